@@ -1,0 +1,44 @@
+# Everything a contributor does, one word each. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/.serve: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Harmonium (first time only) ..."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.serve
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+.PHONY: serve
+serve: $(VENV)/.serve ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
+	@exec $(BIN)/harmonium serve
+
+.PHONY: test
+test: format-check lint types layers ## Check format, lint, types and layers, then run the tests
+	@$(BIN)/pytest
+
+.PHONY: format
+format: $(VENV)/.test ## Rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet .
+
+.PHONY: format-check lint types layers
+format-check: $(VENV)/.test
+	@$(BIN)/ruff format --check .
+lint: $(VENV)/.test ## Lint
+	@$(BIN)/ruff check .
+types: $(VENV)/.test ## Type-check strictly
+	@$(BIN)/mypy
+layers: $(VENV)/.test ## Check that imports point down only
+	@$(BIN)/lint-imports

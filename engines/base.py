@@ -1,0 +1,133 @@
+"""The engine contract: token ids in, token ids out.
+
+An engine knows nothing of text, channels, HTTP or users. Everything above this
+line renders prompts to ids and parses ids to answers; everything below turns ids
+into more ids. The standard library is all this module may import, so that every
+engine process can load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended; exactly one event of each request carries one."""
+
+    STOP = "stop"  # a stop token id was generated; it is the last id of the event
+    LENGTH = "length"  # max_tokens or the context length was reached
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen: what OpenAI's API and the engines share."""
+
+    max_tokens: int
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 keeps the whole vocabulary
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None  # the same seed and prompt repeat the same tokens
+    logprobs: int | None = None  # None: none; N: the chosen token's and the N most likely
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One generation."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    stop_token_ids: tuple[int, ...] = ()
+    grammar: str | None = None  # an xgrammar structural tag as JSON
+    priority: int = 0  # lower runs first
+    cache_salt: str | None = None  # prompts share cached prefixes only under the same salt
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one generated token, with its likeliest rivals."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one or more engine steps added to one request."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token id when asked for
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0  # prompt tokens taken from the prefix cache; the same on every event
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine serves; known once it has started."""
+
+    engine: str
+    version: str
+    max_model_len: int  # prompt and generated tokens together
+    vocab_size: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot of an engine; counters only grow while the engine process lives."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_kv_blocks: int = 0
+    num_free_kv_blocks: int = 0  # cached but unreferenced blocks count as free
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_cache_queries: int = 0  # prompt tokens looked up
+    prefix_cache_hits: int = 0  # prompt tokens found
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of KV blocks in use, 0 to 1."""
+        if self.num_kv_blocks == 0:
+            return 0.0
+        return 1.0 - self.num_free_kv_blocks / self.num_kv_blocks
+
+
+class Engine(Protocol):
+    """Anything that generates tokens.
+
+    A request is answered (events, the last with a finish_reason) or raises an
+    EngineError (engines/errors.py); it is never dropped. Closing the iterator that
+    generate() returned aborts the request: the one way to cancel.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def start(self) -> None: ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[TokenEvent]: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def check_health(self) -> None:
+        """Return if the engine can serve now, else raise EngineDead with the reason."""
+        ...
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when the running ones have ended."""
+        ...
+
+    async def stop(self) -> None:
+        """Abort what still runs and release everything; may be called twice."""
+        ...

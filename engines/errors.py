@@ -1,0 +1,61 @@
+"""The errors an engine may raise.
+
+EngineError
+├── EngineStartError      the engine cannot start: bad checkpoint, missing library, no memory
+├── EngineDead            the engine process is gone or does not answer
+├── EngineDraining        the engine refuses new requests because it is stopping
+├── QueueFull             too many requests wait already
+├── InvalidRequest        this request can never be served as it is
+│   └── PromptTooLong     prompt and max_tokens do not fit the context
+└── RequestFailed         the engine failed while it served this request
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """The root of all engine errors; `code` names the class on the wire."""
+
+    code = "engine_error"
+
+
+class EngineStartError(EngineError):
+    """The engine cannot start; the message names the file, tensor or library."""
+
+    code = "engine_start_error"
+
+
+class EngineDead(EngineError):
+    """The engine process is gone or does not answer."""
+
+    code = "engine_dead"
+
+
+class EngineDraining(EngineError):
+    """The engine is stopping and takes no new requests."""
+
+    code = "engine_draining"
+
+
+class QueueFull(EngineError):
+    """Too many requests wait already; try again later."""
+
+    code = "queue_full"
+
+
+class InvalidRequest(EngineError):
+    """This request can never be served as it is."""
+
+    code = "invalid_request"
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and max_tokens do not fit the engine's context length."""
+
+    code = "prompt_too_long"
+
+
+class RequestFailed(EngineError):
+    """The engine failed while it served this request; others are unaffected."""
+
+    code = "request_failed"

@@ -1,0 +1,68 @@
+"""What the renderer takes and what the parser gives: plain data, no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+ReasoningEffort = Literal["low", "medium", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the assistant made in an earlier turn."""
+
+    id: str
+    name: str
+    arguments: str  # the JSON text as it was given; never re-encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the history; text parts are joined already."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str = ""
+    reasoning: str = ""  # assistant only
+    tool_calls: tuple[ToolCall, ...] = ()  # assistant only
+    tool_call_id: str | None = None  # tool only
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None  # a JSON Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Everything a prompt is made of."""
+
+    messages: tuple[Message, ...]
+    current_date: str  # YYYY-MM-DD
+    tools: tuple[Tool, ...] = ()  # empty when tool_choice is none
+    reasoning_effort: ReasoningEffort = "medium"
+
+
+class DeltaKind(StrEnum):
+    REASONING = "reasoning"
+    CONTENT = "content"
+    TOOL_CALL = "tool_call"  # opens call `call_index` under `name`; `text` is empty
+    ARGUMENTS = "arguments"  # adds `text` to the arguments of call `call_index`
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer, in the order the model wrote it."""
+
+    kind: DeltaKind
+    text: str = ""
+    call_index: int = 0
+    name: str = ""
+    # Positions, counted from the first generated token, of the tokens this text came from.
+    positions: tuple[int, ...] = ()
