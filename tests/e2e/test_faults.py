@@ -1,0 +1,69 @@
+"""What a client and an orchestrator see when the engine dies and when the server stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Server, StartServer
+
+ENDLESS: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello!"}],
+    "logit_bias": {"200002": -100, "200007": -100, "200012": -100},
+}
+
+
+@pytest.fixture
+def own_server(start_server: StartServer) -> Server:
+    return start_server()
+
+
+def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(own_server: Server) -> None:
+    client = OpenAI(base_url=f"{own_server.url}/v1", api_key="unused", max_retries=0)
+    model = client.models.list().data[0].id
+    stream = client.chat.completions.create(model=model, stream=True, **ENDLESS)
+    next(iter(stream))
+    killed = own_server.engine()
+    killed.kill()
+    with pytest.raises(openai.APIError) as caught:
+        list(stream)
+    assert caught.value.code == "engine_dead"
+    assert own_server.ready_status() == 503
+    own_server.wait_for_ready()
+    assert own_server.engine().pid != killed.pid
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hello!"}], temperature=0
+    )
+    assert answer.choices[0].message.content
+    client.close()
+    assert own_server.interrupt() == 0
+
+
+def test_ctrl_c_lets_a_running_stream_finish_and_leaves_no_process(own_server: Server) -> None:
+    model = httpx.get(f"{own_server.url}/v1/models").json()["data"][0]["id"]
+    body = ENDLESS | {"model": model, "stream": True, "max_tokens": 200}
+    children = psutil.Process(own_server.process.pid).children(recursive=True)
+    with httpx.stream("POST", f"{own_server.url}/v1/chat/completions", json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        own_server.process.send_signal(2)
+        rest = list(lines)
+    assert "data: [DONE]" in rest
+    assert not any('"error"' in line for line in rest)
+    assert own_server.process.wait(timeout=30) == 0, own_server.log.read_text()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_the_log_tells_a_person_what_was_found_and_chosen(own_server: Server) -> None:
+    assert own_server.interrupt() == 0
+    log = own_server.log.read_text()
+    assert "no GPU" in log
+    assert "nano" in log
+    assert "curl" in log
+    assert "Traceback" not in log
