@@ -20,11 +20,9 @@ def single(*, prompt_len: int = 64, num_tokens: int = 128) -> list[Job]:
 
 
 def mixed(num_jobs: int) -> list[Job]:
-    """Requests of mixed lengths, as traffic is: prompts of 16 to 256 and answers of 16 to 256."""
+    """Requests of mixed lengths, as traffic is: prompts and answers of 16 to 128."""
     rng = random.Random(2)
-    return [
-        Job(_prompt(rng, rng.randint(16, 256)), rng.randint(16, 256)) for _ in range(num_jobs)
-    ]
+    return [Job(_prompt(rng, rng.randint(16, 128)), rng.randint(16, 128)) for _ in range(num_jobs)]
 
 
 def uniform(num_jobs: int, *, prompt_len: int = 128, num_tokens: int = 128) -> list[Job]:

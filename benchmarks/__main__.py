@@ -1,0 +1,104 @@
+"""`make bench`: every figure of the README's table, each beside its peer and its limit.
+
+Each case runs ours and the peer in turn, `REPEATS` times, on the same checkpoint, dtype,
+threads and machine; the figures are medians. The last line is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from benchmarks.api_layer import tokens_per_second
+from benchmarks.checkpoint import write_random
+from benchmarks.limits import ModelBytes, read_bandwidth_bytes_s
+from benchmarks.native import NativeRunner
+from benchmarks.peer import TransformersPeer
+from benchmarks.report import Row, median, show
+from benchmarks.startup import seconds_to_ready
+from benchmarks.workload import Job, mixed, single, uniform
+from profiles.compact import bundled_nano, expand
+
+REPEATS = 3
+Dtype = Literal["float32", "bfloat16"]
+
+
+def main() -> None:
+    """Run the chosen sections and print them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    sections = ("nano", "wide", "startup", "api")
+    parser.add_argument("sections", nargs="*", choices=(*sections, []), help="default: all")
+    chosen = parser.parse_args().sections or sections
+    torch.set_num_threads(2)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        if "nano" in chosen:
+            expand(bundled_nano(), nano := Path(scratch) / "nano")
+            rows += engine_rows("nano", nano, "float32")
+        if "wide" in chosen:
+            wide = write_random(Path(scratch) / "wide", hidden=256, num_layers=4, num_experts=8)
+            for dtype in ("float32", "bfloat16"):
+                rows += engine_rows("4 x 256 random", wide, dtype)
+        if "startup" in chosen:
+            rows.append(startup_row(Path(scratch)))
+    if "api" in chosen:
+        rows += api_rows()
+    show(rows)
+
+
+def engine_rows(name: str, checkpoint: Path, dtype: Dtype) -> list[Row]:
+    """Native against transformers: one stream, 32 requests of one length, 32 mixed ones."""
+    bandwidth = read_bandwidth_bytes_s()
+    shape = ModelBytes.of(checkpoint, getattr(torch, dtype).itemsize)
+    ours, peer = NativeRunner(checkpoint, dtype), TransformersPeer(checkpoint, dtype)
+    cases: list[tuple[str, list[Job], str]] = [
+        ("1 stream", single(), ">= 2x" if name == "nano" else ""),
+        ("32 x 128+128", uniform(32), ""),
+        ("32 mixed", mixed(32), ">= 3x"),
+    ]
+    rows = []
+    for case, jobs, target in cases:
+        ours.run(jobs), peer.run(jobs[:2])  # warm up
+        seconds = [(ours.run(jobs), peer.run(jobs)) for _ in range(REPEATS)]
+        tokens = sum(job.num_tokens for job in jobs)
+        rows.append(
+            Row(
+                case=f"{name}, {dtype}, {case}",
+                ours=tokens / median([mine for mine, _ in seconds]),
+                peer=tokens / median([theirs for _, theirs in seconds]),
+                limit=len(jobs) * bandwidth / shape.step_bytes(len(jobs)),
+                unit="tok/s",
+                target=target,
+                note="peer: transformers generate",
+            )
+        )
+    ours.close()
+    return rows
+
+
+def startup_row(scratch: Path) -> Row:
+    """Process start to ready on nano, after one start that fills the cache."""
+    seconds_to_ready(scratch / "cache")
+    times = [seconds_to_ready(scratch / "cache") for _ in range(REPEATS)]
+    return Row(case="nano, start to ready", ours=median(times), unit="s", target="<= 5 s")
+
+
+def api_rows() -> list[Row]:
+    """The API layer alone on one core, a scripted engine behind it."""
+    return [
+        Row(
+            case=f"API layer, one core, {streams} streams",
+            ours=median([tokens_per_second(streams) for _ in range(REPEATS)]),
+            unit="tok/s",
+            target=">= 20,000",
+        )
+        for streams in (1, 32, 256)
+    ]
+
+
+if __name__ == "__main__":
+    main()

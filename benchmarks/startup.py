@@ -1,0 +1,56 @@
+"""Process start to ready: `harmonium serve` on nano, as a user runs it, the cache warm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+GIVE_UP_AFTER_S = 120
+
+
+def seconds_to_ready(cache_dir: Path) -> float:
+    """Start the server, wait for readiness, stop it; return the seconds from start to ready."""
+    port = _free_port()
+    environment = {
+        **os.environ,
+        "NIM_SERVER_PORT": str(port),
+        "NIM_CACHE_PATH": str(cache_dir),
+    }
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "harmonium"), "serve"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not _is_ready(port):
+            if process.poll() is not None or time.perf_counter() - started > GIVE_UP_AFTER_S:
+                raise RuntimeError("harmonium serve did not become ready")
+            time.sleep(0.01)
+        return time.perf_counter() - started
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/health/ready") as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
