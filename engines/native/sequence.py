@@ -6,6 +6,8 @@ import secrets
 
 from engines.base import EngineRequest, FinishReason
 
+GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them would overflow
+
 
 class Sequence:
     """Mutable state of one request; owned by the engine's worker thread.
@@ -22,6 +24,9 @@ class Sequence:
     __slots__ = (
         "block_hashes",
         "full_blocks",
+        "is_biased",
+        "is_greedy",
+        "is_resumed",
         "max_len",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -39,14 +44,21 @@ class Sequence:
 
     def __init__(self, request: EngineRequest, max_model_len: int) -> None:
         self.request = request
-        self.sampling = request.sampling
+        self.sampling = sampling = request.sampling
+        self.is_greedy = sampling.temperature < GREEDY_BELOW
+        self.is_biased = bool(
+            sampling.logit_bias
+            or sampling.presence_penalty
+            or sampling.frequency_penalty
+            or sampling.repetition_penalty != 1.0
+        )
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
-        self.max_len = min(self.num_prompt_tokens + request.sampling.max_tokens, max_model_len)
+        self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
         self.stop_token_ids = frozenset(request.stop_token_ids)
-        seed = request.sampling.seed
-        self.seed = secrets.randbits(64) if seed is None else seed
-        self.num_cached_tokens = -1  # unknown until the sequence is first admitted
+        self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        self.num_cached_tokens = 0  # prompt tokens the prefix cache held at the first admission
+        self.is_resumed = False  # preempted at least once
         self.rank = (request.priority, 0)  # the scheduler sets the arrival number
         self.num_computed_tokens = 0
         self.full_blocks: list[int] = []
