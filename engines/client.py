@@ -1,0 +1,247 @@
+"""An engine in another process, behind the same contract."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+import zmq
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.errors import EngineDead, EngineDraining, EngineStartError
+from engines.link import Link
+from engines.stream import Stream
+from engines.wire import (
+    HEARTBEAT_S,
+    PROTOCOL_VERSION,
+    Abort,
+    Beat,
+    HostMessage,
+    HostState,
+    StatsQuery,
+    StatsReply,
+    Status,
+    Step,
+    Submit,
+    error_from,
+)
+
+STATS_TIMEOUT_S: Final = 2.0
+
+
+def _no_explanation() -> str | None:
+    return None
+
+
+class EngineClient:
+    """Implements engines.base.Engine over the socket of an engine process.
+
+    Any number of clients share one process. When it dies, every open stream raises
+    EngineDead at once; the client connects again by itself and serves as soon as an
+    engine answers. `explain` may add what the supervisor knows of a death.
+
+    drain() and stop() are about this client's own requests: the process is the
+    supervisor's to stop.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        start_timeout_s: float = 600.0,
+        heartbeat_timeout_s: float = 5.0,
+        explain: Callable[[], str | None] = _no_explanation,
+    ) -> None:
+        self._address = address
+        self._start_timeout_s = start_timeout_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._explain = explain
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._link: Link | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._status: Status | None = None  # None while no host has answered
+        self._heard_s = 0.0
+        self._reason = "the engine client has not been started"
+        self._info: EngineInfo | None = None
+        self._changed = asyncio.Event()  # a status has come
+        self._streams: dict[int, Stream] = {}
+        self._calls: dict[int, asyncio.Future[EngineStats]] = {}
+        self._numbers = itertools.count(1)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_draining = False
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        if self._info is None:
+            raise EngineDead(self._why_dead())
+        return self._info
+
+    async def start(self) -> None:
+        """Connect and wait until the engine is ready; raises EngineStartError if it never is."""
+        self._context = zmq.Context()
+        self._reason = "the engine process does not answer"
+        self._connect()
+        self._watching = asyncio.create_task(self._watch(), name="engine-client")
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await self._until_ready()
+        except TimeoutError:
+            why = f"{self._why_dead()} ({self._start_timeout_s:g} s at {self._address})"
+            await self.stop()
+            raise EngineStartError(why) from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yield the request's tokens; events that wait for a slow reader come as one."""
+        if self._is_draining:
+            raise EngineDraining("the engine is stopping and takes no new requests")
+        link = self._ready_link()
+        number, stream = next(self._numbers), Stream()
+        self._streams[number] = stream
+        self._idle.clear()
+        try:
+            link.send(Submit(number, request))
+            while True:
+                event = await stream.next()
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            self._close(number)
+
+    async def stats(self) -> EngineStats:
+        """Ask the engine; raises EngineDead when it does not answer in time."""
+        link = self._ready_link()
+        number = next(self._numbers)
+        call = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            link.send(StatsQuery(number))
+            return await asyncio.wait_for(call, STATS_TIMEOUT_S)
+        except TimeoutError:
+            raise EngineDead(f"the engine gave no stats within {STATS_TIMEOUT_S:g} s") from None
+        finally:
+            del self._calls[number]
+
+    async def check_health(self) -> None:
+        """Judge by the last heartbeat, without a round trip."""
+        self._ready_link()
+
+    async def drain(self) -> None:
+        """Refuse new requests of this client and return when its running ones have ended."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Abort this client's requests and disconnect."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+        self._disconnect("the engine client was stopped")
+        context, self._context = self._context, None
+        if context is not None:
+            context.destroy(linger=0)
+
+    def _ready_link(self) -> Link:
+        if self._link is None or self._status is None or self._status.state != HostState.READY:
+            raise EngineDead(self._why_dead())
+        return self._link
+
+    def _why_dead(self) -> str:
+        if self._status is not None:
+            return f"the engine is {self._status.state}"
+        known = self._explain()
+        return f"{self._reason}: {known}" if known else self._reason
+
+    async def _until_ready(self) -> None:
+        while (status := self._status) is None or status.state != HostState.READY:
+            self._changed.clear()
+            await self._changed.wait()
+        if status.version != PROTOCOL_VERSION:
+            raise EngineStartError(
+                f"the engine process speaks version {status.version} of the protocol and this "
+                f"client version {PROTOCOL_VERSION}; start both from one release"
+            )
+
+    def _connect(self) -> None:
+        assert self._context is not None
+        self._link = Link(self._context, self._address, self._on_message, self._on_lost)
+
+    def _disconnect(self, reason: str) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        self._status, self._reason = None, reason
+        for stream in self._streams.values():
+            stream.fail(EngineDead(self._why_dead()))
+        self._streams.clear()
+        self._idle.set()
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(EngineDead(self._why_dead()))
+
+    def _on_lost(self, reason: str) -> None:
+        # A new socket for every connection: nothing meant for a dead host reaches its successor.
+        self._disconnect(reason)
+        self._connect()
+
+    def _on_message(self, message: HostMessage) -> None:
+        self._heard_s = time.monotonic()
+        match message:
+            case Step():
+                self._on_step(message)
+            case Status():
+                self._on_status(message)
+            case StatsReply(number, stats):
+                call = self._calls.get(number)
+                if call is not None and not call.done():
+                    call.set_result(stats)
+
+    def _on_step(self, step: Step) -> None:
+        streams = self._streams
+        for number, event in step.events:
+            stream = streams.get(number)  # None: aborted here while the event was on its way
+            if stream is not None:
+                stream.push(event)
+                if event.finish_reason is not None:
+                    self._forget(number)
+        for failure in step.failures:
+            if (stream := self._forget(failure.stream)) is not None:
+                stream.fail(error_from(failure.code, failure.message))
+
+    def _on_status(self, status: Status) -> None:
+        self._status = status
+        self._info = status.info or self._info
+        self._changed.set()
+
+    def _forget(self, number: int) -> Stream | None:
+        stream = self._streams.pop(number, None)
+        if not self._streams:
+            self._idle.set()
+        return stream
+
+    def _close(self, number: int) -> None:
+        is_open = self._forget(number) is not None
+        if is_open and self._link is not None:
+            self._link.send(Abort(number))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._link is None or self._status is None:
+                continue  # ZeroMQ is connecting, with our Hello in its queue
+            self._link.send(Beat())
+            if self._is_silent():
+                self._link.read_pending()  # we may be the one who slept
+            if self._link is not None and self._status is not None and self._is_silent():
+                self._on_lost(f"the engine did not answer for {self._heartbeat_timeout_s:g} s")
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self._heartbeat_timeout_s

@@ -1,0 +1,64 @@
+"""Every engine by name; the only place that names them. Libraries load when one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Final
+
+from engines.base import Engine
+from engines.errors import EngineStartError
+
+NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Which engine to run, with its own options as plain JSON."""
+
+    engine: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _create_native(options: Mapping[str, Any]) -> Engine:
+    from engines.native.config import NativeConfig
+    from engines.native.engine import NativeEngine
+
+    return NativeEngine(NativeConfig.from_options(options))
+
+
+def _create_fake(options: Mapping[str, Any]) -> Engine:
+    from engines.fake import FakeEngine
+
+    return FakeEngine.from_json(options)
+
+
+_LOADERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Engine]]] = {
+    "native": _create_native,
+    "fake": _create_fake,
+}
+_WITHOUT_ADAPTER: Final = ("vllm", "tensorrt_llm", "llama_cpp")
+
+
+def installed_engines() -> dict[str, str | None]:
+    """Say of every known engine whether it can run here: None, or the reason why not."""
+    has_torch = find_spec("torch") is not None
+    return {
+        "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
+        "fake": None,
+        **dict.fromkeys(_WITHOUT_ADAPTER, NO_ADAPTER),
+    }
+
+
+def create(spec: EngineSpec) -> Engine:
+    """Make an engine that is yet to be started; raises EngineStartError when it cannot be."""
+    engines = installed_engines()
+    if spec.engine not in engines:
+        known = ", ".join(engines)
+        raise EngineStartError(f"engine {spec.engine!r} is unknown; known engines: {known}")
+    reason = engines[spec.engine]
+    if reason is not None:
+        usable = ", ".join(name for name, reason in engines.items() if reason is None)
+        raise EngineStartError(f"engine {spec.engine!r} is {reason}; usable engines: {usable}")
+    return _LOADERS[spec.engine](spec.options)

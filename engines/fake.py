@@ -1,0 +1,211 @@
+"""A scripted engine: the token ids are given, everything else behaves like a real engine.
+
+It lets the service, the engine process and the benchmarks of the layers above run
+without a model. All running streams advance together, one step at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.errors import (
+    EngineDead,
+    EngineDraining,
+    EngineError,
+    EngineStartError,
+    InvalidRequest,
+    PromptTooLong,
+    QueueFull,
+    RequestFailed,
+)
+from engines.fake_sequence import FakeOptions, FakePrefixCache, FakeSequence
+
+Script = Callable[[EngineRequest], Sequence[int]]
+
+
+class FakeEngine:
+    """Generates scripted token ids; implements engines.base.Engine.
+
+    `script` may replace the options' scripts by a function of the request.
+    """
+
+    def __init__(self, options: FakeOptions, script: Script | None = None) -> None:
+        self._options = options
+        self._script = script or _script_of(options)
+        self._waiting: deque[FakeSequence] = deque()
+        self._running: list[FakeSequence] = []
+        self._num_blocks = options.max_num_seqs * options.num_blocks(options.max_model_len)
+        self._prefixes = FakePrefixCache(options.block_size, self._num_blocks)
+        self._num_prompt = self._num_generated = self._num_cached = 0
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stepping: asyncio.Task[None] | None = None
+        self._is_draining = False
+
+    @classmethod
+    def from_json(cls, options: Mapping[str, Any]) -> FakeEngine:
+        """Make an engine from JSON options; raises EngineStartError for a wrong one."""
+        try:
+            return cls(msgspec.convert(options, FakeOptions))
+        except msgspec.ValidationError as error:
+            known = ", ".join(FakeOptions.__struct_fields__)
+            raise EngineStartError(f"engine 'fake': {error} (known options: {known})") from None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the options say."""
+        return EngineInfo(
+            engine="fake",
+            version="1",
+            max_model_len=self._options.max_model_len,
+            vocab_size=self._options.vocab_size,
+            max_num_seqs=self._options.max_num_seqs,
+        )
+
+    async def start(self) -> None:
+        """Start stepping; raises EngineStartError when the options ask for it."""
+        await asyncio.sleep(self._options.start_s)
+        if self._options.start_error is not None:
+            raise EngineStartError(self._options.start_error)
+        self._stepping = asyncio.create_task(self._run(), name="fake-engine")
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yield one event a step."""
+        sequence = self._admit(request)
+        try:
+            while True:
+                outcome = await sequence.outcomes.get()
+                if isinstance(outcome, EngineError):
+                    raise outcome
+                yield outcome
+                if outcome.finish_reason is not None:
+                    return
+        finally:
+            self._retire(sequence)
+
+    async def stats(self) -> EngineStats:
+        """Count what runs now and what ran so far."""
+        num_used = sum(self._options.num_blocks(sequence.num_tokens) for sequence in self._running)
+        return EngineStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_kv_blocks=self._num_blocks,
+            num_free_kv_blocks=self._num_blocks - num_used,
+            prompt_tokens=self._num_prompt,
+            generated_tokens=self._num_generated,
+            prefix_cache_queries=self._num_prompt,
+            prefix_cache_hits=self._num_cached,
+        )
+
+    async def check_health(self) -> None:
+        """Raise EngineDead before start and after stop."""
+        if self._stepping is None:
+            raise EngineDead("the engine is not running")
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when the running ones have ended."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """End what still runs with EngineDead."""
+        stepping, self._stepping = self._stepping, None
+        if stepping is not None:
+            stepping.cancel()
+            await asyncio.wait([stepping])
+        for sequence in [*self._running, *self._waiting]:
+            self._end(sequence, EngineDead("the engine was stopped"))
+
+    def _admit(self, request: EngineRequest) -> FakeSequence:
+        if self._stepping is None:
+            raise EngineDead("the engine is not running")
+        if self._is_draining:
+            raise EngineDraining("the engine is stopping and takes no new requests")
+        _check(request, self._options.max_model_len)
+        if len(self._waiting) >= self._options.max_num_waiting:
+            raise QueueFull(f"{len(self._waiting)} requests wait already; try again later")
+        sequence = FakeSequence(request, self._script(request))
+        self._waiting.append(sequence)
+        self._idle.clear()
+        self._work.set()
+        return sequence
+
+    def _retire(self, sequence: FakeSequence) -> None:
+        if sequence in self._running:
+            self._running.remove(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+        if not self._running and not self._waiting:
+            self._work.clear()
+            self._idle.set()
+
+    def _end(self, sequence: FakeSequence, outcome: TokenEvent | EngineError) -> None:
+        self._retire(sequence)
+        sequence.outcomes.put_nowait(outcome)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        step_s = self._options.step_s
+        due = loop.time()
+        while True:
+            await self._work.wait()
+            self._step()
+            due = max(due + step_s, loop.time())
+            await asyncio.sleep(due - loop.time() if step_s else 0)
+
+    def _step(self) -> None:
+        while self._waiting and len(self._running) < self._options.max_num_seqs:
+            self._prefill(self._waiting.popleft())
+        for sequence in list(self._running):
+            self._advance(sequence)
+
+    def _prefill(self, sequence: FakeSequence) -> None:
+        sequence.num_cached_tokens = self._prefixes.look_up(sequence.request)
+        self._num_prompt += len(sequence.request.prompt_token_ids)
+        self._num_cached += sequence.num_cached_tokens
+        self._running.append(sequence)
+
+    def _advance(self, sequence: FakeSequence) -> None:
+        num_tokens, fail_at = self._options.tokens_per_step, self._options.fail_at
+        if fail_at is not None and sequence.num_generated >= fail_at:
+            self._end(sequence, RequestFailed(f"the script fails after {fail_at} tokens"))
+            return
+        if fail_at is not None:
+            num_tokens = min(num_tokens, fail_at - sequence.num_generated)
+        event = sequence.advance(num_tokens, self._options.vocab_size)
+        self._num_generated += len(event.token_ids)
+        if event.finish_reason is None:
+            sequence.outcomes.put_nowait(event)
+        else:
+            self._end(sequence, event)
+
+
+def _script_of(options: FakeOptions) -> Script:
+    scripts = options.scripts or (options.script,)
+    if options.script and options.scripts:
+        raise EngineStartError("engine 'fake': give either 'script' or 'scripts', not both")
+    if not all(scripts):
+        raise EngineStartError("engine 'fake': 'script' (token ids) is required and has no ids")
+    turns = itertools.cycle(scripts)
+    return lambda _request: next(turns)
+
+
+def _check(request: EngineRequest, max_model_len: int) -> None:
+    num_prompt, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
+    if num_prompt == 0:
+        raise InvalidRequest("prompt_token_ids is empty; give at least one token")
+    if max_tokens < 1:
+        raise InvalidRequest(f"max_tokens is {max_tokens}; it must be at least 1")
+    if num_prompt + max_tokens > max_model_len:
+        raise PromptTooLong(
+            f"{num_prompt} prompt tokens and max_tokens {max_tokens} exceed the context length "
+            f"of {max_model_len} tokens; shorten the prompt or lower max_tokens"
+        )

@@ -1,0 +1,108 @@
+"""What the scripted engine generates: its options, one request's progress, a prefix cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.errors import EngineError
+
+
+class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a FakeEngine behaves; every option is plain JSON.
+
+    A script that ends before its request does starts again from its first id.
+    """
+
+    script: tuple[int, ...] = ()  # every request generates these ids
+    scripts: tuple[tuple[int, ...], ...] = ()  # or: requests take these in turn
+    step_s: float = 0.0  # 0: as fast as possible
+    tokens_per_step: int = 1
+    fail_at: int | None = None  # RequestFailed once this many tokens were generated
+    start_s: float = 0.0  # how long starting takes
+    start_error: str | None = None  # starting fails with this message
+    max_model_len: int = 131_072
+    vocab_size: int = 201_088
+    max_num_seqs: int = 256
+    max_num_waiting: int = 1024
+    block_size: int = 16
+
+    def num_blocks(self, num_tokens: int) -> int:
+        """The KV blocks that hold so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+
+@dataclass(slots=True, eq=False)
+class FakeSequence:
+    """One request on its way through its script."""
+
+    request: EngineRequest
+    script: Sequence[int]
+    num_cached_tokens: int = 0
+    num_generated: int = 0
+    outcomes: asyncio.Queue[TokenEvent | EngineError] = field(default_factory=asyncio.Queue)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return len(self.request.prompt_token_ids) + self.num_generated
+
+    def advance(self, num_tokens: int, vocab_size: int) -> TokenEvent:
+        """Generate the next tokens: fewer than asked for when the request ends within them."""
+        token_ids, finish_reason = self._next_ids(num_tokens)
+        self.num_generated += len(token_ids)
+        return TokenEvent(
+            token_ids, self._logprobs(token_ids, vocab_size), finish_reason, self.num_cached_tokens
+        )
+
+    def _next_ids(self, num_tokens: int) -> tuple[tuple[int, ...], FinishReason | None]:
+        token_ids: list[int] = []
+        num_left = self.request.sampling.max_tokens - self.num_generated
+        for position in range(self.num_generated, self.num_generated + min(num_tokens, num_left)):
+            token_ids.append(self.script[position % len(self.script)])
+            if token_ids[-1] in self.request.stop_token_ids:
+                return tuple(token_ids), FinishReason.STOP
+        is_last = len(token_ids) == num_left
+        return tuple(token_ids), FinishReason.LENGTH if is_last else None
+
+    def _logprobs(
+        self, token_ids: tuple[int, ...], vocab_size: int
+    ) -> tuple[TokenLogprob, ...] | None:
+        num_top = self.request.sampling.logprobs
+        if num_top is None:
+            return None
+        return tuple(
+            TokenLogprob(
+                token_id,
+                0.0,
+                tuple(((token_id + rank) % vocab_size, -20.0 * rank) for rank in range(num_top)),
+            )
+            for token_id in token_ids
+        )
+
+
+class FakePrefixCache:
+    """Remembers which prompts were seen, in whole blocks, the oldest forgotten first."""
+
+    def __init__(self, block_size: int, max_blocks: int) -> None:
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        self._seen: dict[int, None] = {}
+
+    def look_up(self, request: EngineRequest) -> int:
+        """Return how many leading prompt tokens are cached, and cache the whole prompt."""
+        prompt, num_cached, prefix = request.prompt_token_ids, 0, hash(request.cache_salt)
+        is_hit = True
+        # The last token is always computed: its logits choose the first new token.
+        for end in range(self._block_size, len(prompt), self._block_size):
+            prefix = hash((prefix, prompt[end - self._block_size : end]))
+            is_hit = is_hit and prefix in self._seen
+            num_cached = end if is_hit else num_cached
+            self._seen[prefix] = None
+        while len(self._seen) > self._max_blocks:
+            del self._seen[next(iter(self._seen))]
+        return num_cached

@@ -1,0 +1,219 @@
+"""The host's side of the socket: runs clients' requests on one engine, one Step per loop tick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import msgspec
+import zmq
+
+from engines.base import Engine, EngineRequest, TokenEvent
+from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.sockets import LoopSocket
+from engines.wire import (
+    PROTOCOL_VERSION,
+    Abort,
+    Beat,
+    ClientMessage,
+    Failure,
+    Hello,
+    HostMessage,
+    HostState,
+    StatsQuery,
+    StatsReply,
+    Status,
+    Step,
+    Submit,
+)
+
+CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
+CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach their readers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """A connected client: its streams, and what waits to be sent to it."""
+
+    identity: bytes
+    heard_s: float
+    streams: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    events: list[tuple[int, TokenEvent]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class EngineServer:
+    """Serves one engine to any number of clients; must be made inside a running loop.
+
+    The socket has no high-water mark, so ZeroMQ drops nothing and never blocks: what a
+    slow client has not read is bounded by its own requests, and a silent client loses them.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        router = self._context.socket(zmq.ROUTER)
+        router.set_hwm(0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # sending to a client that is gone raises
+        try:
+            router.bind(address)
+        except zmq.ZMQError:
+            self._context.destroy(linger=0)
+            raise
+        self._socket = LoopSocket(router, self._on_frames)
+        self._loop = asyncio.get_running_loop()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(ClientMessage)
+        self._peers: dict[bytes, Peer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engine: Engine | None = None
+        self._state = HostState.STARTING
+        self._unsent: set[Peer] = set()  # peers with events or failures to flush
+
+    def serve(self, engine: Engine) -> None:
+        """Take requests for an engine that has started."""
+        self._engine = engine
+        self._enter(HostState.READY)
+
+    def beat(self) -> None:
+        """Tell every client the state; forget the ones that are gone, silence the hung ones."""
+        self._announce()
+        for peer in self._peers.values():
+            if peer.streams and time.monotonic() - peer.heard_s > CLIENT_SILENCE_S:
+                self._silence(peer)
+
+    async def drain(self) -> None:
+        """Let the engine finish what runs and hand over every last event."""
+        self._enter(HostState.DRAINING)
+        if self._engine is not None:
+            await self._engine.drain()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._flush()
+
+    async def close(self) -> None:
+        """Abort what still runs and close the socket."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._socket.close(linger_s=CLOSE_LINGER_S)
+        self._context.term()
+
+    def _enter(self, state: HostState) -> None:
+        self._state = state
+        self._announce()
+
+    def _announce(self) -> None:
+        for peer in list(self._peers.values()):
+            self._send(peer, self._status())
+
+    def _status(self) -> Status:
+        info = self._engine.info if self._engine is not None else None
+        return Status(PROTOCOL_VERSION, self._state, info)
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        identity, body = frames
+        message = self._decoder.decode(body)
+        if isinstance(message, Hello):
+            self._peers[identity] = Peer(identity, time.monotonic())
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.heard_s = time.monotonic()
+            self._on_message(peer, message)
+
+    def _on_message(self, peer: Peer, message: ClientMessage) -> None:
+        match message:
+            case Submit(stream, request):
+                self._submit(peer, stream, request)
+            case Abort(stream):
+                if (task := peer.streams.get(stream)) is not None:
+                    task.cancel()
+            case StatsQuery(call):
+                self._spawn(self._count(peer, call))
+            case Hello():
+                self._send(peer, self._status())
+            case Beat():
+                pass
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _submit(self, peer: Peer, stream: int, request: EngineRequest) -> None:
+        if self._engine is None:
+            self._fail(peer, stream, EngineDead("the engine is still starting"))
+            return
+        task = self._spawn(self._pump(self._engine, peer, stream, request))
+        peer.streams[stream] = task
+        # Not in the pump's finally: a task cancelled before its first step never enters it.
+        task.add_done_callback(lambda _: peer.streams.pop(stream, None))
+
+    async def _pump(self, engine: Engine, peer: Peer, stream: int, request: EngineRequest) -> None:
+        try:
+            generated = cast(AsyncGenerator[TokenEvent, None], engine.generate(request))
+            async with aclosing(generated) as events:
+                async for event in events:
+                    peer.events.append((stream, event))
+                    self._flush_soon(peer)
+                    if event.finish_reason is not None:
+                        return
+            raise RequestFailed(f"the engine ended {request.request_id} without a finish reason")
+        except EngineError as error:
+            self._fail(peer, stream, error)
+        except Exception as error:
+            log.exception("Request %s failed", request.request_id)
+            self._fail(peer, stream, RequestFailed(f"{type(error).__name__}: {error}"))
+
+    async def _count(self, peer: Peer, call: int) -> None:
+        if self._engine is None:
+            return  # the client learns the state from the next Status
+        try:
+            self._send(peer, StatsReply(call, await self._engine.stats()))
+        except Exception:
+            log.exception("The engine could not count")
+
+    def _fail(self, peer: Peer, stream: int, error: EngineError) -> None:
+        peer.failures.append(Failure(stream, error.code, str(error)))
+        self._flush_soon(peer)
+
+    def _flush_soon(self, peer: Peer) -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.add(peer)
+
+    def _flush(self) -> None:
+        peers, self._unsent = self._unsent, set()
+        for peer in peers:
+            events, peer.events = peer.events, []
+            failures, peer.failures = peer.failures, []
+            self._send(peer, Step(events, failures))
+
+    def _send(self, peer: Peer, message: HostMessage) -> None:
+        try:
+            self._socket.send([peer.identity, self._encoder.encode(message)])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._forget(peer)
+
+    def _forget(self, peer: Peer) -> None:
+        if self._peers.pop(peer.identity, None) is not None and peer.streams:
+            log.warning("A client is gone: aborting its %d requests", len(peer.streams))
+        for task in peer.streams.values():
+            task.cancel()
+
+    def _silence(self, peer: Peer) -> None:
+        reason = f"the client said nothing for {CLIENT_SILENCE_S:.0f} s; its requests were aborted"
+        log.warning("%s (%d requests)", reason, len(peer.streams))
+        for stream, task in peer.streams.items():
+            task.cancel()
+            self._fail(peer, stream, RequestFailed(reason))

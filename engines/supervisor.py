@@ -1,0 +1,122 @@
+"""Keeps one engine process running: starts it, restarts it when it dies, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.client import EngineClient
+from engines.errors import EngineStartError
+from engines.factory import EngineSpec
+from engines.process import EngineProcess
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How long to wait before each restart, and when to take a hang for a death."""
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    reset_after_s: float = 60.0  # an engine that lived so long starts again at first_delay_s
+    hang_timeout_s: float = 60.0
+
+    def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
+        """The back-off doubles from one short life to the next."""
+        if last_delay_s is None or lived_s >= self.reset_after_s:
+            return self.first_delay_s
+        return min(2 * last_delay_s, self.max_delay_s)
+
+
+class EngineSupervisor:
+    """Owns the engine process and the private folder of its socket.
+
+    The first start must succeed; after it every death is followed by a restart, for ever,
+    and clients made by client() say meanwhile why the engine is away.
+    """
+
+    def __init__(self, spec: EngineSpec, policy: RestartPolicy | None = None) -> None:
+        self._spec = spec
+        self._policy = policy or RestartPolicy()
+        self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
+        self._process: EngineProcess | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._reason: str | None = "the engine process has not been started"
+        self._num_restarts = 0
+
+    @property
+    def address(self) -> str:
+        """Where clients of any process of this user reach the engine."""
+        return f"ipc://{self._folder / 'engine.sock'}"
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no engine now, or None while one is ready."""
+        return self._reason
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+        return self._num_restarts
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the engine process, or None while there is none."""
+        return self._process.pid if self._process is not None and self._reason is None else None
+
+    def client(self) -> EngineClient:
+        """Make a client of this engine, yet to be started."""
+        return EngineClient(self.address, explain=lambda: self._reason)
+
+    async def start(self) -> None:
+        """Return when the engine is ready; raises EngineStartError in the engine's own words."""
+        try:
+            self._folder.mkdir(mode=0o700)  # only this user's processes may connect
+            process = await self._launch()
+        except OSError as error:
+            await self.stop(drain_timeout_s=0.0, grace_s=0.0)
+            raise EngineStartError(f"the engine process cannot be started: {error}") from error
+        except BaseException:
+            await self.stop(drain_timeout_s=0.0, grace_s=0.0)
+            raise
+        self._watching = asyncio.create_task(self._watch(process), name="engine-supervisor")
+
+    async def stop(self, drain_timeout_s: float = 30.0, grace_s: float = 5.0) -> None:
+        """End the engine: let it drain, then abort, then kill; may be called twice."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+        process, self._process = self._process, None
+        self._reason = "the engine was stopped"
+        if process is not None:
+            await process.stop(drain_timeout_s, grace_s)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _launch(self) -> EngineProcess:
+        self._process = process = await EngineProcess.spawn(
+            self._spec, self.address, self._policy.hang_timeout_s
+        )
+        self._reason = "the engine is starting"
+        await process.ready()
+        self._reason = None
+        log.info("The engine runs as process %d", process.pid)
+        return process
+
+    async def _watch(self, process: EngineProcess) -> None:
+        delay_s = None
+        while True:
+            self._reason = await process.ended()
+            delay_s = self._policy.next_delay_s(delay_s, process.age_s)
+            log.error("%s; it is started again in %.1f s", self._reason, delay_s)
+            await asyncio.sleep(delay_s)
+            self._num_restarts += 1
+            with contextlib.suppress(EngineStartError):  # the loop's next ended() tells it
+                process = await self._launch()

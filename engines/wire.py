@@ -1,0 +1,121 @@
+"""What the engine process and its clients say to each other.
+
+Clients speak to the host over a local ZeroMQ socket in msgpack; the host reports its
+own life to the supervisor that spawned it as lines of JSON on stdout. Streams and
+calls are numbered by the client that opened them, so two clients never collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.errors import EngineError
+
+PROTOCOL_VERSION: Final = 1
+HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
+
+
+class HostState(StrEnum):
+    """How far the engine behind the socket is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """A client's first message; the answer is a Status."""
+
+    version: int
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """A client lives; one that falls silent has its requests aborted."""
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    """Open a stream: run this request."""
+
+    stream: int
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """Close a stream; nothing more is sent for it."""
+
+    stream: int
+
+
+class StatsQuery(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
+    """Ask for the engine's counts."""
+
+    call: int
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
+    """The host's state, sent as answer to Hello, at every change and as heartbeat."""
+
+    version: int
+    state: HostState
+    info: EngineInfo | None = None  # known from READY on
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """The error that ended a stream; rebuilt as the same EngineError by the client."""
+
+    stream: int
+    code: str
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """All that happened to one client's streams since the last Step, in order."""
+
+    events: list[tuple[int, TokenEvent]]  # (stream, event)
+    failures: list[Failure] = []  # each after the stream's last event
+
+
+class StatsReply(msgspec.Struct, frozen=True, array_like=True, tag="stats_reply"):
+    """The engine's counts."""
+
+    call: int
+    stats: EngineStats
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine has started."""
+
+
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """The host's loop runs; its absence is a hang."""
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The host ends because of this error."""
+
+    code: str
+    message: str
+
+
+ClientMessage = Hello | Beat | Submit | Abort | StatsQuery
+HostMessage = Status | Step | StatsReply
+LifeMessage = Ready | Alive | Fatal
+
+
+def _classes(root: type[EngineError]) -> Iterator[type[EngineError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _classes(child)
+
+
+def error_from(code: str, message: str) -> EngineError:
+    """Rebuild an engine error from its wire form; an unknown code stays readable."""
+    for error in _classes(EngineError):
+        if error.code == code:
+            return error(message)
+    return EngineError(f"{code}: {message}")
