@@ -1,0 +1,129 @@
+"""Every setting, read once from the environment: the only reader of os.environ."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, SecretStr, StringConstraints, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "NIM_"
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+Goal = Literal["latency", "throughput", "balanced"]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+
+
+class SettingsError(Exception):
+    """A setting has a value that cannot be used; the message names key, value and remedy."""
+
+
+class Settings(BaseSettings):
+    """What the operator chose; each description also makes docs/settings.md and the CLI help."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=False,
+        protected_namespaces=(),
+    )
+
+    server_host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    server_port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any.")
+    model_name: Name | None = Field(
+        None, description="The model to serve, e.g. `gpt-oss-20b`; unset: what fits the machine."
+    )
+    model_path: Path | None = Field(
+        None, description="A checkpoint folder to serve instead of the profile's own files."
+    )
+    model_profile: str | None = Field(
+        None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."
+    )
+    profile_goal: Goal | None = Field(
+        None, description="Prefer profiles tuned for `latency`, `throughput` or `balanced`."
+    )
+    served_model_name: Name | None = Field(
+        None, description="The id clients use for the model; unset: the model's own name."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="Most tokens of prompt and answer together; unset: the profile's."
+    )
+    cache_path: Path = Field(
+        Path("~/.cache/harmonium"), description="Where model files are kept between starts."
+    )
+    log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
+    jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
+    api_keys: SecretStr | None = Field(
+        None, description="Accepted API keys, comma-separated; unset: everyone may call."
+    )
+    max_body_bytes: int = Field(
+        10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
+    )
+    sse_keepalive_s: float = Field(
+        15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
+    )
+    drain_grace_s: float = Field(
+        30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        if isinstance(value, str) and value.upper() in get_args(LogLevel):
+            return value.upper()
+        return value
+
+    @field_validator("cache_path", "model_path")
+    @classmethod
+    def _expand(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
+
+    @property
+    def api_key_list(self) -> list[str]:
+        """The keys one by one; empty when the API is open."""
+        joined = self.api_keys.get_secret_value() if self.api_keys else ""
+        return [key.strip() for key in joined.split(",") if key.strip()]
+
+
+def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the environment; `overrides` (from the command line) win.
+
+    Raises SettingsError, one line per unusable value.
+    """
+    try:
+        return Settings(**(overrides or {}))
+    except ValidationError as error:
+        raise SettingsError("\n".join(_complaint(item) for item in error.errors())) from None
+
+
+def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:
+    """NIM_* variables that nothing here reads, each with the nearest known name."""
+    known = [env_name(field) for field in Settings.model_fields]
+    names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
+    return [(name, _nearest(name, known)) for name in names if name not in known]
+
+
+def env_name(field: str) -> str:
+    return ENV_PREFIX + field.upper()
+
+
+def flag_name(field: str) -> str | None:
+    """The flag of `harmonium serve`; secrets have none, because other users can list flags."""
+    return None if field == "api_keys" else "--" + field.replace("_", "-")
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
+
+
+def _complaint(error: Any) -> str:
+    field = str(error["loc"][0])
+    shown = "(hidden)" if field == "api_keys" else repr(error["input"])
+    remedy = Settings.model_fields[field].description
+    return f"{env_name(field)} has value {shown}: {error['msg']}. It sets: {remedy}"

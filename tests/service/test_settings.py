@@ -1,0 +1,85 @@
+"""Settings: defaults, refusals that help, and a reference page that is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings, SettingsError, load, unknown_names
+from service.settings_reference import markdown
+
+DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def test_nothing_is_required() -> None:
+    settings = load()
+    assert settings.server_host == "127.0.0.1"
+    assert settings.server_port == 8000
+    assert settings.cache_path == Path("~/.cache/harmonium").expanduser()
+
+
+def test_the_environment_is_read_and_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_SERVER_PORT", "9001")
+    monkeypatch.setenv("NIM_LOG_LEVEL", "debug")
+    assert load().server_port == 9001
+    assert load().log_level == "DEBUG"
+    assert load({"server_port": "9002"}).server_port == 9002
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_MAX_MODEL_LEN", "")
+    assert load().max_model_len is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NIM_SERVER_PORT", "http"),
+        ("NIM_SERVER_PORT", "70000"),
+        ("NIM_MAX_MODEL_LEN", "0"),
+        ("NIM_PROFILE_GOAL", "fast"),
+        ("NIM_SERVED_MODEL_NAME", "two words"),
+        ("NIM_DRAIN_GRACE_S", "-1"),
+        ("NIM_SSE_KEEPALIVE_S", "0"),
+        ("NIM_LOG_LEVEL", "loud"),
+        ("NIM_JSONL_LOGGING", "maybe"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_value_and_remedy(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load()
+    remedy = Settings.model_fields[name.removeprefix("NIM_").lower()].description
+    assert name in str(caught.value)
+    assert value in str(caught.value)
+    assert str(remedy) in str(caught.value)
+
+
+def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_SERVER_PORT", "http")
+    monkeypatch.setenv("NIM_MAX_MODEL_LEN", "long")
+    with pytest.raises(SettingsError, match=r"(?s)NIM_SERVER_PORT.*NIM_MAX_MODEL_LEN"):
+        load()
+
+
+def test_keys_never_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_API_KEYS", "alpha-secret, beta-secret,")
+    settings = load()
+    assert settings.api_key_list == ["alpha-secret", "beta-secret"]
+    assert "secret" not in repr(settings)
+
+
+def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
+    environ = {"NIM_SERVER_PROT": "1", "NIM_ENABLE_KV_CACHE_REUSE": "1", "NIM_SERVER_PORT": "1"}
+    assert unknown_names(environ) == [
+        ("NIM_ENABLE_KV_CACHE_REUSE", None),
+        ("NIM_SERVER_PROT", "NIM_SERVER_PORT"),
+    ]
+
+
+def test_the_reference_page_is_current() -> None:
+    remedy = "run: python -m service.settings_reference > docs/settings.md"
+    assert DOCS.read_text() == markdown(), remedy
