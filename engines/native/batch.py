@@ -1,0 +1,194 @@
+"""One step's chunks, laid out as the flat tensors that the model reads.
+
+Tokens of all chunks stand one after the other: chunks of several tokens first, then the
+sequences that compute one token. A run of tokens whose attention is computed in one call
+is an AttentionGroup: one chunk, or sequences of one token and of similar length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
+_MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
+
+Ints = NDArray[np.int64]
+
+
+class Cached(Protocol):
+    """What the batch reads of a sequence."""
+
+    @property
+    def token_ids(self) -> list[int]: ...
+    @property
+    def num_computed_tokens(self) -> int: ...
+    @property
+    def full_blocks(self) -> list[int]: ...
+    @property
+    def window_blocks(self) -> list[int]: ...
+
+
+class Piece(Protocol):
+    """What the batch reads of a scheduled chunk."""
+
+    @property
+    def sequence(self) -> Cached: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def is_last(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Consecutive rows of the batch and the K/V blocks they attend to."""
+
+    rows: slice
+    num_sequences: int
+    is_chunk: bool  # several queries of one sequence; else one query of each sequence
+    blocks: Tensor  # (sequences * blocks per sequence)
+    mask: Tensor  # added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Where one kind of layer writes and reads its K/V in this step."""
+
+    slots: Tensor  # (tokens): block * block_size + offset
+    groups: tuple[AttentionGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything a forward pass needs beside the weights and the cache."""
+
+    input_ids: Tensor  # (tokens)
+    positions: Tensor  # (tokens)
+    full: CacheLayout
+    sliding: CacheLayout
+    sampled_rows: Tensor  # rows whose logits are wanted, in the order of the chunks
+
+
+class BatchBuilder:
+    """Lays out chunks for one model and device."""
+
+    def __init__(
+        self, block_size: int, sliding_window: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._block_size, self._window = block_size, sliding_window
+        self._dtype, self._device = dtype, device
+
+    def build(self, chunks: SequenceOf[Piece]) -> Batch:
+        """Lay out the chunks of one step; every block they write to must be allocated."""
+        runs = split_runs(chunks)
+        order = [index for run in runs for index in run]
+        spans = [_Span(chunks[index]) for index in order]
+        ends = np.cumsum([span.num_tokens for span in spans])
+        rows = {index: end - 1 for index, end in zip(order, ends.tolist(), strict=True)}
+        sampled = [rows[index] for index, chunk in enumerate(chunks) if chunk.is_last]
+        return Batch(
+            input_ids=self._ints([t for span in spans for t in span.token_ids]),
+            positions=self._ints(np.concatenate([span.positions for span in spans])),
+            full=self._layout(runs, spans, is_sliding=False),
+            sliding=self._layout(runs, spans, is_sliding=True),
+            sampled_rows=self._ints(sampled),
+        )
+
+    def _layout(self, runs: list[list[int]], spans: list[_Span], is_sliding: bool) -> CacheLayout:
+        tables = [np.asarray(span.blocks(is_sliding), dtype=np.int64) for span in spans]
+        slots = [self._slots(span, table) for span, table in zip(spans, tables, strict=True)]
+        window = self._window if is_sliding else None
+        groups, first, row = [], 0, 0
+        for run in runs:
+            last = first + len(run)
+            num_rows = sum(span.num_tokens for span in spans[first:last])
+            rows = slice(row, row + num_rows)
+            groups.append(self._group(rows, spans[first:last], tables[first:last], window))
+            first, row = last, row + num_rows
+        return CacheLayout(self._ints(np.concatenate(slots)), tuple(groups))
+
+    def _slots(self, span: _Span, table: Ints) -> Ints:
+        index, offset = np.divmod(span.positions, self._block_size)
+        slots: Ints = table[index] * self._block_size + offset
+        return slots
+
+    def _group(
+        self, rows: slice, spans: list[_Span], tables: list[Ints], window: int | None
+    ) -> AttentionGroup:
+        """Pad the block tables with NULL_BLOCK to one length, and mask what is not to be seen."""
+        firsts = [span.first_visible(window) // self._block_size for span in spans]
+        lasts = [-(-span.end // self._block_size) for span in spans]
+        num_blocks = max(last - first for first, last in zip(firsts, lasts, strict=True))
+        blocks = np.zeros((len(spans), num_blocks), dtype=np.int64)
+        for line, table, first, last in zip(blocks, tables, firsts, lasts, strict=True):
+            line[: last - first] = table[first:last]
+        keys = np.array(firsts)[:, None] * self._block_size + np.arange(
+            blocks[0].size * self._block_size
+        )
+        queries = np.concatenate([span.positions for span in spans])[:, None]
+        mask = self._mask(keys, queries, window)  # one line of keys, or one for each sequence
+        is_chunk = spans[0].num_tokens > 1
+        if not is_chunk:
+            mask = mask[:, None, None]
+        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks.ravel()), mask)
+
+    def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
+        is_hidden = keys > queries
+        if window is not None:
+            is_hidden |= keys <= queries - window
+        mask = np.where(is_hidden, np.float32(_MASKED), np.float32(0))
+        return torch.from_numpy(mask).to(self._device, self._dtype)
+
+    def _ints(self, values: Ints | list[int]) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._device)
+
+
+class _Span:
+    """The tokens [start, end) of one sequence that this step computes."""
+
+    __slots__ = ("_sequence", "end", "num_tokens", "positions", "start")
+
+    def __init__(self, chunk: Piece) -> None:
+        self._sequence = chunk.sequence
+        self.num_tokens = chunk.num_tokens
+        self.start = chunk.sequence.num_computed_tokens
+        self.end = self.start + chunk.num_tokens
+        self.positions = np.arange(self.start, self.end)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self._sequence.token_ids[self.start : self.end]
+
+    def blocks(self, is_sliding: bool) -> list[int]:
+        return self._sequence.window_blocks if is_sliding else self._sequence.full_blocks
+
+    def first_visible(self, window: int | None) -> int:
+        """The first position that the span's first token attends to."""
+        return 0 if window is None else max(0, self.start - window + 1)
+
+
+def split_runs(chunks: SequenceOf[Piece]) -> list[list[int]]:
+    """Indices of the chunks attended to together; one-token chunks go by similar length.
+
+    A run pads its sequences to the longest, so a much shorter one starts the next run.
+    """
+    runs = [[index] for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
+    lengths = {
+        index: chunk.sequence.num_computed_tokens + 1
+        for index, chunk in enumerate(chunks)
+        if chunk.num_tokens == 1
+    }
+    longest = 0
+    for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
+        if longest > max(4 * lengths[index], _MIN_SPLIT_TOKENS) or not longest:
+            longest = lengths[index]
+            runs.append([])
+        runs[-1].append(index)
+    return runs

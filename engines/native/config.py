@@ -1,0 +1,244 @@
+"""What the native engine is asked to run: the model's shape and the engine's options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from engines.errors import EngineStartError
+
+DType = Literal["float32", "bfloat16"]
+LayerType = Literal["full_attention", "sliding_attention"]
+
+_ROPE_KEYS = {
+    "rope_type",
+    "rope_theta",
+    "factor",
+    "beta_fast",
+    "beta_slow",
+    "original_max_position_embeddings",
+    "truncate",
+    "attention_factor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """YaRN rotary embedding (arXiv 2309.00071), as named in config.json."""
+
+    theta: float
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float | None  # None: 0.1 ln(factor) + 1
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], read: _Reader) -> RopeConfig:
+        """Read `rope_parameters` (transformers 5) or `rope_scaling` beside `rope_theta`."""
+        values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        rope_type = values.get("rope_type", values.get("type"))
+        if rope_type != "yarn":
+            raise read.error(f"rope type is {rope_type!r}; gpt-oss uses 'yarn'")
+        if unknown := sorted(set(values) - _ROPE_KEYS - {"type"}):
+            raise read.error(f"rope key {unknown[0]!r} is not supported")
+        theta = values.get("rope_theta", raw.get("rope_theta"))
+        of = _Reader(read.path, {**values, "rope_theta": theta})
+        factor = values.get("attention_factor")
+        return cls(
+            theta=of.number("rope_theta"),
+            factor=of.number("factor"),
+            original_max_position_embeddings=of.count("original_max_position_embeddings"),
+            beta_fast=of.number("beta_fast", 32.0),
+            beta_slow=of.number("beta_slow", 1.0),
+            truncate=of.flag("truncate", True),
+            attention_factor=None if factor is None else of.number("attention_factor"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a gpt-oss model, from the config.json of its checkpoint."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    num_local_experts: int
+    num_experts_per_tok: int
+    sliding_window: int
+    layer_types: tuple[LayerType, ...]
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    swiglu_limit: float
+    swiglu_alpha: float
+    attention_bias: bool
+    tie_word_embeddings: bool
+    rope: RopeConfig
+
+    @property
+    def q_size(self) -> int:
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_key_value_heads * self.head_dim
+
+    @classmethod
+    def from_dir(cls, model_dir: Path) -> ModelConfig:
+        """Parse model_dir/config.json; EngineStartError names the file and the key."""
+        path = model_dir / "config.json"
+        raw = _read_json(path)
+        read = _Reader(path, raw)
+        if raw.get("model_type") != "gpt_oss":
+            raise read.error(f"model_type is {raw.get('model_type')!r}; this engine runs 'gpt_oss'")
+        if raw.get("hidden_act", "silu") != "silu":
+            raise read.error(f"hidden_act is {raw['hidden_act']!r}; gpt-oss uses 'silu'")
+        num_heads, num_layers = read.count("num_attention_heads"), read.count("num_hidden_layers")
+        config = cls(
+            hidden_size=read.count("hidden_size"),
+            num_hidden_layers=num_layers,
+            num_attention_heads=num_heads,
+            num_key_value_heads=read.count("num_key_value_heads"),
+            head_dim=read.count("head_dim", read.count("hidden_size") // num_heads),
+            intermediate_size=read.count("intermediate_size"),
+            num_local_experts=read.count("num_local_experts"),
+            num_experts_per_tok=read.count("num_experts_per_tok", raw.get("experts_per_token")),
+            sliding_window=read.count("sliding_window"),
+            layer_types=_layer_types(read, num_layers),
+            vocab_size=read.count("vocab_size"),
+            max_position_embeddings=read.count("max_position_embeddings"),
+            rms_norm_eps=read.number("rms_norm_eps"),
+            swiglu_limit=read.number("swiglu_limit", 7.0),
+            swiglu_alpha=read.number("swiglu_alpha", 1.702),
+            attention_bias=read.flag("attention_bias", True),
+            tie_word_embeddings=read.flag("tie_word_embeddings", False),
+            rope=RopeConfig.parse(raw, read),
+        )
+        config._check(read)
+        return config
+
+    def _check(self, read: _Reader) -> None:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
+        if self.num_experts_per_tok > self.num_local_experts:
+            raise read.error("num_experts_per_tok is above num_local_experts")
+        if self.head_dim % 2:
+            raise read.error(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeConfig:
+    """The native engine's options; None leaves a choice to the engine."""
+
+    model_dir: Path
+    dtype: DType = "float32"
+    max_model_len: int | None = None  # prompt and generated tokens together
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512  # tokens computed in one step: the prefill chunk
+    block_size: int = 16  # tokens per KV block
+    num_kv_blocks: int | None = None
+    num_threads: int | None = None
+    max_num_waiting: int = 1024
+    enable_prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(DType):
+            raise EngineStartError(f"dtype is {self.dtype!r}; use one of {get_args(DType)}")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EngineStartError(f"{name} is {value}; use 1 or more")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> NativeConfig:
+        """Build from plain JSON values; an unknown option is an error naming the nearest."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+                raise EngineStartError(
+                    f"native engine option {name!r} is unknown; did you mean {nearest!r}?"
+                )
+        if "model_dir" not in options:
+            raise EngineStartError("native engine option 'model_dir' is missing")
+        return cls(**{**options, "model_dir": Path(options["model_dir"])})
+
+
+_COUNTS = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_kv_blocks",
+    "num_threads",
+    "max_num_waiting",
+)
+
+
+class _Reader:
+    """Typed look-ups in one JSON object, with errors that name its file and key."""
+
+    def __init__(self, path: Path, raw: Mapping[str, Any]) -> None:
+        self.path, self._raw = path, raw
+
+    def error(self, reason: str) -> EngineStartError:
+        return EngineStartError(f"{self.path}: {reason}")
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise self.error(f"{key} is {value!r}; expected a positive number")
+        return float(value)
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(f"{key} is {value!r}; expected a positive integer")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} is {value!r}; expected true or false")
+        return value
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self._raw.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.error(f"{key} is missing")
+        return value
+
+
+def _layer_types(read: _Reader, num_layers: int) -> tuple[LayerType, ...]:
+    """Each layer's attention; without the key, gpt-oss alternates and begins with the window."""
+    alternating: list[LayerType] = ["sliding_attention", "full_attention"]
+    types = read._value("layer_types", [alternating[i % 2] for i in range(num_layers)])
+    if len(types) != num_layers:
+        raise read.error(f"layer_types has {len(types)} entries for {num_layers} layers")
+    for name in types:
+        if name not in get_args(LayerType):
+            raise read.error(f"layer type {name!r} is unknown; use one of {get_args(LayerType)}")
+    return tuple(types)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text())
+    except OSError as error:
+        raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise EngineStartError(f"{path}: is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise EngineStartError(f"{path}: expected a JSON object")
+    return raw

@@ -1,0 +1,63 @@
+"""Grouped-query attention over the paged KV cache, with one attention sink per head.
+
+A sink is a learned logit that takes part in the softmax and adds no value. With
+lse = log Σ exp(score), the attention without it times sigmoid(lse - sink) is the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.native.batch import AttentionGroup
+
+
+class Attention:
+    """Attention of one layer; what differs from step to step comes in AttentionGroups."""
+
+    def __init__(self, sinks: Tensor, num_kv_heads: int, head_dim: int) -> None:
+        """`sinks` (heads): query heads that share a K/V head are neighbours."""
+        self._sinks = sinks.float().view(num_kv_heads, -1)  # (kv_heads, queries_per_kv)
+        self._head_dim = head_dim
+        self._scale = head_dim**-0.5
+        self._attend = attend if sinks.device.type == "cpu" else attend_reference
+
+    def __call__(self, q: Tensor, cache: Tensor, groups: tuple[AttentionGroup, ...]) -> Tensor:
+        """q (tokens, heads, head_dim), cache (blocks, values per block) -> (tokens, heads * d)."""
+        outputs = [self._group(q[group.rows], cache, group) for group in groups]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _group(self, q: Tensor, cache: Tensor, group: AttentionGroup) -> Tensor:
+        num_kv_heads, queries_per_kv = self._sinks.shape
+        kv = cache.index_select(0, group.blocks)
+        kv = kv.view(group.num_sequences, -1, 2, num_kv_heads, self._head_dim)
+        k, v = kv.permute(2, 0, 3, 1, 4)  # each (sequences, kv_heads, keys, head_dim)
+        q = q.view(-1, num_kv_heads, queries_per_kv, self._head_dim)
+        # Heads that share a K/V head stand in for query positions, or, where a chunk needs
+        # those, for sequences that all read the same keys: nothing is copied.
+        sinks = self._sinks
+        if group.is_chunk:
+            q, sinks = q.permute(2, 1, 0, 3), sinks.t().unsqueeze(-1)
+            k, v = k.expand(queries_per_kv, -1, -1, -1), v.expand(queries_per_kv, -1, -1, -1)
+        out, lse = self._attend(q, k, v, group.mask, self._scale)
+        out = out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
+        return (out.permute(2, 1, 0, 3) if group.is_chunk else out).flatten(1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention and its log-sum-exp, q (b, h, n, d), k and v (b, h, keys, d), by torch's kernel.
+
+    It is the CPU kernel behind scaled_dot_product_attention, which hides the log-sum-exp.
+    """
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        q, k, v, attn_mask=mask, scale=scale
+    )
+    return out, lse
+
+
+def attend_reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same as `attend`, spelt out."""
+    scores = (q @ k.transpose(-2, -1)).float() * scale + mask
+    return torch.softmax(scores, dim=-1).to(v.dtype) @ v, torch.logsumexp(scores, dim=-1)

@@ -1,0 +1,111 @@
+"""The mixture of experts: a top-k router and clamped SwiGLU experts."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engines.native.config import ModelConfig
+from engines.native.layers.linear import Linear
+
+
+class Router:
+    """Picks each token's experts and weighs them by a softmax over those picked."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, top_k: int) -> None:
+        self._weight, self._bias, self._top_k = weight, bias, top_k
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (tokens, hidden) -> weights and expert ids, both (tokens, top_k)."""
+        logits, ids = F.linear(x, self._weight, self._bias).topk(self._top_k, dim=-1)
+        return torch.softmax(logits, dim=-1), ids
+
+
+class DenseExperts:
+    """Runs every expert on every token and weighs the unpicked ones by zero.
+
+    With few experts this beats sorting tokens, and no result is waited for: one matrix
+    product before the activation and one after, which also sums over the experts.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        gate_up: Tensor,
+        gate_up_bias: Tensor,
+        down: Tensor,
+        down_bias: Tensor,
+    ) -> None:
+        """gate_up (experts, hidden, 2 * inner) with gates and ups taking turns; down is
+        (experts, inner, hidden); the biases lack the middle dimension."""
+        self._num_experts, self._down_bias = config.num_local_experts, down_bias
+        self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
+        weight = gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
+        bias = gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
+        self._gate_up = Linear(weight, bias)
+        self._down = Linear(down.flatten(0, 1).t(), None)
+
+    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
+        spread = x.new_zeros(len(x), self._num_experts).scatter_(1, ids, weights)
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        inner = clamped_swiglu(gate, up, self._alpha, self._limit)
+        inner = inner.unflatten(-1, (self._num_experts, -1)).mul_(spread.unsqueeze(-1))
+        return self._down(inner.flatten(1)).addmm_(spread, self._down_bias)
+
+
+class SparseExperts:
+    """Sorts tokens by expert and runs each expert on its own tokens only."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        gate_up: Tensor,
+        gate_up_bias: Tensor,
+        down: Tensor,
+        down_bias: Tensor,
+    ) -> None:
+        """Takes the same tensors as DenseExperts."""
+        self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
+        weight = gate_up.unflatten(-1, (-1, 2)).permute(0, 3, 2, 1).flatten(1, 2)
+        bias = gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
+        self._experts = [
+            (
+                Linear(weight[e], bias[e]),
+                Linear(down[e].t(), down_bias[e]),
+            )
+            for e in range(config.num_local_experts)
+        ]
+
+    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
+        experts = ids.flatten()
+        order = experts.argsort(stable=True)
+        tokens = order // ids.shape[1]
+        counts = torch.bincount(experts, minlength=len(self._experts)).tolist()
+        parts = x.index_select(0, tokens).split(counts)
+        out = torch.cat([self._run(e, part) for e, part in enumerate(parts) if len(part)])
+        out *= weights.flatten().index_select(0, order).unsqueeze(-1)
+        return torch.zeros_like(x).index_add_(0, tokens, out)
+
+    def _run(self, expert: int, x: Tensor) -> Tensor:
+        gate_up, down = self._experts[expert]
+        gate, up = gate_up(x).chunk(2, dim=-1)
+        return down(clamped_swiglu(gate, up, self._alpha, self._limit))
+
+
+Experts = DenseExperts | SparseExperts
+
+
+def experts_type(config: ModelConfig) -> type[DenseExperts] | type[SparseExperts]:
+    """Dense pays while it at most doubles the arithmetic."""
+    is_few = config.num_local_experts <= 2 * config.num_experts_per_tok
+    return DenseExperts if is_few else SparseExperts
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    """gate * sigmoid(alpha * gate) * (up + 1), clamped at limit; overwrites gate and up."""
+    gate, up = gate.clamp_(max=limit), up.clamp_(-limit, limit)
+    glu = gate * torch.sigmoid_(gate * alpha)
+    return torch.addcmul(glu, glu, up)

@@ -1,0 +1,171 @@
+"""gpt-oss: alternating window and full attention with sinks, and mixture-of-experts layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engines.native.batch import Batch
+from engines.native.config import LayerType, ModelConfig
+from engines.native.kv_cache import KVCache
+from engines.native.layers.attention import Attention
+from engines.native.layers.head import Head
+from engines.native.layers.linear import Linear
+from engines.native.layers.moe import Experts, Router, experts_type
+from engines.native.layers.norm import RmsNorm
+from engines.native.layers.rope import interleave_halves, rotate, rotation_table
+from engines.native.weights import Checkpoint, TensorSpec
+
+_EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+def tensor_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Every tensor of a published checkpoint of this shape, by its published name."""
+    specs = {
+        _EMBEDDING: TensorSpec((config.vocab_size, config.hidden_size)),
+        _NORM: TensorSpec((config.hidden_size,)),
+    }
+    if not config.tie_word_embeddings:
+        specs[_HEAD] = TensorSpec((config.vocab_size, config.hidden_size))
+    layer = _layer_specs(config)
+    for index in range(config.num_hidden_layers):
+        specs |= {f"model.layers.{index}.{name}": spec for name, spec in layer.items()}
+    return specs
+
+
+def _layer_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.num_local_experts
+    specs = {
+        "input_layernorm.weight": TensorSpec((hidden,)),
+        "post_attention_layernorm.weight": TensorSpec((hidden,)),
+        "self_attn.sinks": TensorSpec((config.num_attention_heads,)),
+        "mlp.router.weight": TensorSpec((experts, hidden)),
+        "mlp.router.bias": TensorSpec((experts,)),
+        "mlp.experts.gate_up_proj": TensorSpec((experts, hidden, 2 * inner), is_packable=True),
+        "mlp.experts.gate_up_proj_bias": TensorSpec((experts, 2 * inner)),
+        "mlp.experts.down_proj": TensorSpec((experts, inner, hidden), is_packable=True),
+        "mlp.experts.down_proj_bias": TensorSpec((experts, hidden)),
+    }
+    for name, (num_out, num_in) in _projections(config).items():
+        specs[f"self_attn.{name}.weight"] = TensorSpec((num_out, num_in))
+        if config.attention_bias:
+            specs[f"self_attn.{name}.bias"] = TensorSpec((num_out,))
+    return specs
+
+
+def _projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    return {
+        "q_proj": (config.q_size, config.hidden_size),
+        "k_proj": (config.kv_size, config.hidden_size),
+        "v_proj": (config.kv_size, config.hidden_size),
+        "o_proj": (config.hidden_size, config.q_size),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Reads a checkpoint's tensors in the dtype and on the device of the engine."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    device: torch.device
+    prefix: str = ""
+
+    def __call__(self, name: str) -> Tensor:
+        return self.checkpoint.tensor(self.prefix + name, self.dtype).to(self.device)
+
+    def below(self, prefix: str) -> Loader:
+        return Loader(self.checkpoint, self.dtype, self.device, self.prefix + prefix)
+
+
+class Layer:
+    """One transformer block."""
+
+    def __init__(self, config: ModelConfig, index: int, load: Loader) -> None:
+        self.type: LayerType = config.layer_types[index]
+        self._cache_layer = config.layer_types[:index].count(self.type)
+        self._q_size, self._head_dim = config.q_size, config.head_dim
+        self._num_heads = config.num_attention_heads
+        self._num_rotated_heads = config.num_attention_heads + config.num_key_value_heads
+        self._attention_norm = RmsNorm(load("input_layernorm.weight"), config.rms_norm_eps)
+        self._qkv, self._out = _attention_linears(config, load.below("self_attn."))
+        self._attention = Attention(
+            load("self_attn.sinks"), config.num_key_value_heads, config.head_dim
+        )
+        self._moe_norm = RmsNorm(load("post_attention_layernorm.weight"), config.rms_norm_eps)
+        self._router = Router(
+            load("mlp.router.weight"), load("mlp.router.bias"), config.num_experts_per_tok
+        )
+        self._experts = _experts(config, load.below("mlp.experts."))
+
+    def __call__(self, x: Tensor, rotations: Tensor, batch: Batch, cache: KVCache) -> Tensor:
+        """x (tokens, hidden) -> the same; writes the tokens' K/V to the cache."""
+        layout = batch.full if self.type == "full_attention" else batch.sliding
+        qkv = self._qkv(self._attention_norm(x))  # (tokens, q_size + 2 * kv_size)
+        heads = qkv.unflatten(-1, (-1, self._head_dim))
+        rotate(heads[:, : self._num_rotated_heads], rotations)
+        cache.write(self._cache_layer, layout.slots, qkv[:, self._q_size :])
+        attended = self._attention(
+            heads[:, : self._num_heads], cache.blocks[self._cache_layer], layout.groups
+        )
+        x = x + self._out(attended)
+        h = self._moe_norm(x)
+        return x + self._experts(h, *self._router(h))
+
+
+class GptOss:
+    """The whole model, from token ids to logits."""
+
+    def __init__(self, config: ModelConfig, load: Loader, num_positions: int) -> None:
+        """`num_positions`: how far the rotation table reaches."""
+        self._dtype = load.dtype
+        self._rotations = rotation_table(config.rope, config.head_dim, num_positions)
+        self._rotations = self._rotations.to(load.device)
+        # A mapped file: only the rows that are looked up are ever read.
+        self._embedding = load.checkpoint.stored(_EMBEDDING).to(load.device)
+        self._layers = [
+            Layer(config, index, load.below(f"model.layers.{index}."))
+            for index in range(config.num_hidden_layers)
+        ]
+        self._norm = RmsNorm(load(_NORM), config.rms_norm_eps)
+        head = _EMBEDDING if config.tie_word_embeddings else _HEAD
+        self._head = Head(load.checkpoint.stored(head).to(load.device), load.dtype)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Compute the batch's tokens; float32 logits (sampled rows, vocabulary)."""
+        x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
+        rotations = self._rotations.index_select(0, batch.positions)
+        for layer in self._layers:
+            x = layer(x, rotations, batch, cache)
+        return self._head(self._norm(x.index_select(0, batch.sampled_rows)))
+
+
+def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linear]:
+    """The q, k and v projections as one, rotated pairs side by side; and the output's."""
+
+    def qkv(kind: str) -> Tensor:
+        q, k = (
+            interleave_halves(load(f"{name}.{kind}"), config.head_dim)
+            for name in ("q_proj", "k_proj")
+        )
+        return torch.cat((q, k, load(f"v_proj.{kind}")))
+
+    has_bias = config.attention_bias
+    return (
+        Linear(qkv("weight"), qkv("bias") if has_bias else None),
+        Linear(load("o_proj.weight"), load("o_proj.bias") if has_bias else None),
+    )
+
+
+def _experts(config: ModelConfig, load: Loader) -> Experts:
+    return experts_type(config)(
+        config,
+        load("gate_up_proj"),
+        load("gate_up_proj_bias"),
+        load("down_proj"),
+        load("down_proj_bias"),
+    )

@@ -1,0 +1,156 @@
+"""Reading a checkpoint folder: safetensors files, checked against what the model expects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engines.errors import EngineStartError
+from engines.native import mxfp4
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_FLOATS = {"F32", "BF16", "F16"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor a model expects.
+
+    A packable tensor (experts, in, out) may instead be stored as MXFP4: `<name>_blocks`
+    (experts, out, in / 32, 16) and `<name>_scales` (experts, out, in / 32).
+    """
+
+    shape: tuple[int, ...]
+    is_packable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Checkpoint:
+    """The tensors of a checkpoint folder; nothing is read before it is asked for."""
+
+    def __init__(self, model_dir: Path, specs: Mapping[str, TensorSpec]) -> None:
+        self._specs = specs
+        self._entries = _read_entries(model_dir)
+        self._verify(model_dir)
+
+    def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Read one expected tensor; a copy only where the stored dtype differs."""
+        if name in self._entries:
+            return self._read(name).to(dtype)
+        blocks, scales = self._read(f"{name}_blocks"), self._read(f"{name}_scales")
+        return mxfp4.dequantise(blocks, scales, dtype).transpose(1, 2)
+
+    def stored(self, name: str) -> Tensor:
+        """Map one expected tensor into memory in the dtype of its file."""
+        return self._read(name)
+
+    def _read(self, name: str) -> Tensor:
+        entry = self._entries[name]
+        try:
+            with safe_open(entry.file, framework="pt") as file:
+                tensor: Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise EngineStartError(f"{entry.file}: cannot read tensor {name}: {error}") from error
+        return tensor
+
+    def _verify(self, model_dir: Path) -> None:
+        expected = self._expected()
+        for name, (shape, dtypes) in expected.items():
+            entry = self._entries.get(name)
+            if entry is None:
+                raise EngineStartError(f"{model_dir}: tensor {name} is missing")
+            if entry.shape != shape:
+                raise EngineStartError(
+                    f"{entry.file}: tensor {name} has shape {list(entry.shape)};"
+                    f" config.json asks for {list(shape)}"
+                )
+            if entry.dtype not in dtypes:
+                raise EngineStartError(
+                    f"{entry.file}: tensor {name} has dtype {entry.dtype};"
+                    f" expected one of {sorted(dtypes)}"
+                )
+        for name, entry in self._entries.items():
+            if name not in expected:
+                raise EngineStartError(f"{entry.file}: tensor {name} is not part of this model")
+
+    def _expected(self) -> dict[str, tuple[tuple[int, ...], set[str]]]:
+        """Name to (shape, dtypes) as stored, MXFP4 pairs spelt out."""
+        expected = {}
+        for name, spec in self._specs.items():
+            if spec.is_packable and name not in self._entries and self._is_packed(name):
+                experts, num_in, num_out = spec.shape
+                groups = (experts, num_out, num_in // mxfp4.BLOCK_SIZE)
+                expected[f"{name}_blocks"] = ((*groups, mxfp4.BYTES_PER_BLOCK), {"U8"})
+                expected[f"{name}_scales"] = (groups, {"U8"})
+            else:
+                expected[name] = (spec.shape, _FLOATS)
+        return expected
+
+    def _is_packed(self, name: str) -> bool:
+        return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
+
+
+def _read_entries(model_dir: Path) -> dict[str, _Entry]:
+    """Every tensor of the folder, from the headers of the files its index names."""
+    index = model_dir / _INDEX
+    if not index.exists():
+        return _read_header(model_dir / _SINGLE)
+    weight_map = _weight_map(index)
+    entries: dict[str, _Entry] = {}
+    for file in sorted(set(weight_map.values())):
+        entries |= _read_header(model_dir / file)
+    for name, file in weight_map.items():
+        if name not in entries:
+            raise EngineStartError(
+                f"{model_dir / file}: tensor {name}, named by {_INDEX}, is missing"
+            )
+    return entries
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EngineStartError(f"{index}: is not a safetensors index: {error!r}") from error
+    return weight_map
+
+
+def _read_header(path: Path) -> dict[str, _Entry]:
+    """Parse one file's header and check that the file holds all it promises."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if 8 + header_bytes > size:
+                raise EngineStartError(f"{path}: is truncated inside its header")
+            header: dict[str, Any] = json.loads(file.read(header_bytes))
+    except OSError as error:
+        raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise EngineStartError(f"{path}: is not a safetensors file: {error}") from error
+    header.pop("__metadata__", None)
+    _check_complete(path, header, size - 8 - header_bytes)
+    return {n: _Entry(path, tuple(h["shape"]), h["dtype"]) for n, h in header.items()}
+
+
+def _check_complete(path: Path, header: Mapping[str, Any], data_bytes: int) -> None:
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        end = entry["data_offsets"][1]
+        if end > data_bytes:
+            raise EngineStartError(
+                f"{path}: is truncated: tensor {name} ends at byte {end} of {data_bytes}"
+            )
