@@ -58,11 +58,6 @@ class BlockManager:
         num_spanned = -(-(self.sliding_window - 1) // self.block_size) + 1
         return num_full + min(num_full, num_spanned)
 
-    def num_tokens_held_by(self, num_blocks: int) -> int:
-        """The most tokens one sequence can have in num_blocks blocks."""
-        num_spanned = -(-(self.sliding_window - 1) // self.block_size) + 1
-        return max(num_blocks // 2, num_blocks - num_spanned) * self.block_size
-
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for the next num_tokens tokens of the sequence, wholly or not at all."""
         num_blocks = -(-(sequence.num_computed_tokens + num_tokens) // self.block_size)

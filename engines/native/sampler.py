@@ -35,7 +35,8 @@ class SampledToken(NamedTuple):
 def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
     """Choose the next token of each sequence.
 
-    logits: (len(sequences), vocab_size) float32; they are overwritten. Raises FloatingPointError naming the requests whose logits are not numbers.
+    logits: (len(sequences), vocab_size) float32; they are overwritten. Raises FloatingPointError
+    naming the requests whose logits are not finite.
     """
     logits = logits.cpu()
     rows: Floats = logits.numpy()  # the same memory: numpy's argmax is ten times torch's

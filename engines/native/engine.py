@@ -1,0 +1,140 @@
+"""The native engine's asyncio face; the work is done in engines/native/worker.py's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from importlib.metadata import version
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.errors import EngineDead, EngineDraining, EngineError, EngineStartError
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore, load_core
+from engines.native.validation import check_request
+from engines.native.worker import Delivery, Ticket, Worker
+
+log = logging.getLogger(__name__)
+
+LoadCore = Callable[[NativeConfig], EngineCore]
+
+
+class _Stream(Ticket):
+    """A ticket and what has been delivered for it."""
+
+    __slots__ = ("is_ended", "outcomes")
+
+    def __init__(self, request: EngineRequest) -> None:
+        super().__init__(request)
+        self.outcomes: asyncio.Queue[TokenEvent | EngineError] = asyncio.Queue()
+        self.is_ended = False  # the worker has said its last about it
+
+
+class NativeEngine:
+    """gpt-oss in PyTorch; implements engines.base.Engine.
+
+    All methods belong to the event loop that start() ran in.
+    """
+
+    def __init__(self, config: NativeConfig, load: LoadCore = load_core) -> None:
+        self._config = config
+        self._load = load
+        self._core: EngineCore | None = None
+        self._worker: Worker | None = None
+        self._streams: set[Ticket] = set()
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the loaded checkpoint and the options allow; raises EngineDead before start()."""
+        core = self._loaded()
+        limits = core.scheduler.limits
+        return EngineInfo(
+            engine="native",
+            version=version("harmonium"),
+            max_model_len=limits.max_model_len,
+            vocab_size=core.vocab_size,
+            max_num_seqs=limits.max_num_seqs,
+        )
+
+    async def start(self) -> None:
+        """Load the checkpoint; raises EngineStartError when it cannot be served."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._core = await asyncio.to_thread(self._load, self._config)
+        except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
+            reason = f"{type(error).__name__}: {error}"
+            raise EngineStartError(f"cannot load {self._config.model_dir}: {reason}") from error
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            if not loop.is_closed():  # else nobody is left to be told
+                loop.call_soon_threadsafe(_deliver, deliveries)
+
+        self._worker = Worker(self._core, deliver)
+        self._worker.start()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yield one event for each step that added a token."""
+        worker = self._running_worker()
+        if self._is_draining:
+            raise EngineDraining("the engine is stopping and takes no new requests")
+        info = self.info
+        check_request(request, info.vocab_size, info.max_model_len)
+        stream = _Stream(request)
+        worker.submit(stream)
+        self._streams.add(stream)
+        self._idle.clear()
+        try:
+            while not stream.is_ended or not stream.outcomes.empty():
+                outcome = await stream.outcomes.get()
+                if isinstance(outcome, EngineError):
+                    raise outcome
+                yield outcome
+        finally:
+            self._retire(stream, worker)
+
+    async def stats(self) -> EngineStats:
+        """Count what runs now and what ran so far."""
+        return self._loaded().stats()
+
+    async def check_health(self) -> None:
+        """Raise EngineDead before start(), after stop(), and when the worker gave up."""
+        self._running_worker().check_health()
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when the running ones have ended."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """End what still runs with EngineDead and release the model."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await asyncio.to_thread(worker.stop)
+        self._core = None
+
+    def _loaded(self) -> EngineCore:
+        if self._core is None:
+            raise EngineDead("the engine is not running")
+        return self._core
+
+    def _running_worker(self) -> Worker:
+        if self._worker is None:
+            raise EngineDead("the engine is not running")
+        return self._worker
+
+    def _retire(self, stream: _Stream, worker: Worker) -> None:
+        if not stream.is_ended:
+            worker.abort(stream)
+        self._streams.discard(stream)
+        if not self._streams:
+            self._idle.set()
+
+
+def _deliver(deliveries: list[Delivery]) -> None:
+    for ticket, outcome in deliveries:
+        assert isinstance(ticket, _Stream)
+        ticket.is_ended = isinstance(outcome, EngineError) or outcome.finish_reason is not None
+        ticket.outcomes.put_nowait(outcome)

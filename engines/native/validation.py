@@ -1,0 +1,61 @@
+"""What a request must look like before the native engine takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import isfinite
+
+from engines.base import EngineRequest, SamplingParams
+from engines.errors import InvalidRequest, PromptTooLong
+
+
+def check_request(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
+    """Raise InvalidRequest or PromptTooLong, naming the key and the value, unless it can run."""
+    if request.grammar is not None:
+        raise InvalidRequest("grammar is not supported by this engine yet; leave it out")
+    _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
+    _check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
+    _check_sampling(request.sampling, vocab_size)
+
+
+def _check_prompt(token_ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> None:
+    if not token_ids:
+        raise InvalidRequest("prompt_token_ids is empty; give at least one token")
+    if len(token_ids) >= max_model_len:
+        raise PromptTooLong(
+            f"the prompt has {len(token_ids)} tokens and the context length is {max_model_len}, "
+            f"answer included; shorten the prompt to at most {max_model_len - 1}"
+        )
+    _check_token_ids("prompt_token_ids", token_ids, vocab_size)
+
+
+def _check_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> None:
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"{key} has {token_id}, which is outside the vocabulary of {vocab_size} tokens"
+            )
+
+
+def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    _check("max_tokens", sampling.max_tokens, sampling.max_tokens >= 1, "1 or more")
+    _check("temperature", sampling.temperature, 0 <= sampling.temperature <= 100, "0 to 100")
+    _check("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "more than 0, at most 1")
+    _check("top_k", sampling.top_k, sampling.top_k >= 0, "0 (all tokens) or more")
+    _check("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "0 to 1")
+    for key in ("presence_penalty", "frequency_penalty"):
+        value = getattr(sampling, key)
+        _check(key, value, -2 <= value <= 2, "-2 to 2")
+    penalty = sampling.repetition_penalty
+    _check("repetition_penalty", penalty, 0.01 <= penalty <= 100, "0.01 to 100")
+    num_logprobs = sampling.logprobs
+    if num_logprobs is not None:
+        _check("logprobs", num_logprobs, 0 <= num_logprobs <= vocab_size, f"0 to {vocab_size}")
+    _check_token_ids("logit_bias", sampling.logit_bias, vocab_size)
+    for token_id, bias in sampling.logit_bias.items():
+        _check(f"logit_bias[{token_id}]", bias, isfinite(bias), "a finite number")
+
+
+def _check(key: str, value: float, is_valid: bool, expected: str) -> None:
+    if not is_valid:
+        raise InvalidRequest(f"{key} is {value}; use {expected}")

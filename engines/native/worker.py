@@ -1,0 +1,187 @@
+"""The engine's thread: it alone touches the core; others leave commands in its inbox."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from engines.base import EngineRequest, TokenEvent
+from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.native.core import EngineCore, StepFailed
+from engines.native.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
+FATAL: Final = (MemoryError, AssertionError)  # no other request would fare better
+
+
+class Ticket:
+    """One submitted request, as the two threads name it to each other."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+
+
+Delivery = tuple[Ticket, TokenEvent | EngineError]
+Deliver = Callable[[list[Delivery]], None]
+
+
+class _Command(Enum):
+    SUBMIT = auto()
+    ABORT = auto()
+
+
+class Worker:
+    """Runs the core for as long as there is work and sleeps when there is none.
+
+    `deliver` is called in the worker's thread, once a step with all that the step brought.
+    Every ticket gets events up to one with a finish_reason, or one error, unless aborted.
+    """
+
+    def __init__(self, core: EngineCore, deliver: Deliver) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._condition = threading.Condition()
+        self._inbox: list[tuple[_Command, Ticket]] = []  # guarded by _condition
+        self._end: EngineDead | None = None  # why nothing runs any more; guarded by _condition
+        self._is_stopping = False
+        self._tickets: dict[Sequence, Ticket] = {}
+        self._sequences: dict[Ticket, Sequence] = {}
+        self._num_failed_steps = 0
+        self._thread = threading.Thread(target=self._run, name="native-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue a checked request; raises EngineDead if nothing runs any more."""
+        with self._condition:
+            if self._end is not None:
+                raise EngineDead(*self._end.args)
+            self._inbox.append((_Command.SUBMIT, ticket))
+            self._condition.notify()
+
+    def abort(self, ticket: Ticket) -> None:
+        """Free what the ticket holds before the next step; it gets no more deliveries."""
+        with self._condition:
+            self._inbox.append((_Command.ABORT, ticket))
+            self._condition.notify()
+
+    def check_health(self) -> None:
+        """Raise EngineDead with the reason if nothing runs any more."""
+        if self._end is not None:
+            raise EngineDead(*self._end.args)
+
+    def stop(self) -> None:
+        """End every open request with EngineDead and return when the thread has ended."""
+        with self._condition:
+            self._is_stopping = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            end = self._work()
+        except Exception as error:  # our own bookkeeping failed: nothing can be trusted now
+            log.exception("The engine's scheduling failed")
+            end = EngineDead(f"the engine's scheduling failed: {type(error).__name__}: {error}")
+        self._close(end)
+
+    def _work(self) -> EngineDead:
+        """Step until stopped or past saving; says why it ended."""
+        end = EngineDead("the engine has been stopped")
+        try:
+            while self._next_commands():
+                self._step()
+        except EngineDead as error:
+            end = error
+        for sequence in self._tickets:
+            self._core.scheduler.remove(sequence)
+        self._core.scheduler.blocks.check_integrity()
+        return end
+
+    def _next_commands(self) -> bool:
+        """Carry out the inbox, waiting for it while there is no work; False to stop."""
+        while True:
+            if self._inbox or not self._core.scheduler.has_work:
+                for command, ticket in self._take_commands():
+                    self._carry_out(command, ticket)
+            if self._is_stopping or self._core.scheduler.has_work:
+                return not self._is_stopping
+
+    def _take_commands(self) -> list[tuple[_Command, Ticket]]:
+        is_idle = not self._core.scheduler.has_work
+        if is_idle:
+            self._core.scheduler.blocks.check_integrity()
+        with self._condition:
+            while is_idle and not self._inbox and not self._is_stopping:
+                self._condition.wait()
+            commands, self._inbox = self._inbox, []
+        return commands
+
+    def _carry_out(self, command: _Command, ticket: Ticket) -> None:
+        if command is _Command.ABORT:
+            self._abort(ticket)
+            return
+        try:
+            sequence = self._core.scheduler.add(ticket.request)
+        except EngineError as error:
+            self._deliver([(ticket, error)])
+            return
+        self._tickets[sequence], self._sequences[ticket] = ticket, sequence
+
+    def _abort(self, ticket: Ticket) -> None:
+        sequence = self._sequences.get(ticket)
+        if sequence is not None:  # else it ended while the abort was on its way
+            self._core.scheduler.remove(sequence)
+            self._forget(sequence)
+
+    def _forget(self, sequence: Sequence) -> Ticket:
+        ticket = self._tickets.pop(sequence)
+        del self._sequences[ticket]
+        return ticket
+
+    def _step(self) -> None:
+        try:
+            events = self._core.step()
+        except StepFailed as failure:
+            self._fail(failure)
+            return
+        self._num_failed_steps = 0
+        deliveries: list[Delivery] = []
+        for sequence, event in events:
+            is_open = event.finish_reason is None
+            ticket = self._tickets[sequence] if is_open else self._forget(sequence)
+            deliveries.append((ticket, event))
+        if deliveries:
+            self._deliver(deliveries)
+
+    def _fail(self, failure: StepFailed) -> None:
+        """End the requests of a failed step; raises EngineDead if the fault is not theirs."""
+        cause = failure.__cause__
+        reason = f"{type(cause).__name__}: {cause}"
+        ids = ", ".join(sequence.request.request_id for sequence in failure.sequences)
+        log.error("A step failed with the requests %s", ids, exc_info=cause)
+        deliveries: list[Delivery] = []
+        for sequence in failure.sequences:
+            self._core.scheduler.remove(sequence)
+            deliveries.append((self._forget(sequence), RequestFailed(f"the step failed: {reason}")))
+        self._deliver(deliveries)
+        self._num_failed_steps += 1
+        if isinstance(cause, FATAL) or self._num_failed_steps >= MAX_FAILED_STEPS:
+            raise EngineDead(f"{self._num_failed_steps} steps failed in a row, at last: {reason}")
+
+    def _close(self, end: EngineDead) -> None:
+        with self._condition:
+            self._end = end
+            commands, self._inbox = self._inbox, []
+        tickets = [*self._sequences, *(t for command, t in commands if command is _Command.SUBMIT)]
+        self._tickets.clear()
+        self._sequences.clear()
+        self._deliver([(ticket, EngineDead(*end.args)) for ticket in tickets])
