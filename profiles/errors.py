@@ -1,0 +1,49 @@
+"""The errors of profiles, hardware strings and the model store.
+
+ProfileError
+├── InvalidCatalogue      a YAML file of the catalogue is wrong
+├── InvalidHardware       a hardware string such as 'h200x8' cannot be read
+├── InvalidConstraint     a constraint names a model, profile, tag or length that does not exist
+├── NoCompatibleProfile   nothing can run; carries the reason for every profile
+└── ModelStoreError       the model's files are missing, incomplete or of another model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+
+class ProfileError(Exception):
+    """The root of all errors of this package."""
+
+
+class InvalidCatalogue(ProfileError):
+    """A catalogue file is wrong; the message names the file, the key and the value."""
+
+
+class InvalidHardware(ProfileError):
+    """A hardware string cannot be read; the message lists what is known."""
+
+
+class InvalidConstraint(ProfileError):
+    """A constraint names something the catalogue does not have."""
+
+
+class NoCompatibleProfile(ProfileError):
+    """Nothing can run here; `reasons` maps 'model/name' to why not."""
+
+    def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
+        lines = [message, *(f"  {title}: {reason}" for title, reason in reasons.items())]
+        super().__init__("\n".join(lines))
+        self.reasons = dict(reasons)
+
+
+class ModelStoreError(ProfileError):
+    """The model's files cannot be used; the message names the file and the remedy."""
+
+
+def nearest(value: str, known: Iterable[str]) -> str:
+    """Return ' (did you mean ...?)' for a misspelt name, else nothing."""
+    matches = get_close_matches(value.lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""

@@ -1,0 +1,209 @@
+"""Hardware detection: GPUs through NVML, the CPU from the system; never raises.
+
+The only module that imports NVML, and only when asked for GPUs: a machine without
+the library, the driver or a GPU is an ordinary answer, with the reason in words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from profiles.cgroup import CgroupLimits, read_limits
+from profiles.errors import InvalidHardware, nearest
+from profiles.gpus import BY_KEY, gpu_key
+from profiles.machine import GB, Cpu, Gpu, Hardware
+
+# What a kernel might care about, as /proc/cpuinfo spells it on x86 and on Arm.
+INSTRUCTION_SETS = (
+    *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve"),
+)
+# What a machine that is only written down is taken to have beside its GPUs.
+ASSUMED_CORES_PER_GPU = 16
+ASSUMED_BYTES_PER_CORE = 8 * GB
+_HARDWARE_STRING = re.compile(r"(?:(\d+)\s*x\s*)?([a-z][a-z0-9-]*?)(?:\s*x\s*(\d+))?")
+
+
+def detect(nvml: Any = None) -> Hardware:
+    """Describe this machine; `nvml` stands in for the pynvml module."""
+    cpu = detect_cpu()
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return Hardware(cpu, no_gpu_reason="the nvidia-ml-py library is not installed")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return Hardware(cpu, no_gpu_reason=_driver_reason(error))
+    try:
+        return _with_gpus(nvml, cpu)
+    except nvml.NVMLError as error:
+        return Hardware(cpu, no_gpu_reason=f"NVML failed while listing GPUs: {error}")
+    finally:
+        nvml.nvmlShutdown()
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Describe a machine that is written down: 'h200x8', 'l40s', 'cpux16', 'cpu'.
+
+    Raises InvalidHardware with the known names and the nearest one.
+    """
+    match = _HARDWARE_STRING.fullmatch(text.strip().lower())
+    if match is None or (match[1] and match[3]):
+        raise InvalidHardware(f"hardware '{text}' is not of the form 'h200x8' or 'cpux16'")
+    key, count = match[2], int(match[1] or match[3] or 1)
+    if count == 0:
+        raise InvalidHardware(f"hardware '{text}': the count must be at least 1")
+    if key == "cpu":
+        return _assumed((), num_cores=count if match[1] or match[3] else 2)
+    if key not in BY_KEY:
+        known = ", ".join(["cpu", *BY_KEY])
+        raise InvalidHardware(
+            f"hardware '{text}': '{key}' is not a known name{nearest(key, BY_KEY)}; known: {known}"
+        )
+    gpus = tuple(_assumed_gpu(key, index) for index in range(count))
+    return _assumed(gpus, num_cores=ASSUMED_CORES_PER_GPU * count)
+
+
+def detect_cpu(proc: Path = Path("/proc"), limits: CgroupLimits | None = None) -> Cpu:
+    """Describe the processors this process may use: affinity, cgroup quota and limit."""
+    limits = read_limits(proc) if limits is None else limits
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    if limits.memory_bytes is not None:
+        total = min(total, limits.memory_bytes)
+        free = max(0, min(free, limits.memory_bytes - (limits.used_bytes or 0)))
+    cores = _num_cores()
+    if limits.num_cores is not None:
+        cores = max(1, min(cores, ceil(limits.num_cores)))
+    info = _cpu_info(proc)
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    model = info.get("model name") or platform.processor() or platform.machine()
+    return Cpu(model, cores, total, free, tuple(n for n in INSTRUCTION_SETS if n in flags))
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_info(proc: Path) -> dict[str, str]:
+    """Return the first processor's lines of /proc/cpuinfo."""
+    try:
+        text = (proc / "cpuinfo").read_text()
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _with_gpus(nvml: Any, cpu: Cpu) -> Hardware:
+    gpus: list[Gpu] = []
+    warnings: list[str] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            found = _board(nvml, index)
+        except nvml.NVMLError as error:
+            warnings.append(f"GPU {index} cannot be used: {error}")
+        else:
+            gpus.extend(found)
+            if not found:
+                warnings.append(f"GPU {index} cannot be used: it is in MIG mode without slices")
+    return Hardware(
+        cpu,
+        tuple(gpus),
+        no_gpu_reason="" if gpus else "; ".join(warnings) or "the NVIDIA driver lists no GPU",
+        driver=_text(nvml.nvmlSystemGetDriverVersion()),
+        warnings=tuple(warnings),
+    )
+
+
+def _board(nvml: Any, index: int) -> list[Gpu]:
+    """Return the board as one GPU, or its slices: in MIG mode the whole cannot be used."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    if not _is_mig(nvml, handle):
+        return [_gpu(nvml, index, handle)]
+    return [_gpu(nvml, index, part, parent=handle) for part in _mig_slices(nvml, handle)]
+
+
+def _is_mig(nvml: Any, handle: Any) -> bool:
+    try:
+        mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:
+        return False  # boards without MIG answer 'not supported'
+    return bool(mode == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _mig_slices(nvml: Any, handle: Any) -> Iterator[Any]:
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except nvml.NVMLError:
+            continue  # this number holds no slice
+
+
+def _gpu(nvml: Any, index: int, handle: Any, parent: Any = None) -> Gpu:
+    board = handle if parent is None else parent
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    pci_id = _pci_id(nvml.nvmlDeviceGetPciInfo(board).pciDeviceId)
+    return Gpu(
+        index=index,
+        name=name,
+        key=gpu_key(name, pci_id) if parent is None else None,
+        pci_id=pci_id,
+        compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(board)),
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        is_mig=parent is not None,
+    )
+
+
+def _pci_id(device_and_vendor: int) -> str:
+    """Turn NVML's 0x233510de into '2335:10de'."""
+    return f"{device_and_vendor >> 16:04x}:{device_and_vendor & 0xFFFF:04x}"
+
+
+def _text(value: str | bytes) -> str:
+    """NVML bindings before 11.5 answer with bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _driver_reason(error: Exception) -> str:
+    if type(error).__name__ == "NVMLError_LibraryNotFound":
+        return "no NVIDIA driver is installed (libnvidia-ml.so.1 was not found)"
+    if type(error).__name__ == "NVMLError_DriverNotLoaded":
+        return "the NVIDIA driver is installed but not loaded"
+    return f"NVML could not start: {error}"
+
+
+def _assumed_gpu(key: str, index: int) -> Gpu:
+    known = BY_KEY[key]
+    return Gpu(
+        index=index,
+        name=known.name,
+        key=key,
+        pci_id=f"{known.pci_devices[0]}:10de",
+        compute_capability=known.compute_capability,
+        total_bytes=known.total_bytes,
+        free_bytes=known.total_bytes,
+    )
+
+
+def _assumed(gpus: tuple[Gpu, ...], num_cores: int) -> Hardware:
+    memory = num_cores * ASSUMED_BYTES_PER_CORE
+    cpu = Cpu("an assumed CPU", num_cores, memory, memory)
+    reason = "" if gpus else "the machine was written down without one"
+    return Hardware(cpu, gpus, no_gpu_reason=reason, is_assumed=True)

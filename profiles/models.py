@@ -1,0 +1,203 @@
+"""Models and profiles: validated, frozen, and nothing but data.
+
+A profile is one way to serve one model: an engine, a GPU requirement, a degree of
+parallelism, limits and the engine's own options. Its `id` covers all that changes
+what runs; `status`, `source` and the model's description say how far the values can
+be trusted and may be edited without breaking an id that an operator has pinned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from profiles.machine import Family
+
+EngineName = Literal["native", "tensorrt_llm", "vllm"]
+Goal = Literal["latency", "balanced", "throughput"]
+Precision = Literal["mxfp4", "bf16", "fp32"]
+KvDtype = Literal["fp8", "bf16", "fp32"]
+Status = Literal["tuned", "published", "untuned", "planned"]
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Record(BaseModel):
+    """A frozen record that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class ModelShape(Record):
+    """The sizes of a gpt-oss checkpoint, named as its config.json names them."""
+
+    num_hidden_layers: Positive  # every other layer attends to a sliding window
+    hidden_size: Positive
+    intermediate_size: Positive  # of one expert
+    num_local_experts: Positive
+    num_experts_per_tok: Positive
+    num_attention_heads: Positive
+    num_key_value_heads: Positive
+    head_dim: Positive
+    vocab_size: Positive
+    sliding_window: Positive
+    max_position_embeddings: Positive
+
+
+class ArtifactFile(Record):
+    """One file of a repository."""
+
+    name: str
+    size_bytes: Positive
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Artifacts(Record):
+    """Where a model's files come from and what they must be."""
+
+    repository: str
+    revision: str
+    files: tuple[ArtifactFile, ...]
+
+
+class Model(Record):
+    """A model the catalogue can serve."""
+
+    name: str
+    description: str
+    shape: ModelShape
+    artifacts: Artifacts | None = None  # None: shipped with the package
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an operator may call the model."""
+        return (self.name, self.artifacts.repository) if self.artifacts else (self.name,)
+
+
+class GpuRequirement(Record):
+    """The GPUs a profile is made for: named boards, a generation, or a capability.
+
+    How many is `tp * pp`, and the memory needed is computed (memory.py).
+    """
+
+    names: tuple[str, ...] = ()  # keys of gpus.KNOWN_GPUS
+    family: Family | None = None
+    min_compute_capability: tuple[int, int] | None = None
+    min_memory_gb: Positive | None = None  # of the board; where an engine is known to need more
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.names and self.family is None and self.min_compute_capability is None:
+            raise ValueError("give names, family or min_compute_capability; omit gpu for a CPU")
+        return self
+
+
+class Parallelism(Record):
+    """How the model is spread over GPUs."""
+
+    tp: Positive = 1  # tensor parallel
+    pp: Positive = 1  # pipeline stages
+    ep: Positive = 1  # expert parallel, inside the tensor-parallel group
+    attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
+
+    @model_validator(mode="after")
+    def _ep_divides_tp(self) -> Self:
+        if self.tp % self.ep:
+            raise ValueError(f"ep {self.ep} must divide tp {self.tp}")
+        return self
+
+
+class Limits(Record):
+    """The limits every engine has, under the native engine's names."""
+
+    max_model_len: Positive
+    max_num_seqs: Positive
+    max_num_batched_tokens: Positive
+
+
+class Profile(Record):
+    """One way to serve one model on one kind of machine."""
+
+    model: Model
+    engine: EngineName
+    goal: Goal
+    precision: Precision
+    gpu: GpuRequirement | None = None  # None: runs on CPU
+    parallelism: Parallelism = Parallelism()
+    limits: Limits
+    kv_dtype: KvDtype
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9  # of a device's memory
+    options: dict[str, Any] = {}  # the engine's own, under its own names
+    environment: dict[str, str] = {}  # of the engine process
+    status: Status
+    source: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        limit = self.model.shape.max_position_embeddings
+        if self.limits.max_model_len > limit:
+            raise ValueError(
+                f"max_model_len {self.limits.max_model_len} exceeds {self.model.name}'s {limit}"
+            )
+        if self.gpu is None and self.num_devices > 1:
+            raise ValueError(f"tp*pp is {self.num_devices}, but a CPU profile has one device")
+        if clashes := self.options.keys() & self.limits.model_dump().keys():
+            raise ValueError(f"{sorted(clashes)} belong under limits, not under options")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        return self.parallelism.tp * self.parallelism.pp
+
+    @property
+    def gpu_label(self) -> str:
+        """Name the hardware in one word: a board, a generation, 'gpu' or 'cpu'."""
+        if self.gpu is None:
+            return "cpu"
+        return self.gpu.names[0] if self.gpu.names else self.gpu.family or "gpu"
+
+    @property
+    def name(self) -> str:
+        """The readable name; unique among one model's profiles."""
+        split = f"tp{self.parallelism.tp}-pp{self.parallelism.pp}"
+        return f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}"
+
+    @property
+    def title(self) -> str:
+        """The readable name that is unique in the whole catalogue."""
+        return f"{self.model.name}/{self.name}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What a tag selector may ask for, under the names of NIM's manifests too."""
+        return {
+            "model": self.model.name,
+            "engine": self.engine,
+            "llm_engine": self.engine,
+            "precision": self.precision,
+            "gpu": self.gpu_label,
+            "tp": str(self.parallelism.tp),
+            "pp": str(self.parallelism.pp),
+            "goal": self.goal,
+            "profile": self.goal,
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the canonical content: 64 hex digits, as NIM's profile ids."""
+        content = self.model_dump(
+            mode="json", exclude={"status": True, "source": True, "model": {"description"}}
+        )
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def engine_options(self, max_model_len: int | None = None) -> dict[str, Any]:
+        """Return limits and options as one mapping, the context length shortened if asked."""
+        options = {**self.limits.model_dump(), **self.options}
+        if max_model_len is not None:
+            options["max_model_len"] = max_model_len
+        return options
