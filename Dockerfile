@@ -1,0 +1,69 @@
+# syntax=docker/dockerfile:1
+# Any image with Python 3.11 or 3.12 and its venv module will do.
+ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
+
+# Empty, unless the build names a folder of wheels: --build-context wheels=FOLDER
+FROM scratch AS wheels
+
+# Everything but Harmonium itself: this stage is rebuilt only when a dependency changes.
+FROM ${BASE_IMAGE} AS dependencies
+# Where torch comes from besides PyPI, whose own wheel brings CUDA along; empty for PyPI alone.
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+WORKDIR /src
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/harmonium
+COPY pyproject.toml constraints.txt ./
+RUN --mount=type=bind,source=packaging,target=/packaging \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=secret,id=pip_cert \
+    python3 /packaging/dependencies.py pyproject.toml > requirements.txt \
+    && PIP_FIND_LINKS=/wheels PIP_EXTRA_INDEX_URL=${TORCH_INDEX_URL} /packaging/pip install \
+       --constraint constraints.txt --requirement requirements.txt
+
+# Harmonium's wheel, unpacked under /image as it lies in the final image.
+FROM dependencies AS wheel
+COPY README.md ./
+COPY auth auth
+COPY engines engines
+COPY profiles profiles
+COPY service service
+RUN --mount=type=bind,source=packaging,target=/packaging \
+    --mount=type=secret,id=pip_cert \
+    /packaging/pip wheel --no-deps --wheel-dir /dist . \
+    && /packaging/pip install --no-deps --no-index --no-compile --no-warn-script-location --root /image /dist/*.whl \
+    && /packaging/finish /image
+
+FROM ${BASE_IMAGE} AS runtime
+# Group 0 may write the cache, so that any uid does (OpenShift picks one).
+RUN mkdir -p /opt/nim/.cache && chown 10001:0 /opt/nim/.cache && chmod 2775 /opt/nim/.cache
+COPY --from=dependencies /opt/harmonium /opt/harmonium
+COPY --from=wheel /image/opt/harmonium /opt/harmonium
+
+ENV PATH=/opt/harmonium/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONSAFEPATH=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/opt/nim/.cache \
+    USER=harmonium \
+    NIM_CACHE_PATH=/opt/nim/.cache \
+    NIM_SERVER_HOST=0.0.0.0
+
+USER 10001:0
+WORKDIR /opt/nim
+VOLUME /opt/nim/.cache
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
+    CMD python -c "import http.client, sys; probe = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=4); probe.request('GET', '/v1/health/ready'); sys.exit(probe.getresponse().status != 200)" "${NIM_SERVER_PORT:-8000}"
+ENTRYPOINT ["harmonium"]
+CMD ["serve"]
+
+# Last, because they change with every commit.
+ARG BASE_IMAGE
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Harmonium" \
+      org.opencontainers.image.description="An open, NIM-style inference microservice for OpenAI's gpt-oss models." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
