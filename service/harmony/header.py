@@ -1,0 +1,208 @@
+"""Reading message headers, well formed or not.
+
+A header is what stands between a message's start and its text. Control tokens cut it
+into parts; each part has words that belong there, and what is left over may be junk or
+may be the text of a message whose `<|message|>` the model forgot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+Piece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
+
+
+class Slot(Enum):
+    """Which part of a header this is."""
+
+    GIVEN = 0  # the author is known: by the prompt, or because <|start|> was left out
+    AUTHOR = 1  # after <|start|>
+    CHANNEL = 2  # after <|channel|>
+    TYPE = 3  # after <|constrain|>
+
+
+_TO = r"to=\s*(?P<to>[\w.\-]{0,128})|(?P<bare>functions\.[\w.\-]{1,128})"
+_SELF = r"assistant(?:(?![a-z])|(?=assistant|analysis|commentary|final|to=))"
+_CHANNEL = (
+    r"(?P<channel>(?i:analysis|commentary|final))"
+    r"(?:(?![a-z])|(?=to=|json|code|assistant))[?!.,:;*]*"
+)
+_TYPE = r"(?P<type>json|code)(?=\s*(?:$|[{\[\"]|to?$|to=|functions\.))"
+_WORD = {
+    Slot.GIVEN: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
+    Slot.AUTHOR: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
+    Slot.CHANNEL: re.compile(rf"\s*(?:{_CHANNEL}|{_TO}|{_SELF})"),
+    Slot.TYPE: re.compile(rf"\s*(?:{_TYPE}|{_TO}|{_CHANNEL})"),
+}
+_TYPE_WORD = re.compile(rf"\s*{_TYPE}")
+_FOREIGN = re.compile(
+    r"\s*(?:user|system|developer|tool|python|browser(?:\.\w+)?|functions\.[\w.\-]+)(?=\s|$)"
+)
+_ONLY_CHANNEL = re.compile(_CHANNEL)
+# The documented forms; whatever else is understood counts as a repair.
+_FORMAL = {
+    Slot.GIVEN: re.compile(r"(?: to=\S+)?"),
+    Slot.AUTHOR: re.compile(r"assistant(?: to=\S+)?"),
+    Slot.CHANNEL: re.compile(r"(?:analysis|commentary|final)(?: to=\S+)?(?: \w+)? ?"),
+    Slot.TYPE: re.compile(r"\w+"),
+}
+_MAX_WORD_CHARS = 64
+_MAX_WORDS = 8  # of a part; no header has as many, but a model may repeat itself
+
+_AUTHORS = ("assistant", "user", "system", "developer", "tool", "functions.")
+_CHANNELS = ("analysis", "commentary", "final")
+_AFTER_CHANNEL = ("to=", "json", "code", "functions.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a header says, as far as it has been read."""
+
+    channel: str | None = None
+    recipients: tuple[str, ...] = ()
+    is_foreign: bool = False  # another author's message: the model plays the user or a tool
+    num_chars: int = 0  # how much of the part these words take
+    rest: str = ""  # what follows them
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it says nothing of where the message belongs."""
+        return not (self.channel or self.recipients or self.is_foreign)
+
+
+def read_part(text: str, slot: Slot) -> Reading:
+    """Read the words that belong in this part of a header."""
+    foreign = _FOREIGN.match(text) if slot is Slot.AUTHOR else None
+    end = foreign.end() if foreign else 0
+    channel, recipients, is_named = None, [], False
+    for _ in range(_MAX_WORDS):
+        match = _WORD[slot].match(text, end) or (is_named and _TYPE_WORD.match(text, end))
+        if not match:
+            break
+        end = match.end()
+        found = match.groupdict()
+        channel = found.get("channel") or channel
+        recipients += [to for to in (found.get("to"), found.get("bare")) if to]
+        is_named = is_named or bool(channel or recipients)
+    rest = text[end:].lstrip()
+    if foreign and _is_prose(rest):  # "system is down": no author, but words
+        return Reading(rest=text.lstrip(), num_chars=len(text) - len(text.lstrip()))
+    channel = channel and channel.lower()
+    return Reading(channel, tuple(recipients), bool(foreign), len(text) - len(rest), rest)
+
+
+def _is_prose(rest: str) -> bool:
+    return len(rest) > _MAX_WORD_CHARS or len(rest.split()) > 1
+
+
+class Header:
+    """A header while it arrives."""
+
+    __slots__ = (
+        "_closed",
+        "_inherited",
+        "_is_formal",
+        "_pieces",
+        "_slot",
+        "_text",
+        "has_channel",
+        "is_started",
+    )
+
+    def __init__(self, slot: Slot, inherited: Reading | None = None) -> None:
+        self.is_started = slot is Slot.AUTHOR
+        self.has_channel = False
+        self._is_formal = True
+        self._closed: list[Reading] = []
+        self._inherited = inherited
+        self._open(slot)
+
+    def _open(self, slot: Slot) -> None:
+        self._slot = slot
+        self._pieces: list[Piece] = []
+        self._text = ""
+
+    def open_part(self, slot: Slot) -> None:
+        """A control token has ended one part and begins another."""
+        is_second = self.has_channel and slot is Slot.CHANNEL
+        self._is_formal = self.is_formal and not is_second
+        self._closed.append(self._reading())
+        self.has_channel = self.has_channel or slot is Slot.CHANNEL
+        self._open(slot)
+
+    @property
+    def is_formal(self) -> bool:
+        """Whether all parts so far are as documented."""
+        return self._is_formal and bool(_FORMAL[self._slot].fullmatch(self._text))
+
+    def add(self, piece: Piece) -> None:
+        if piece[0].isspace() and (not self._text or self._text[-1].isspace()):
+            return
+        self._pieces.append(piece)
+        self._text += piece[0]
+
+    def _reading(self) -> Reading:
+        return read_part(self._text, self._slot)
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether the last part has become text: more than one word that is no header word."""
+        return _is_prose(self._reading().rest)
+
+    def text(self, *, goes_on: bool) -> list[Piece]:
+        """Give the message text that stands in the last part.
+
+        One unknown word is a misspelt header word if the header goes on after it and such a
+        word had its place there; everything else the header cannot explain is text.
+        """
+        reading = self._reading()
+        is_word = self._slot is not Slot.GIVEN and not _is_prose(reading.rest)
+        if goes_on and (is_word or self._is_channel_name(reading)):
+            return []
+        if not reading.rest:
+            return []
+        return list(_after(self._pieces, 0 if reading.is_foreign else reading.num_chars))
+
+    def _is_channel_name(self, reading: Reading) -> bool:
+        is_author_part = self._slot in (Slot.GIVEN, Slot.AUTHOR)
+        return is_author_part and bool(_ONLY_CHANNEL.fullmatch(reading.rest))
+
+    @property
+    def is_cut_word(self) -> bool:
+        """Whether the output ended inside a header word."""
+        rest = self._reading().rest
+        words: tuple[str, ...] = _AFTER_CHANNEL
+        if self._slot is Slot.AUTHOR:
+            words = _AUTHORS
+        elif self._slot is Slot.GIVEN:
+            words = ("to=",)
+        elif self.reading().channel is None:
+            words = (*_CHANNELS, *_AFTER_CHANNEL)
+        return any(word.startswith(rest) for word in words)
+
+    def reading(self) -> Reading:
+        """Put together what all parts say; the last channel named is the one meant."""
+        last = self._reading()
+        readings = [*self._closed, last]
+        named = [r.channel for r in readings if r.channel]
+        if not named and self._is_channel_name(last):
+            named = [last.rest.rstrip("?!.,:;*").lower()]
+        whole = Reading(
+            channel=named[-1] if named else None,
+            recipients=tuple(to for r in readings for to in r.recipients),
+            is_foreign=any(r.is_foreign for r in readings),
+            rest=last.rest,
+        )
+        is_bare = whole.is_silent and not self.has_channel
+        return self._inherited if is_bare and self._inherited else whole
+
+
+def _after(pieces: list[Piece], num_chars: int) -> Iterator[Piece]:
+    """Give the pieces without their first characters."""
+    for text, positions in pieces:
+        if len(text) > num_chars:
+            yield text[num_chars:], positions
+        num_chars = max(0, num_chars - len(text))

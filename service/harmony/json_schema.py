@@ -1,0 +1,98 @@
+"""Questions to a JSON Schema whose answers do not depend on how it is written down.
+
+A schema is whatever a client sent: any JSON value. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+# These speak of one place, not of the type, so a variant does not inherit them.
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "nullable"})
+_MAX_FOLDS = 64
+
+
+def flatten(schema: Any, root: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Fold `$ref` and `allOf` into one flat schema; also give the references followed."""
+    flat: dict[str, Any] = {}
+    refs: list[str] = []
+    _fold(schema, root, flat, refs, depth=0)
+    return flat, tuple(refs)
+
+
+def _fold(
+    schema: Any, root: Mapping[str, Any], flat: dict[str, Any], refs: list[str], depth: int
+) -> None:
+    if not isinstance(schema, Mapping) or depth > _MAX_FOLDS:
+        return
+    ref, parts = schema.get("$ref"), schema.get("allOf")
+    if isinstance(ref, str) and ref not in refs:
+        refs.append(ref)
+        _fold(_resolve(ref, root), root, flat, refs, depth + 1)
+    for part in parts if isinstance(parts, list) else []:
+        _fold(part, root, flat, refs, depth + 1)
+    _merge_into(flat, {key: schema[key] for key in schema if key not in ("$ref", "allOf")})
+
+
+def _merge_into(flat: dict[str, Any], schema: Mapping[str, Any]) -> None:
+    """Let `schema` add to `flat`: properties and required gather, the rest is replaced."""
+    properties, required = flat.get("properties"), flat.get("required")
+    flat.update(schema)
+    if isinstance(properties, Mapping) and isinstance(schema.get("properties"), Mapping):
+        flat["properties"] = {**properties, **schema["properties"]}
+    if isinstance(required, list) and isinstance(schema.get("required"), list):
+        flat["required"] = [*required, *schema["required"]]
+
+
+def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
+    """Follow a JSON pointer inside the document; None if it leads nowhere."""
+    if not ref.startswith("#"):
+        return None
+    found: Any = root
+    for step in unquote(ref[1:]).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(name)
+        elif isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
+            found = found[int(name[:9])]
+        else:
+            return None
+    return found
+
+
+def variants(schema: dict[str, Any]) -> list[Any]:
+    """Give what `anyOf` or `oneOf` offer, each with what stands beside it folded in."""
+    key = next((k for k in ("oneOf", "anyOf") if _is_filled(schema.get(k))), None)
+    if key is None:
+        return []
+    base = {k: v for k, v in schema.items() if k not in _ANNOTATIONS and k != key}
+    return [{"allOf": [base, variant]} if base else variant for variant in schema[key]]
+
+
+def real_variants(schema: dict[str, Any]) -> list[Any]:
+    """Give the variants but null; none where a const or an enum decides already."""
+    if "const" in schema or _is_filled(schema.get("enum")):
+        return []
+    key = "oneOf" if _is_filled(schema.get("oneOf")) else "anyOf"
+    offered = schema[key] if _is_filled(schema.get(key)) else []
+    return [v for v in offered if not (isinstance(v, Mapping) and v.get("type") == "null")]
+
+
+def type_names(schema: dict[str, Any]) -> list[Any]:
+    """Give the names under `type`, or what the other keywords imply; unknown is [None]."""
+    names = schema.get("type")
+    if isinstance(names, list) and names:
+        return names
+    if isinstance(names, str):
+        return [names]
+    if isinstance(schema.get("properties"), Mapping):
+        return ["object"]
+    if schema.get("items") is not None or isinstance(schema.get("prefixItems"), list):
+        return ["array"]
+    return [None]
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)

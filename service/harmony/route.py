@@ -1,0 +1,51 @@
+"""Where a message belongs, by what its header says.
+
+docs/harmony.md gives the reasons of each line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.harmony.header import Reading
+from service.harmony.types import DeltaKind
+
+# Recipients that are no tool: the message is an ordinary one.
+_NOBODY = frozenset({"assistant", "user", "all"})
+_BY_CHANNEL = {
+    "analysis": DeltaKind.REASONING,
+    "commentary": DeltaKind.CONTENT,
+    "final": DeltaKind.CONTENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a message's text goes; kind None waits for the message's end to tell."""
+
+    kind: DeltaKind | None
+    name: str = ""  # of the function, where kind is ARGUMENTS
+
+
+def route(
+    reading: Reading, tool_names: frozenset[str], *, has_channel: bool, has_spoken: bool
+) -> Route:
+    """Choose by the best evidence: an offered function, the final channel, an addressee,
+    the channel named, and last what the model would write at this point."""
+    offered = (_offered(to, tool_names) for to in reading.recipients)
+    name = next((name for name in offered if name), None)
+    if name and not reading.is_foreign:
+        return Route(DeltaKind.ARGUMENTS, name)
+    if reading.channel == "final":
+        return Route(DeltaKind.CONTENT)
+    if reading.is_foreign or not _NOBODY.issuperset(reading.recipients):
+        return Route(DeltaKind.REASONING)
+    if reading.channel:
+        return Route(_BY_CHANNEL[reading.channel])
+    return Route(None if has_channel and not has_spoken else DeltaKind.CONTENT)
+
+
+def _offered(recipient: str, tool_names: frozenset[str]) -> str | None:
+    """Give the offered function a recipient means, if there is one."""
+    name = recipient.removeprefix("functions.")
+    return next((n for n in (name, name.rstrip(".-")) if n in tool_names), None)

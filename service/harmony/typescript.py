@@ -1,0 +1,223 @@
+"""JSON Schema to the TypeScript-like notation in which gpt-oss reads its tools.
+
+Where openai-harmony keeps a schema's meaning, the text here is the same as the library's,
+quirks of indentation included. Where the library drops it (anyOf, $ref, allOf, const,
+numeric enums, additionalProperties, limits, later lines of a description), it is written
+out. Nothing in a schema raises: what cannot be understood is `any`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from service.harmony import json_schema
+from service.harmony.types import Tool
+
+_NAMES = {
+    "string": "string",
+    "number": "number",
+    "integer": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
+_LIMITS = (
+    "format",
+    "pattern",
+    "minimum",
+    "exclusiveMinimum",
+    "maximum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+)
+_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*")
+_NESTED = "    "
+
+# Schemas come from clients: `$ref`s may multiply without end though none is recursive.
+_MAX_DEPTH = 24
+_MAX_TYPES = 5000
+
+
+def describe_tools(tools: Iterable[Tool]) -> str:
+    """Write the `# Tools` section of a developer message."""
+    declarations = "".join(f"{_describe_tool(tool)}\n\n" for tool in tools)
+    return (
+        f"# Tools\n\n## functions\n\nnamespace functions {{\n\n{declarations}}}"
+        " // namespace functions"
+    )
+
+
+def _describe_tool(tool: Tool) -> str:
+    comments = "".join(f"{line}\n" for line in _comment(tool.description))
+    parameters = "" if tool.parameters is None else f"_: {write_type(tool.parameters)}"
+    return f"{comments}type {tool.name} = ({parameters}) => any;"
+
+
+def write_type(schema: Mapping[str, Any]) -> str:
+    """Write one schema as a type; its `$ref`s are looked up inside it."""
+    return _Writer(schema).write(schema)
+
+
+class _Writer:
+    """Writes the types of one tool's parameters."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._open_refs: list[str] = []
+        self._depth = 0
+        self._num_left = _MAX_TYPES
+
+    def write(self, schema: Any, indent: str = "", *, is_property: bool = False) -> str:
+        return " | ".join(self._alternatives(schema, indent, is_property))
+
+    def _alternatives(self, schema: Any, indent: str, is_property: bool = False) -> list[str]:
+        if schema is False:
+            return ["never"]
+        flat, refs = json_schema.flatten(schema, self._root)
+        self._num_left -= 1
+        is_endless = not set(refs).isdisjoint(self._open_refs) or self._depth >= _MAX_DEPTH
+        if is_endless or self._num_left < 0:
+            return ["any"]
+        self._open_refs += refs
+        self._depth += 1
+        found = list(dict.fromkeys(self._expand(flat, indent, is_property)))
+        self._depth -= 1
+        del self._open_refs[len(self._open_refs) - len(refs) :]
+        return ["any"] if "any" in found else found
+
+    def _expand(self, schema: dict[str, Any], indent: str, is_property: bool) -> Iterator[str]:
+        if "const" in schema:
+            yield _literal(schema["const"])
+        elif values := _list(schema, "enum"):
+            yield from map(_literal, values)
+        elif variants := json_schema.variants(schema):
+            for variant in variants:
+                yield from self._alternatives(variant, indent)
+        else:
+            for name in json_schema.type_names(schema):
+                yield self._basic(name, schema, indent, is_property)
+        if schema.get("nullable") is True:
+            yield "null"
+
+    def _basic(self, name: Any, schema: dict[str, Any], indent: str, is_property: bool) -> str:
+        if name == "object":
+            return self._object(schema, indent, is_property)
+        if name == "array":
+            return self._array(schema, indent)
+        return _NAMES.get(name, "any") if isinstance(name, str) else "any"
+
+    def _array(self, schema: dict[str, Any], indent: str) -> str:
+        items = schema.get("items")
+        if first := _list(schema, "prefixItems") or _list(schema, "items"):
+            return self._tuple(first, schema, indent)
+        return "Array<any>" if items is None else f"{self._element(items, indent)}[]"
+
+    def _tuple(self, first: list[Any], schema: dict[str, Any], indent: str) -> str:
+        elements = [self.write(item, indent) for item in first]
+        rest = schema.get("items" if "prefixItems" in schema else "additionalItems")
+        if isinstance(rest, Mapping):
+            elements.append(f"...{self._element(rest, indent)}[]")
+        return f"[{', '.join(elements)}]"
+
+    def _element(self, schema: Any, indent: str) -> str:
+        alternatives = self._alternatives(schema, indent)
+        return alternatives[0] if len(alternatives) == 1 else f"({' | '.join(alternatives)})"
+
+    def _object(self, schema: dict[str, Any], indent: str, is_property: bool) -> str:
+        properties, others = _mapping(schema, "properties"), _others(schema)
+        if others is not None and not properties:
+            return f"Record<string, {self.write(others, indent)}>"
+        required = {name for name in _list(schema, "required") if isinstance(name, str)}
+        # A property's own description already stands above its name.
+        lines = [] if is_property else _comment(schema.get("description"))
+        lines.append("{")
+        for name, value in properties.items():
+            lines += self._property(name, value, name in required, indent)
+        if others:
+            lines.append(f"{indent}[key: string]: {self.write(others, indent + _NESTED)},")
+        return "\n".join([*lines, f"{indent}}}"])
+
+    def _property(self, name: str, schema: Any, is_required: bool, indent: str) -> Iterator[str]:
+        flat, _ = json_schema.flatten(schema, self._root)
+        title = _comment(flat.get("title"), indent)
+        yield from [*title, f"{indent}//"] if title else []
+        yield from _comment(flat.get("description"), indent)
+        yield from _examples(flat, indent)
+        key = f"{indent}{_key(name)}{'' if is_required else '?'}:"
+        notes = _notes(flat)
+        if len(json_schema.real_variants(flat)) > 1:
+            yield from [f"{indent}// {notes}"] if notes else []
+            yield from [key, *self._variants(flat, indent), f"{indent},"]
+        else:
+            written = self.write(schema, indent + _NESTED, is_property=True)
+            yield f"{key} {written},{' // ' if notes else ''}{notes}"
+
+    def _variants(self, schema: dict[str, Any], indent: str) -> Iterator[str]:
+        for variant in json_schema.variants(schema):
+            flat, _ = json_schema.flatten(variant, self._root)
+            written = self.write(variant, indent + "   ", is_property=True)
+            said = flat.get("description")
+            is_new = isinstance(said, str) and said != schema.get("description")
+            note = " ".join([*(str(said).split() if is_new else []), _notes(flat)]).strip()
+            yield f"{indent} | {written}{' // ' if note else ''}{note}"
+
+
+def _comment(text: object, indent: str = "") -> list[str]:
+    lines = text.strip("\n").splitlines() if isinstance(text, str) else []
+    return [f"{indent}// {line}".rstrip() for line in lines]
+
+
+def _examples(schema: dict[str, Any], indent: str) -> list[str]:
+    examples = _list(schema, "examples")
+    lines = [f"{indent}// - {_literal(example)}" for example in examples]
+    return [f"{indent}// Examples:", *lines] if lines else []
+
+
+def _notes(schema: dict[str, Any]) -> str:
+    """Give the default and the limits, which a type cannot say."""
+    notes = [f"default: {_default(schema)}"] if "default" in schema else []
+    notes += [f"{key}: {_literal(schema[key])}" for key in _LIMITS if key in schema]
+    return ", ".join(notes)
+
+
+def _default(schema: dict[str, Any]) -> str:
+    value = schema["default"]
+    # Like the library: a default that is one of the enum's strings goes without quotes.
+    if isinstance(value, str) and value in _list(schema, "enum") and value.isprintable():
+        return value
+    return _literal(value)
+
+
+def _literal(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    except (RecursionError, ValueError):
+        return "any"
+
+
+def _key(name: object) -> str:
+    return str(name) if _IDENTIFIER.fullmatch(str(name)) else _literal(str(name))
+
+
+def _others(schema: dict[str, Any]) -> Mapping[str, Any] | None:
+    """Give the schema of the properties that have no name, if the schema speaks of them."""
+    others = schema.get("additionalProperties")
+    if others is True:
+        return {}
+    return others if isinstance(others, Mapping) else None
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, Mapping) else {}

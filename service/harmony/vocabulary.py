@@ -1,0 +1,96 @@
+"""Token ids and their bytes: the o200k_harmony vocabulary.
+
+The ordinary ids 0..199997 spell text; every id above is a control token and never does.
+Text is always encoded as ordinary ids, so nothing a client writes can become a control
+token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from openai_harmony import HarmonyEncoding, load_harmony_encoding
+
+ENDOFTEXT = 199999
+RETURN = 200002
+CONSTRAIN = 200003
+CHANNEL = 200005
+START = 200006
+END = 200007
+MESSAGE = 200008
+CALL = 200012
+
+STOP_TOKEN_IDS = (RETURN, CALL)
+
+_NUM_ORDINARY = 199998
+
+# The library's time grows with the square of a run it cannot split (100,000 letters take
+# 4.5 s) and it panics on a million spaces. Longer runs are cut here; only their own
+# tokens could differ from an uncut encoding.
+_MAX_RUN_CHARS = 2000
+_RUN = re.compile(
+    r"\s+"
+    r"|(?:[^\w\s]|_)+"
+    # Letters and whatever may continue a word: all but digits, spaces and punctuation.
+    r"|[^\d\s!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff00-\uff20]+"
+)
+
+
+@cache
+def _encoding() -> HarmonyEncoding:
+    return load_harmony_encoding("HarmonyGptOss")
+
+
+def load() -> None:
+    """Read the vocabulary now (about 0.3 s) rather than at the first request."""
+    _encoding()
+
+
+def encode_text(text: str) -> list[int]:
+    """Encode text as ordinary ids; `<|end|>` in it is seven characters, not a token."""
+    token_ids: list[int] = []
+    for piece in _pieces(text):
+        token_ids += _encoding().encode(piece, disallowed_special=())
+    return token_ids
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut text where a run of one kind of character is too long to encode quickly."""
+    start = 0
+    if len(text) > _MAX_RUN_CHARS:
+        for run in _RUN.finditer(text):
+            for cut in range(run.start() + _MAX_RUN_CHARS, run.end(), _MAX_RUN_CHARS):
+                yield text[start:cut]
+                start = cut
+    yield text[start:]
+
+
+def is_ordinary(token_id: int) -> bool:
+    """Whether the id spells text; control tokens and ids outside the vocabulary do not."""
+    return 0 <= token_id < _NUM_ORDINARY
+
+
+def decode_bytes(token_id: int) -> bytes:
+    """Give the bytes an id spells, which may be a part of a character; b"" if it spells none."""
+    if not is_ordinary(token_id):
+        return b""
+    return bytes(_encoding()._inner.decode_bytes([token_id]))
+
+
+class _WholeTexts(dict[int, str | None]):
+    """Each id's text if it is whole characters, else None; filled as ids are met."""
+
+    def __missing__(self, token_id: int) -> str | None:
+        if not is_ordinary(token_id):
+            return None
+        try:
+            text = decode_bytes(token_id).decode()
+        except UnicodeDecodeError:
+            text = None
+        self[token_id] = text
+        return text
+
+
+WHOLE_TEXTS = _WholeTexts()
