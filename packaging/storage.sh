@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: podman and buildah with a store of this checkout's own, under .cache/.
 # The run root lies in /tmp because podman allows it 50 characters only.
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
