@@ -1,0 +1,165 @@
+"""Request bodies: bounded, strict JSON, errors that name the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from service.errors import RequestError
+
+MAX_DEPTH = 100
+
+# pydantic's kinds of error under OpenAI's names; any other is an invalid value.
+_CODES = {
+    "missing": "missing_required_parameter",
+    "union_tag_not_found": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_field": "unsupported_parameter",
+    "unsupported_part": "unsupported_value",
+    "unsupported_value": "unsupported_value",
+    "needs_guide": "unsupported_value",
+}
+
+
+class BodyError(HTTPException):
+    """A body that is no JSON we read; FastAPI lets only HTTPException through unchanged."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_json") -> None:
+        super().__init__(status, message)
+        self.error = RequestError(message, status=status, code=code)
+
+
+class JSONRequest(Request):
+    """Reads at most the configured bytes and parses them strictly."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._body = await self._bounded_body()
+        return self._body
+
+    async def json(self) -> Any:
+        return parse(await self.body())
+
+    async def _bounded_body(self) -> bytes:
+        max_bytes = self.app.state.runtime.limits.max_body_bytes
+        announced = self.headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > max_bytes:
+            raise _too_large(max_bytes)
+        body = bytearray()
+        async for chunk in self.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes)
+        return bytes(body)
+
+
+class JSONRoute(APIRoute):
+    """A route whose body is read by JSONRequest."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JSONRequest(request.scope, request.receive))
+
+        return handle_json
+
+
+def parse(body: bytes) -> Any:
+    """Parse strict JSON: no NaN, no huge numbers, no deep nesting, valid UTF-8."""
+    try:
+        parsed = msgspec.json.decode(body)
+    except UnicodeDecodeError as error:
+        raise BodyError(f"The body is not valid UTF-8: {error.reason}.") from None
+    except msgspec.ValidationError as error:
+        raise BodyError(f"The body has a number that is too large: {error}") from None
+    except msgspec.DecodeError as error:
+        raise BodyError(f"The body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_depth(parsed)
+    return parsed
+
+
+def describe(error: RequestValidationError) -> RequestError:
+    """Say the first of the errors in the words of this API."""
+    first = error.errors()[0]
+    location = list(first["loc"][1:])
+    if not isinstance(error.body, dict):
+        return _not_an_object(error.body)
+    path = _path(location, error.body)
+    code = _CODES.get(first["type"], "invalid_value")
+    return RequestError(_message(first, path), param=path or None, code=code)
+
+
+def _message(error: Any, path: str) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "missing":
+        return f"{path} is required."
+    if kind == "extra_forbidden":
+        return f"{path} is not a field of this API; remove it or correct its name."
+    if kind == "union_tag_not_found":
+        return f"{path}.{context['discriminator'].strip(chr(39))} is required."
+    if kind == "union_tag_invalid":
+        key = context["discriminator"].strip("'")
+        return f"{path}.{key} is {context['tag']!r}; it must be one of {context['expected_tags']}."
+    if kind in _CODES or isinstance(error["input"], dict | list):
+        return f"{path}: {error['msg']}."
+    shown = repr(error["input"])
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return f"{path} is {shown}: {error['msg']}."
+
+
+def _path(location: list[str | int], body: Any) -> str:
+    """The error's place in the body: pydantic's own names for union members are left out."""
+    path, here = "", body
+    for index, step in enumerate(location):
+        is_last = index == len(location) - 1
+        if isinstance(here, list) and isinstance(step, int) and step < len(here):
+            path, here = f"{path}[{step}]", here[step]
+        elif isinstance(here, dict) and (step in here or is_last):
+            path, here = (f"{path}.{step}" if path else str(step)), here.get(step)
+    return path
+
+
+def _not_an_object(body: Any) -> RequestError:
+    if body is None or body == b"":
+        return RequestError("The body is empty; send a JSON object.", code="invalid_json")
+    if isinstance(body, bytes):
+        return RequestError(
+            "The body was not read as JSON; send the header Content-Type: application/json.",
+            code="invalid_content_type",
+        )
+    return RequestError("The body must be a JSON object.", code="invalid_json")
+
+
+def _check_depth(value: Any) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _children(node: Any) -> list[Any]:
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _too_large(max_bytes: int) -> BodyError:
+    return BodyError(
+        f"The body is larger than {max_bytes} bytes; shorten it, or raise NIM_MAX_BODY_BYTES.",
+        status=413,
+        code="body_too_large",
+    )
+
+
+def _too_deep() -> BodyError:
+    return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")

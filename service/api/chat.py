@@ -1,0 +1,61 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import functools
+
+from fastapi import APIRouter, Response
+
+from service.api.body import JSONRoute
+from service.api.chat_answer import ChatAnswer
+from service.api.chat_chunks import ChatChunks
+from service.api.chat_request import plan_chat
+from service.api.dependencies import CurrentRuntime, RequestId
+from service.generation import Generation
+from service.runtime import Runtime
+from service.schemas.chat import ChatRequest
+from service.schemas.chat_response import ChatCompletion
+from service.streaming import EventStream, WholeAnswer
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/v1/chat/completions", response_model=ChatCompletion)
+async def create_chat_completion(
+    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """Answer a conversation; with `stream` as server-sent events ending in `[DONE]`."""
+    runtime.lifecycle.check_accepting()
+    plan = await plan_chat(body, runtime, request_id)
+    generation = Generation(runtime.engine, plan)
+    if body.stream:
+        has_usage = body.stream_options is not None and body.stream_options.include_usage
+        return _streamed(runtime, generation, has_usage)
+    return _whole(runtime, generation)
+
+
+def _streamed(runtime: Runtime, generation: Generation, has_usage: bool) -> EventStream:
+    encoder = ChatChunks(
+        generation,
+        id=f"chatcmpl-{runtime.new_id()}",
+        model=runtime.model.id,
+        created=int(runtime.clock()),
+        has_usage=has_usage,
+        new_call_id=functools.partial(_call_id, runtime),
+    )
+    return EventStream(runtime, generation, encoder)
+
+
+def _whole(runtime: Runtime, generation: Generation) -> WholeAnswer:
+    id, created = f"chatcmpl-{runtime.new_id()}", int(runtime.clock())
+    answer = ChatAnswer(generation, functools.partial(_call_id, runtime))
+
+    def body() -> bytes:
+        completion = answer.completion(id=id, model=runtime.model.id, created=created)
+        return completion.model_dump_json().encode()
+
+    return WholeAnswer(runtime, generation, answer.add, body)
+
+
+def _call_id(runtime: Runtime) -> str:
+    return f"call_{runtime.new_id()[:24]}"

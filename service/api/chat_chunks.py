@@ -1,0 +1,119 @@
+"""Steps → the bytes of `chat.completion.chunk` events.
+
+This is the hot path: all that does not change in a stream is encoded once, and of a
+chunk only the model's text is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from service.choice import Choice, Step
+from service.generation import Generation
+from service.harmony.types import Delta, DeltaKind
+from service.logprobs import entries
+from service.usage import usage_of
+
+_encode = msgspec.json.encode
+
+
+class ChatChunks:
+    """Encodes one stream; every method gives whole events, ready to send."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        id: str,
+        model: str,
+        created: int,
+        has_usage: bool,
+        new_call_id: Callable[[], str],
+    ) -> None:
+        fields = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
+        self._tail = b',"usage":null}\n\n' if has_usage else b"}\n\n"
+        self._generation = generation
+        self._has_logprobs = generation.plan.sampling.logprobs is not None
+        self._has_usage = has_usage
+        self._new_call_id = new_call_id
+        self._middle = b'},"logprobs":null,"finish_reason":null}]' + self._tail
+        self._starts = [
+            self._head + b'{"index":%d,"delta":{' % index
+            for index in range(generation.plan.num_choices)
+        ]
+
+    def begin(self) -> bytes:
+        """The chunk that opens each choice."""
+        body = b'"role":"assistant","content":""' + self._middle
+        return b"".join(start + body for start in self._starts)
+
+    def step(self, step: Step) -> bytes:
+        """One chunk for each run of deltas of one kind, and one for the finish reason."""
+        start, deltas = self._starts[step.index], step.deltas
+        if len(deltas) == 1:
+            chunks = self._chunk(start, step.index, deltas[0])
+        else:
+            chunks = b"".join(self._chunk(start, step.index, delta) for delta in _coalesced(deltas))
+        if step.finish_reason is None:
+            return chunks
+        finish = b'},"logprobs":null,"finish_reason":%b}]' % _encode(step.finish_reason)
+        return chunks + start + finish + self._tail
+
+    def end(self) -> bytes:
+        """The usage chunk, when it was asked for."""
+        if not self._has_usage:
+            return b""
+        usage = _encode(usage_of(self._generation))
+        return self._head + b'],"usage":%b}\n\n' % usage
+
+    def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:
+        kind = delta.kind
+        if kind is DeltaKind.CONTENT:
+            if self._has_logprobs:
+                return self._content_with_logprobs(start, self._generation.choices[index], delta)
+            return start + b'"content":' + _encode(delta.text) + self._middle
+        if kind is DeltaKind.REASONING:
+            text = _encode(delta.text)
+            return start + b'"reasoning":%b,"reasoning_content":%b' % (text, text) + self._middle
+        return start + b'"tool_calls":[%b]' % _encode(self._call(delta)) + self._middle
+
+    def _content_with_logprobs(self, start: bytes, choice: Choice, delta: Delta) -> bytes:
+        content = b'"content":%b},"logprobs":' % _encode(delta.text)
+        logprobs = _encode({"content": entries(delta, choice.logprobs), "refusal": None})
+        return start + content + logprobs + b',"finish_reason":null}]' + self._tail
+
+    def _call(self, delta: Delta) -> dict[str, Any]:
+        if delta.kind is DeltaKind.ARGUMENTS:
+            return {"index": delta.call_index, "function": {"arguments": delta.text}}
+        return {
+            "index": delta.call_index,
+            "id": self._new_call_id(),
+            "type": "function",
+            "function": {"name": delta.name, "arguments": ""},
+        }
+
+
+def _coalesced(deltas: Sequence[Delta]) -> list[Delta]:
+    """Neighbours of one kind become one delta: fewer events, the same text."""
+    merged: list[Delta] = []
+    for delta in deltas:
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or last.kind is not delta.kind
+            or last.call_index != delta.call_index
+            or delta.kind is DeltaKind.TOOL_CALL
+        ):
+            merged.append(delta)
+            continue
+        merged[-1] = Delta(
+            kind=last.kind,
+            text=last.text + delta.text,
+            call_index=last.call_index,
+            positions=last.positions + delta.positions,
+        )
+    return merged

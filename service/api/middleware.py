@@ -1,0 +1,134 @@
+"""What surrounds every request: its id, its log line, the last resort for errors, the key.
+
+Pure ASGI: nothing here looks at a streamed body.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from auth.base import Authenticator, AuthError, Credentials, MissingCredentials, Principal
+from service.api.responses import error_response
+from service.errors import RequestError
+
+log = logging.getLogger("harmonium.access")
+
+REQUEST_ID = "X-Request-Id"
+OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/version"})
+_QUIET_PATHS = OPEN_PATHS | {"/v1/metrics"}  # polled for ever: their log lines are for debugging
+_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class RequestContext:
+    """Gives each request an id and a log line, and turns what escaped into an error answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        await _Exchange(self._app, scope, send).run(receive)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, send: Send) -> None:
+        self._app = app
+        self._scope = scope
+        self._send = send
+        self._status = 0  # 0: no answer was begun
+        self._given_id = Headers(scope=scope).get(REQUEST_ID)
+        self._is_valid = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
+        given_id = self._given_id if self._is_valid else None
+        self._request_id = given_id or f"req-{uuid.uuid4().hex}"
+
+    async def run(self, receive: Receive) -> None:
+        started_at = time.perf_counter()
+        self._scope.setdefault("state", {})["request_id"] = self._request_id
+        try:
+            if self._is_valid:
+                await self._app(self._scope, receive, self._send_with_id)
+            else:
+                await self._refuse_id(receive)
+        except Exception as error:
+            log.exception("request %s failed", self._request_id)
+            if self._status:
+                raise  # too late for an answer: the server closes the connection
+            await error_response(error)(self._scope, receive, self._send_with_id)
+        finally:
+            self._log(time.perf_counter() - started_at)
+
+    async def _refuse_id(self, receive: Receive) -> None:
+        error = RequestError(
+            f"{REQUEST_ID} must be 1 to 128 letters, digits or any of ._:/+=-; "
+            "correct it or leave it out.",
+            param=REQUEST_ID,
+            code="invalid_request_id",
+        )
+        await error_response(error)(self._scope, receive, self._send_with_id)
+
+    async def _send_with_id(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            MutableHeaders(scope=message)[REQUEST_ID] = self._request_id
+        await self._send(message)
+
+    def _log(self, seconds: float) -> None:
+        path = self._scope["path"]
+        log.log(
+            logging.DEBUG if path in _QUIET_PATHS else logging.INFO,
+            "%s %s -> %s in %.0f ms, request %s",
+            self._scope["method"],
+            _printable(path),
+            self._status or "client left",
+            seconds * 1000,
+            self._request_id,
+        )
+
+
+class Authentication:
+    """Asks the authenticator before anything of the request is read."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+        self._app = app
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            try:
+                scope["state"]["principal"] = self._identify(Headers(scope=scope))
+            except AuthError as error:
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _identify(self, headers: Headers) -> Principal:
+        credentials = credentials_of(headers)
+        principal = self._authenticator.authenticate(credentials) if credentials else None
+        if principal is None:
+            raise MissingCredentials(
+                "This server needs an API key; send Authorization: Bearer <key> or X-API-Key."
+            )
+        return principal
+
+
+def credentials_of(headers: Headers) -> Credentials | None:
+    """What the request presents, Authorization first."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if value.strip():
+        return Credentials(scheme.lower(), value.strip())
+    key = headers.get("x-api-key", "").strip()
+    return Credentials("x-api-key", key) if key else None
+
+
+def _printable(path: str) -> str:
+    return path[:200].encode("unicode_escape").decode("ascii")

@@ -1,0 +1,41 @@
+"""GET /v1/models."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.api.dependencies import CurrentRuntime
+from service.errors import RequestError
+from service.runtime import Runtime
+from service.schemas.service import ModelCard, ModelList
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def list_models(runtime: CurrentRuntime) -> ModelList:
+    """The one model that is served."""
+    return ModelList(data=[_card(runtime)])
+
+
+@router.get("/v1/models/{model_id:path}")
+async def get_model(model_id: str, runtime: CurrentRuntime) -> ModelCard:
+    """The model of that id."""
+    if model_id != runtime.model.id:
+        raise RequestError(
+            f"The model {model_id[:128]!r} is not served here; use {runtime.model.id!r}.",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+    return _card(runtime)
+
+
+def _card(runtime: Runtime) -> ModelCard:
+    runtime.lifecycle.check_started()
+    return ModelCard(
+        id=runtime.model.id,
+        created=runtime.model.created,
+        root=runtime.model.root,
+        max_model_len=runtime.engine.info.max_model_len,
+    )

@@ -1,0 +1,30 @@
+"""The HTTP application: routers, middleware and handlers around a runtime; no logic."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from service.api import chat, health, models
+from service.api.middleware import Authentication, RequestContext
+from service.api.responses import add_error_handlers
+from service.runtime import Runtime
+from service.schemas.common import ErrorEnvelope
+
+
+def create_app(runtime: Runtime) -> FastAPI:
+    """The application that serves this runtime; starting and stopping it are the caller's."""
+    app = FastAPI(
+        title="Harmonium",
+        summary="OpenAI-compatible inference for gpt-oss.",
+        version=health.RELEASE,
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
+    )
+    app.state.runtime = runtime
+    for router in (chat.router, models.router, health.router):
+        app.include_router(router)
+    add_error_handlers(app)
+    if runtime.authenticator is not None:
+        app.add_middleware(Authentication, authenticator=runtime.authenticator)
+    app.add_middleware(RequestContext)  # the last added is the outermost
+    return app

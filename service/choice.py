@@ -1,0 +1,109 @@
+"""One choice of an answer while it is written: ids in, deltas out, with its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.base import FinishReason, TokenEvent, TokenLogprob
+from service.harmony.parse import Parser
+from service.harmony.types import Delta, DeltaKind
+from service.plan import Plan
+from service.stop_strings import StopStrings
+
+AnswerFinish = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one engine event added to one choice."""
+
+    index: int
+    deltas: Sequence[Delta]
+    finish_reason: AnswerFinish | None = None
+
+
+class Choice:
+    """Parses one generation and decides where it ends."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self.finish_reason: AnswerFinish | None = None
+        self.logprobs: list[TokenLogprob] = []  # one per generated token, when asked for
+        self._parser = Parser(plan.tool_names)
+        self._stops = StopStrings(plan.stop) if plan.stop else None
+        self._max_calls = plan.max_calls
+        self._has_reasoning = plan.has_reasoning
+        self._has_tools = bool(plan.tool_names)
+        self._has_call = False
+        self._is_cut = False  # ended here, before the engine ended it
+        self._can_be_cut = self._stops is not None or plan.max_calls is not None
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return self._parser.num_reasoning_tokens
+
+    @property
+    def num_resyncs(self) -> int:
+        return self._parser.num_resyncs
+
+    def advance(self, event: TokenEvent) -> Step | None:
+        """Take one event; None when it shows nothing."""
+        self.num_cached_tokens = event.num_cached_tokens
+        if event.logprobs:
+            self.logprobs.extend(event.logprobs)
+        deltas = self._feed(event)
+        if self._has_tools and not self._has_call:
+            self._has_call = any(delta.kind is DeltaKind.TOOL_CALL for delta in deltas)
+        if self._is_cut or event.finish_reason is not None:
+            self.finish_reason = self._finish(event.finish_reason)
+        if not self._has_reasoning:
+            deltas = [delta for delta in deltas if delta.kind is not DeltaKind.REASONING]
+        if not deltas and self.finish_reason is None:
+            return None
+        return Step(self.index, deltas, self.finish_reason)
+
+    def _feed(self, event: TokenEvent) -> list[Delta]:
+        if self._can_be_cut:
+            return self._feed_one_by_one(event)
+        self.num_tokens += len(event.token_ids)
+        deltas = self._parser.feed(event.token_ids)
+        return deltas if event.finish_reason is None else deltas + self._parser.finish()
+
+    def _feed_one_by_one(self, event: TokenEvent) -> list[Delta]:
+        """Tokens behind the cut must not count, however many one event brings."""
+        kept: list[Delta] = []
+        for token_id in event.token_ids:
+            self.num_tokens += 1
+            kept += self._cut(self._parser.feed((token_id,)))
+            if self._is_cut:
+                return kept
+        if event.finish_reason is not None:
+            kept += self._cut(self._parser.finish())
+            if self._stops and not self._is_cut:
+                kept += self._stops.flush()
+        return kept
+
+    def _cut(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """The deltas up to the first stop string or the first call too many."""
+        kept: list[Delta] = []
+        for delta in deltas:
+            if self._max_calls is not None and delta.call_index >= self._max_calls:
+                self._is_cut = True
+                return kept + (self._stops.flush() if self._stops else [])
+            if self._stops is None or delta.kind is not DeltaKind.CONTENT:
+                kept.append(delta)
+                continue
+            kept += self._stops.feed(delta)
+            if self._stops.is_matched:
+                self._is_cut = True
+                return kept
+        return kept
+
+    def _finish(self, reason: FinishReason | None) -> AnswerFinish:
+        if reason is FinishReason.LENGTH and not self._is_cut:
+            return "length"
+        return "tool_calls" if self._has_call else "stop"

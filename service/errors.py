@@ -1,0 +1,95 @@
+"""The one error shape, and the table from exception to status, type and code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from auth.base import AuthError, InvalidCredentials, MissingCredentials
+from engines import errors as engine
+from service.lifecycle import NotReady
+
+INVALID_REQUEST = "invalid_request_error"
+UNAVAILABLE = "service_unavailable_error"
+
+
+class RequestError(Exception):
+    """A request that cannot be served as it stands; `param` is the path of the field at fault."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+        self.status = status
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a client sees of one class of exception."""
+
+    status: int
+    type: str
+    code: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_AUTH_HEADERS = {"WWW-Authenticate": "Bearer"}
+_RETRY_HEADERS = {"Retry-After": "1"}
+
+TABLE: dict[type[Exception], Row] = {
+    engine.EngineError: Row(500, "server_error", "engine_error"),
+    engine.EngineStartError: Row(503, UNAVAILABLE, "engine_start_error"),
+    engine.EngineDead: Row(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
+    engine.EngineDraining: Row(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
+    engine.QueueFull: Row(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
+    engine.InvalidRequest: Row(400, INVALID_REQUEST, "invalid_request"),
+    engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
+    engine.RequestFailed: Row(500, "server_error", "request_failed"),
+    NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),
+    AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
+    MissingCredentials: Row(401, INVALID_REQUEST, "missing_api_key", _AUTH_HEADERS),
+    InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
+}
+
+INTERNAL = Row(500, "server_error", "internal_error")
+INTERNAL_MESSAGE = "The server failed on this request; its log has the details."
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Everything needed to answer an error: the row, the words and the field at fault."""
+
+    row: Row
+    message: str
+    param: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.row.type,
+                "param": self.param,
+                "code": self.row.code,
+            }
+        }
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Look the exception up by its nearest class; unforeseen ones keep their words to the log."""
+    if isinstance(error, RequestError):
+        row = Row(error.status, INVALID_REQUEST, error.code or "invalid_request", error.headers)
+        return Failure(row, str(error), error.param)
+    for cls in type(error).__mro__:
+        if cls in TABLE:
+            return Failure(TABLE[cls], str(error) or TABLE[cls].code)
+    return Failure(INTERNAL, INTERNAL_MESSAGE)

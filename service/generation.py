@@ -1,0 +1,112 @@
+"""One request end to end: engine events in, parsed pieces of each choice out. No HTTP.
+
+Streamed and whole answers are both made of the same Steps, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Literal, cast
+
+from engines.base import Engine, TokenEvent
+from engines.errors import RequestFailed
+from service.choice import Choice, Step
+from service.plan import Plan
+
+Outcome = Literal["success", "failure", "abort"]
+
+
+class Generation:
+    """Runs a plan; counts and times it for usage, metrics and the log."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self.plan = plan
+        self.choices = [Choice(plan, index) for index in range(plan.num_choices)]
+        self.started_at = time.perf_counter()
+        self.first_token_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome = "abort"
+        self._engine = engine
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """Yield each choice's steps as they come; closing this aborts what still runs."""
+        runs = [self._run(choice) for choice in self.choices]
+        try:
+            async with aclosing(runs[0] if len(runs) == 1 else _merged(runs)) as steps:
+                async for step in steps:
+                    if self.first_token_at is None:
+                        self.first_token_at = time.perf_counter()
+                    yield step
+            self.outcome = "success"
+        except Exception:
+            self.outcome = "failure"
+            raise
+        finally:
+            self.ended_at = time.perf_counter()
+
+    async def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
+        events = self._engine.generate(self.plan.engine_request(choice.index))
+        async with aclosing(cast("AsyncGenerator[TokenEvent, None]", events)):
+            async for event in events:
+                step = choice.advance(event)
+                if step is not None:
+                    yield step
+                if choice.finish_reason is not None:
+                    return
+        raise RequestFailed("the engine ended its answer without a finish reason")
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.plan.prompt_token_ids)
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return sum(choice.num_reasoning_tokens for choice in self.choices)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return max(choice.num_cached_tokens for choice in self.choices)
+
+    @property
+    def num_resyncs(self) -> int:
+        return sum(choice.num_resyncs for choice in self.choices)
+
+
+async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
+    """The steps of several runs in the order they come; the first error ends them all."""
+    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+    tasks = [asyncio.create_task(_pump(run, queue)) for run in runs]
+    num_open = len(tasks)
+    try:
+        while num_open:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(
+    run: AsyncGenerator[Step, None], queue: asyncio.Queue[Step | Exception | None]
+) -> None:
+    try:
+        async with aclosing(run) as steps:
+            async for step in steps:
+                queue.put_nowait(step)
+    except Exception as error:
+        queue.put_nowait(error)
+    else:
+        queue.put_nowait(None)

@@ -1,0 +1,49 @@
+"""Everything a request needs, wired once at start-up."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from auth.base import Authenticator
+from engines.base import Engine
+from service.lifecycle import Lifecycle
+from service.telemetry.metrics import Metrics
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model as clients know it."""
+
+    id: str
+    root: str  # the model's own name
+    profile_id: str
+    created: int  # seconds since 1970: when serving began
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds the operator sets."""
+
+    max_body_bytes: int = 10 * 1024 * 1024
+    sse_keepalive_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The engine and what surrounds it; clock and ids can be fixed for tests."""
+
+    engine: Engine
+    model: ServedModel
+    metrics: Metrics
+    lifecycle: Lifecycle
+    limits: Limits = Limits()
+    authenticator: Authenticator | None = None
+    clock: Callable[[], float] = field(default=time.time)
+    new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice

@@ -1,0 +1,169 @@
+"""The body of POST /v1/chat/completions.
+
+Every field of OpenAI's published schema is one of: supported, accepted without effect
+(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.schemas.common import RequestModel
+from service.schemas.messages import ChatMessage
+
+NO_EFFECT: dict[str, str] = {
+    "user": "the server keeps no record of end users",
+    "metadata": "nothing is stored",
+    "store": "nothing is stored",
+    "service_tier": "there is one tier",
+    "safety_identifier": "the server keeps no record of end users",
+    "prompt_cache_key": "shared prefixes are found without it",
+    "prompt_cache_retention": "cached prefixes stay until their room is needed",
+    "prompt_cache_options": "shared prefixes are always cached",
+}
+
+REFUSED: dict[str, str] = {
+    "audio": "gpt-oss has no audio output",
+    "function_call": "the legacy form is not supported; use `tool_choice`",
+    "functions": "the legacy form is not supported; use `tools`",
+    "moderation": "this server does not moderate; run a moderation model beside it",
+    "prediction": "predicted outputs are not supported",
+    "web_search_options": "the server does not search the web; offer a search tool in `tools`",
+}
+
+_GUIDED = "needs guided decoding, which this release does not have yet"
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class FunctionDefinition(RequestModel):
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
+    strict: bool | None = Field(None, description="`true` is refused until guided decoding.")
+
+    @field_validator("strict")
+    @classmethod
+    def _refuse_strict(cls, value: bool | None) -> bool | None:
+        if value:
+            raise PydanticCustomError(
+                "needs_guide", f"`true` {_GUIDED}; send false or leave it out"
+            )
+        return value
+
+
+class FunctionTool(RequestModel):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool = False
+    include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
+
+
+class ChatRequest(RequestModel):
+    """A conversation, and how to answer it."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, description="Older name, the same meaning.")
+    stop: StopString | list[StopString] | None = Field(None, max_length=1024)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Extension.")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
+    logit_bias: dict[str, Bias] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    include_reasoning: bool = Field(True, description="Extension; false leaves reasoning out.")
+    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    tool_choice: Any = Field(None, description="`none` or `auto`.")
+    parallel_tool_calls: bool | None = None
+    response_format: Any = Field(None, description='`{"type": "text"}`.')
+    modalities: list[str] | None = Field(None, description='`["text"]`.')
+    verbosity: str | None = Field(None, description="`medium`.")
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    moderation: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+
+    @field_validator(*REFUSED, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            reason = REFUSED[str(info.field_name)]
+            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _check_tool_choice(cls, value: Any) -> Any:
+        if value in (None, "none", "auto"):
+            return value
+        kind = value.get("type") if isinstance(value, dict) else value
+        if kind in ("required", "function", "custom", "allowed_tools"):
+            raise PydanticCustomError("needs_guide", f"{{kind}} {_GUIDED}", {"kind": repr(kind)})
+        raise PydanticCustomError("bad_choice", "expected 'none' or 'auto'")
+
+    @field_validator("response_format")
+    @classmethod
+    def _check_response_format(cls, value: Any) -> Any:
+        if value in (None, {"type": "text"}):
+            return value
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind in ("json_object", "json_schema"):
+            raise PydanticCustomError("needs_guide", f"{{kind}} {_GUIDED}", {"kind": repr(kind)})
+        raise PydanticCustomError("bad_format", "expected an object {{'type': 'text'}}")
+
+    @field_validator("modalities")
+    @classmethod
+    def _check_modalities(cls, value: list[str] | None) -> list[str] | None:
+        if value not in (None, ["text"]):
+            raise PydanticCustomError("unsupported_value", "gpt-oss writes text only")
+        return value
+
+    @field_validator("verbosity")
+    @classmethod
+    def _check_verbosity(cls, value: str | None) -> str | None:
+        if value not in (None, "medium"):
+            raise PydanticCustomError(
+                "unsupported_value",
+                "gpt-oss has no verbosity control; ask for the length in the instructions",
+            )
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _check_stop(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) > 16:
+            raise PydanticCustomError("too_many", "at most 16 stop strings are supported")
+        return value

@@ -1,0 +1,120 @@
+"""The messages of a chat request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.schemas.common import RequestModel
+
+_PART_TYPES = ("text", "refusal")
+
+
+class TextPart(RequestModel):
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(RequestModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _check_part(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in _PART_TYPES:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type {kind} are not supported: gpt-oss reads text only",
+            {"kind": repr(kind)},
+        )
+    return value
+
+
+def _content_tag(value: Any) -> str:
+    return "parts" if isinstance(value, list) else "string"
+
+
+Part = Annotated[TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_check_part)]
+Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
+    Discriminator(_content_tag),
+]
+ParticipantName = Annotated[str | None, Field(description="Accepted without effect.")]
+
+
+class SystemMessage(RequestModel):
+    role: Literal["system"]
+    content: Content
+    name: ParticipantName = None
+
+
+class DeveloperMessage(RequestModel):
+    role: Literal["developer"]
+    content: Content
+    name: ParticipantName = None
+
+
+class UserMessage(RequestModel):
+    role: Literal["user"]
+    content: Content
+    name: ParticipantName = None
+
+
+class ToolMessage(RequestModel):
+    """What a tool answered to the call `tool_call_id`."""
+
+    role: Literal["tool"]
+    content: Content | None = None
+    tool_call_id: str
+    name: ParticipantName = None
+
+
+class FunctionCall(RequestModel):
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    arguments: str
+
+
+class ToolCall(RequestModel):
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class AssistantMessage(RequestModel):
+    """An earlier answer; its reasoning is replayed while a tool loop runs."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
+    tool_calls: list[ToolCall] | None = None
+    name: ParticipantName = None
+    annotations: list[Any] | None = Field(None, description="Accepted without effect.")
+    audio: Any = Field(None, description="Refused: gpt-oss has no audio.")
+    function_call: Any = Field(None, description="Refused: use `tool_calls`.")
+
+    @field_validator("audio", "function_call", mode="before")
+    @classmethod
+    def _refuse(cls, value: Any) -> Any:
+        if value is not None:
+            raise PydanticCustomError(
+                "unsupported_field", "not supported here; answers hold text and `tool_calls`"
+            )
+        return value
+
+
+ChatMessage = Annotated[
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage,
+    Field(discriminator="role"),
+]
+
+
+def text_of(content: str | list[TextPart | RefusalPart] | None) -> str:
+    """The parts' text end to end, nothing added between them."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)

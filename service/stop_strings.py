@@ -1,0 +1,51 @@
+"""Stop strings: found in visible text across token borders, and cut off with what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from service.harmony.types import Delta
+
+
+class StopStrings:
+    """Holds back text only while it may be the beginning of a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held: list[Delta] = []
+        self.is_matched = False
+
+    def feed(self, delta: Delta) -> list[Delta]:
+        """Take a piece of content; give back what can no longer be part of a stop string."""
+        self._held.append(delta)
+        text = "".join(held.text for held in self._held)
+        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        if starts:
+            self.is_matched = True
+            return self._release(min(starts))
+        return self._release(len(text) - max(_overlap(text, stop) for stop in self._stops))
+
+    def flush(self) -> list[Delta]:
+        """What is still held when the answer ends without a stop string."""
+        held, self._held = self._held, []
+        return held
+
+    def _release(self, num_chars: int) -> list[Delta]:
+        """The first characters held; a piece that is cut keeps its positions on the left."""
+        released: list[Delta] = []
+        while self._held and num_chars > 0:
+            delta = self._held.pop(0)
+            if len(delta.text) > num_chars:
+                released.append(replace(delta, text=delta.text[:num_chars]))
+                self._held.insert(0, replace(delta, text=delta.text[num_chars:], positions=()))
+                break
+            num_chars -= len(delta.text)
+            released.append(delta)
+        return released
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)

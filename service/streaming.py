@@ -1,0 +1,168 @@
+"""Responses that run a generation: whole, or as server-sent events.
+
+A client that disconnects cancels the work here and nowhere else: the task that reads
+the engine's iterator is cancelled, which closes the iterator, which aborts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.choice import Step
+from service.errors import failure_of
+from service.generation import Generation
+from service.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not collect the events
+]
+
+
+class Encoder(Protocol):
+    """What turns steps into one API's events."""
+
+    def begin(self) -> bytes: ...
+
+    def step(self, step: Step) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+class GenerationResponse(Response):
+    """Admits, runs, counts and logs one generation while the client stays connected."""
+
+    def __init__(self, runtime: Runtime, generation: Generation) -> None:
+        self._runtime = runtime
+        self._generation = generation
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._runtime.lifecycle.admit():
+            try:
+                await self._while_connected(receive, self._respond(send), send)
+            finally:
+                self._runtime.metrics.observe(self._generation)
+
+    async def _respond(self, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _on_idle(self, send: Send) -> None:
+        """Called when nothing ended for the keep-alive interval."""
+
+    async def _while_connected(self, receive: Receive, work: Awaitable[None], send: Send) -> None:
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.create_task(_disconnected(receive))
+        pause_s = self._runtime.limits.sse_keepalive_s
+        try:
+            while not working.done() and not leaving.done():
+                done, _ = await asyncio.wait(
+                    (working, leaving), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    await self._on_idle(send)
+        finally:
+            leaving.cancel()
+            working.cancel()
+            await asyncio.wait((working, leaving))
+        if not working.cancelled():
+            working.result()
+
+
+class WholeAnswer(GenerationResponse):
+    """Sends nothing before the generation has ended."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        generation: Generation,
+        add: Callable[[Step], None],
+        body: Callable[[], bytes],
+    ) -> None:
+        super().__init__(runtime, generation)
+        self._add = add
+        self._body = body
+
+    async def _respond(self, send: Send) -> None:
+        async with aclosing(self._generation.steps()) as steps:
+            async for step in steps:
+                self._add(step)
+        body = self._body()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class EventStream(GenerationResponse):
+    """Server-sent events; an error before the first one is an ordinary error answer."""
+
+    def __init__(self, runtime: Runtime, generation: Generation, encoder: Encoder) -> None:
+        super().__init__(runtime, generation)
+        self._encoder = encoder
+        self._has_begun = False
+        self._is_silent = True  # since the last look
+
+    async def _respond(self, send: Send) -> None:
+        try:
+            await self._send_steps(send)
+            last = self._encoder.end()
+        except Exception as error:
+            if not self._has_begun:
+                raise
+            last = self._error_event(error)
+        await send({"type": "http.response.body", "body": last + DONE})
+
+    async def _send_steps(self, send: Send) -> None:
+        encode = self._encoder.step
+        async with aclosing(self._generation.steps()) as steps:
+            async for step in steps:
+                body = encode(step)
+                if not self._has_begun:
+                    await self._begin(send)
+                self._is_silent = False
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _begin(self, send: Send) -> None:
+        self._has_begun = True
+        await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        body = self._encoder.begin()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _on_idle(self, send: Send) -> None:
+        if self._is_silent:
+            if not self._has_begun:
+                await self._begin(send)
+            await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        self._is_silent = True
+
+    def _error_event(self, error: Exception) -> bytes:
+        failure = failure_of(error)
+        log.error(
+            "request %s failed in mid-stream: %s: %s",
+            self._generation.plan.request_id,
+            type(error).__name__,
+            error,
+            exc_info=failure.row.status == 500,
+        )
+        return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

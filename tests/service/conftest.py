@@ -1,0 +1,118 @@
+"""A service around a scripted engine: real Harmony ids in, HTTP out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from engines.base import Engine
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.app import create_app
+from service.harmony import vocabulary
+from service.lifecycle import Lifecycle
+from service.runtime import Limits, Runtime, ServedModel
+from service.telemetry.metrics import Metrics
+
+CONTROL = {
+    "return": vocabulary.RETURN,
+    "constrain": vocabulary.CONSTRAIN,
+    "channel": vocabulary.CHANNEL,
+    "start": vocabulary.START,
+    "end": vocabulary.END,
+    "message": vocabulary.MESSAGE,
+    "call": vocabulary.CALL,
+}
+NOON = 1_790_000_000.0
+
+HarmonyIds = Callable[[str], tuple[int, ...]]
+MakeRuntime = Callable[..., Runtime]
+MakeClient = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+def harmony_ids() -> HarmonyIds:
+    """Ids of Harmony text as a model would write it, `<|...|>` being control tokens."""
+
+    def encode(text: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        for plain, name in re.findall(r"(.*?)(?:<\|(\w+)\|>|\Z)", text, re.DOTALL):
+            ids += vocabulary.encode_text(plain) if plain else []
+            ids += [CONTROL[name]] if name else []
+        return tuple(ids)
+
+    return encode
+
+
+@pytest.fixture
+def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
+    """A ready runtime with a fixed clock and counted ids, around a scripted engine."""
+
+    def make(*scripts: str, engine: Engine | None = None, **options: Any) -> Runtime:
+        limits = {name: options.pop(name) for name in list(options) if name in Limits.__slots__}
+        authenticator = options.pop("authenticator", None)
+        if engine is None:
+            ids = tuple(harmony_ids(script) for script in scripts)
+            engine = FakeEngine(FakeOptions(scripts=ids, **options))
+        numbers = itertools.count(1)
+        lifecycle = Lifecycle()
+        lifecycle.mark_ready()
+        return Runtime(
+            engine=engine,
+            model=ServedModel("gpt-oss-20b", "openai/gpt-oss-20b", "0" * 64, int(NOON)),
+            metrics=Metrics("gpt-oss-20b"),
+            lifecycle=lifecycle,
+            limits=replace(Limits(), **limits),
+            authenticator=authenticator,
+            clock=lambda: NOON,
+            new_id=lambda: f"{next(numbers):032x}",
+        )
+
+    return make
+
+
+@pytest.fixture
+async def make_client(make_runtime: MakeRuntime) -> AsyncIterator[MakeClient]:
+    """An HTTP client of the application, in this process, its engine started."""
+    opened: list[tuple[httpx.AsyncClient, Engine]] = []
+
+    async def start(runtime: Runtime) -> httpx.AsyncClient:
+        await runtime.engine.start()
+        transport = httpx.ASGITransport(create_app(runtime), raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        opened.append((client, runtime.engine))
+        return client
+
+    yield start  # type: ignore[misc]
+    for client, engine in opened:
+        await client.aclose()
+        await engine.stop()
+
+
+@pytest.fixture
+def chat_body() -> Callable[..., dict[str, Any]]:
+    """A minimal valid request, changed as asked."""
+
+    def body(**changes: Any) -> dict[str, Any]:
+        messages = [{"role": "user", "content": "Hello!"}]
+        return {"model": "gpt-oss-20b", "messages": messages} | changes
+
+    return body
+
+
+@pytest.fixture
+def events() -> Callable[[str], list[Any]]:
+    """The events of an SSE text, `[DONE]` as that string, comments left out."""
+
+    def parse(text: str) -> list[Any]:
+        data = [block[6:] for block in text.split("\n\n") if block.startswith("data: ")]
+        return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+    return parse
