@@ -100,7 +100,7 @@ class EngineClient:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; events that wait for a slow reader come as one."""
-        if self._is_draining:
+        if self._is_draining or self._state == HostState.DRAINING:
             raise EngineDraining("the engine is stopping and takes no new requests")
         link = self._ready_link()
         number, stream = next(self._numbers), Stream()
@@ -149,8 +149,12 @@ class EngineClient:
         if context is not None:
             context.destroy(linger=0)
 
+    @property
+    def _state(self) -> HostState | None:
+        return self._status.state if self._status is not None else None
+
     def _ready_link(self) -> Link:
-        if self._link is None or self._status is None or self._status.state != HostState.READY:
+        if self._link is None or self._state != HostState.READY:
             raise EngineDead(self._why_dead())
         return self._link
 

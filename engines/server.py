@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -57,6 +58,7 @@ class EngineServer:
     """
 
     def __init__(self, address: str) -> None:
+        self._path = Path(address.removeprefix("ipc://"))
         self._context = zmq.Context()
         router = self._context.socket(zmq.ROUTER)
         router.set_hwm(0)
@@ -105,6 +107,7 @@ class EngineServer:
             await asyncio.wait(self._tasks)
         self._socket.close(linger_s=CLOSE_LINGER_S)
         self._context.term()
+        self._path.unlink(missing_ok=True)  # ZeroMQ leaves the socket's file
 
     def _enter(self, state: HostState) -> None:
         self._state = state

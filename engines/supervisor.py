@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import zmq
+
 from engines.client import EngineClient
 from engines.errors import EngineStartError
 from engines.factory import EngineSpec
@@ -77,6 +79,7 @@ class EngineSupervisor:
 
     async def start(self) -> None:
         """Return when the engine is ready; raises EngineStartError in the engine's own words."""
+        self._check_path()
         try:
             self._folder.mkdir(mode=0o700)  # only this user's processes may connect
             process = await self._launch()
@@ -99,6 +102,14 @@ class EngineSupervisor:
         if process is not None:
             await process.stop(drain_timeout_s, grace_s)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _check_path(self) -> None:
+        path = self.address.removeprefix("ipc://")
+        if len(path.encode()) > zmq.IPC_PATH_MAX_LEN:
+            raise EngineStartError(
+                f"the engine's socket path {path} is longer than {zmq.IPC_PATH_MAX_LEN} bytes; "
+                "set TMPDIR to a shorter folder"
+            )
 
     async def _launch(self) -> EngineProcess:
         self._process = process = await EngineProcess.spawn(

@@ -1,0 +1,179 @@
+"""Several API processes share one engine; one that vanishes or sleeps harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import zmq
+
+import engines.server
+from engines.base import EngineRequest, TokenEvent
+from engines.client import EngineClient
+from engines.errors import RequestFailed
+from engines.factory import EngineSpec, create
+from engines.link import Link
+from engines.server import EngineServer
+from engines.wire import HostMessage, Status, Step, Submit
+
+WORKER = """
+import asyncio, sys
+from engines.base import EngineRequest, SamplingParams
+from engines.client import EngineClient
+
+async def read(client):
+    async for _ in client.generate(EngineRequest("worker", (1, 2), SamplingParams(100_000))):
+        print("token", flush=True)
+        await asyncio.sleep(3600)
+
+async def main():
+    client = EngineClient(sys.argv[1])
+    await client.start()
+    await asyncio.gather(*(read(client) for _ in range(3)))
+
+asyncio.run(main())
+"""
+
+
+async def first_event(client: EngineClient, request: EngineRequest) -> TokenEvent:
+    async with aclosing(client.generate(request)) as events:
+        return await anext(events)
+
+
+StartWorker = Callable[[str], Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+async def start_worker(no_leaks: None) -> AsyncIterator[StartWorker]:
+    """Another process with three running requests."""
+    started = []
+
+    async def start(address: str) -> asyncio.subprocess.Process:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER, address, stdout=asyncio.subprocess.PIPE
+        )
+        started.append(worker)
+        assert worker.stdout is not None
+        async with asyncio.timeout(20):
+            for _ in range(3):
+                assert await worker.stdout.readline() == b"token\n"
+        return worker
+
+    yield start
+    for worker in started:
+        if worker.returncode is None:
+            worker.kill()
+        await worker.communicate()
+
+
+async def test_a_killed_api_process_leaves_no_running_sequences(
+    start_engine: Any, start_client: Any, start_worker: StartWorker, make_request: Any, until: Any
+) -> None:
+    supervisor = await start_engine()
+    client: EngineClient = await start_client(supervisor)
+    worker = await start_worker(supervisor.address)
+    assert (await client.stats()).num_running == 3
+    async with aclosing(client.generate(make_request())) as events:
+        await anext(events)
+        worker.kill()
+
+        async def is_alone() -> bool:
+            return (await client.stats()).num_running == 1
+
+        await until(is_alone)
+        await anext(events)  # ours goes on
+    assert supervisor.num_restarts == 0
+
+
+async def test_a_request_that_only_waits_ends_with_its_client_too(
+    start_engine: Any, start_client: Any, start_worker: StartWorker, make_request: Any, until: Any
+) -> None:
+    supervisor = await start_engine(max_num_seqs=3)
+    client: EngineClient = await start_client(supervisor)
+    await start_worker(supervisor.address)
+    waiting = EngineClient(supervisor.address)
+    await waiting.start()
+    reading = asyncio.create_task(first_event(waiting, make_request()))
+
+    async def is_waiting() -> bool:
+        return (await client.stats()).num_waiting == 1
+
+    await until(is_waiting)
+    reading.cancel()
+    await asyncio.wait([reading])
+    await waiting.stop()
+
+    async def is_gone() -> bool:
+        return (await client.stats()).num_waiting == 0
+
+    await until(is_gone)
+    assert (await client.stats()).num_running == 3
+
+
+async def test_a_sleeping_client_does_not_stall_the_others(
+    start_engine: Any, start_client: Any, start_worker: StartWorker, make_request: Any
+) -> None:
+    supervisor = await start_engine(step_s=0.0)
+    client: EngineClient = await start_client(supervisor)
+    worker = await start_worker(supervisor.address)
+    worker.send_signal(signal.SIGSTOP)
+    num_tokens = 0
+    async with asyncio.timeout(20):
+        async for event in client.generate(make_request(20_000)):
+            num_tokens += len(event.token_ids)
+    assert num_tokens == 20_000
+
+
+async def test_a_slow_reader_gets_waiting_events_as_one(
+    start_engine: Any, start_client: Any, make_request: Any
+) -> None:
+    client: EngineClient = await start_client(await start_engine())
+    async with aclosing(client.generate(make_request(50, logprobs=1))) as events:
+        first = await anext(events)
+        await client.drain()  # all 50 tokens have arrived, none of them read
+        rest = [event async for event in events]
+    assert len(rest) == 1
+    token_ids = first.token_ids + rest[0].token_ids
+    assert token_ids == tuple((11, 12, 13)[i % 3] for i in range(50))
+    assert rest[0].logprobs is not None
+    assert tuple(entry.token_id for entry in rest[0].logprobs) == rest[0].token_ids
+    assert rest[0].finish_reason == "length"
+
+
+async def test_a_client_that_falls_silent_loses_its_requests(
+    no_leaks: None,
+    temp_folder: Any,
+    make_request: Any,
+    until: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = f"ipc://{temp_folder}/engine.sock"
+    server = EngineServer(address)
+    engine = create(EngineSpec("fake", {"script": [1], "step_s": 0.01}))
+    await engine.start()
+    server.serve(engine)
+    received: list[HostMessage] = []
+    context = zmq.Context()
+    link = Link(context, address, received.append, pytest.fail)
+    await until(lambda: _any(isinstance(message, Status) for message in received))
+    link.send(Submit(7, make_request()))
+    await until(lambda: _any(isinstance(message, Step) for message in received))
+    monkeypatch.setattr(engines.server, "CLIENT_SILENCE_S", 0.0)
+    server.beat()
+    await until(lambda: _any(isinstance(m, Step) and bool(m.failures) for m in received))
+    failure = next(m.failures[0] for m in received if isinstance(m, Step) and m.failures)
+    assert (failure.stream, failure.code) == (7, RequestFailed.code)
+    assert (await engine.stats()).num_running == 0
+    link.close()
+    context.destroy()
+    await server.close()
+    await engine.stop()
+
+
+async def _any(outcomes: Any) -> bool:
+    return any(outcomes)

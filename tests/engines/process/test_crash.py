@@ -1,0 +1,135 @@
+"""The engine process dies or hangs under running requests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from engines.base import EngineRequest
+from engines.client import EngineClient
+from engines.errors import EngineDead
+from engines.supervisor import RestartPolicy
+
+AT_ONCE_S = 1.0  # a few milliseconds when measured alone; the machine may be busy
+
+
+async def error_of(client: EngineClient, request: EngineRequest, begun: asyncio.Event) -> str:
+    try:
+        async for _ in client.generate(request):
+            begun.set()
+    except EngineDead as error:
+        return str(error)
+    return "no error"
+
+
+async def collect(client: EngineClient, request: EngineRequest) -> tuple[int, ...]:
+    return tuple([token async for event in client.generate(request) for token in event.token_ids])
+
+
+async def test_kill_9_in_mid_stream_and_recovery(
+    start_engine: Any, start_client: Any, make_request: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine(RestartPolicy(first_delay_s=0.1))
+    clients = [await start_client(supervisor), await start_client(supervisor)]
+    begun = [asyncio.Event() for _ in range(8)]
+    streams = [
+        asyncio.create_task(error_of(clients[number % 2], make_request(), event))
+        for number, event in enumerate(begun)
+    ]
+    await asyncio.gather(*(event.wait() for event in begun))
+
+    os.kill(killed := supervisor.pid, signal.SIGKILL)
+    killed_s = time.monotonic()
+    reasons = await asyncio.gather(*streams)
+    assert time.monotonic() - killed_s < AT_ONCE_S
+    assert all("closed the connection" in reason for reason in reasons)
+    for client in clients:
+        with pytest.raises(EngineDead, match="closed the connection"):
+            await client.check_health()
+        with pytest.raises(EngineDead):
+            await client.stats()
+
+    async def is_explained() -> bool:
+        with pytest.raises(EngineDead) as caught:
+            await clients[0].check_health()
+        return "killed by SIGKILL" in str(caught.value)
+
+    await until(is_explained)
+    for client in clients:
+        await until_healthy(client)
+        assert await collect(client, make_request(4)) == (11, 12, 13, 11)
+    assert supervisor.pid != killed
+    assert supervisor.num_restarts == 1
+
+
+async def test_a_client_reports_a_hung_engine_and_returns_when_it_wakes(
+    start_engine: Any, start_client: Any, make_request: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine()
+    client = await start_client(supervisor, heartbeat_timeout_s=1.0)
+    begun = asyncio.Event()
+    stream = asyncio.create_task(error_of(client, make_request(), begun))
+    await begun.wait()
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    assert await stream == "the engine did not answer for 1 s"
+    with pytest.raises(EngineDead, match="did not answer"):
+        await client.check_health()
+    os.kill(supervisor.pid, signal.SIGCONT)
+    await until_healthy(client)
+    assert await collect(client, make_request(2)) == (11, 12)
+
+    async def is_idle() -> bool:  # the stream of the old connection was aborted
+        return (await client.stats()).num_running == 0
+
+    await until(is_idle)
+    assert supervisor.num_restarts == 0
+
+
+async def test_the_supervisor_replaces_a_hung_engine(
+    start_engine: Any, start_client: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine(RestartPolicy(first_delay_s=0.3, hang_timeout_s=2.0))
+    client = await start_client(supervisor)
+    os.kill(hung := supervisor.pid, signal.SIGSTOP)
+
+    async def is_found() -> bool:
+        return bool(supervisor.reason)
+
+    await until(is_found)
+    reason = "the engine process was killed by SIGKILL: it did not answer for 2 s"
+    assert supervisor.reason == reason
+    with pytest.raises(EngineDead, match="did not answer for 2 s"):
+        await client.check_health()
+    await until_healthy(client)
+    assert not psutil.pid_exists(hung)
+
+
+async def test_restarts_go_on_when_one_fails(
+    start_engine: Any, start_client: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine(RestartPolicy(first_delay_s=0.01), start_s=0.3)
+    client = await start_client(supervisor)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    this = psutil.Process()
+
+    async def is_starting() -> bool:
+        return supervisor.num_restarts == 1 and this.children() != []
+
+    await until(is_starting)
+    this.children()[0].kill()
+    await until_healthy(client)
+    assert supervisor.num_restarts == 2
+
+
+def test_back_off_doubles_up_to_a_limit_and_forgets_after_a_long_life() -> None:
+    policy = RestartPolicy(first_delay_s=0.5, max_delay_s=3.0, reset_after_s=60.0)
+    assert policy.next_delay_s(None, 1.0) == 0.5
+    assert policy.next_delay_s(0.5, 1.0) == 1.0
+    assert policy.next_delay_s(2.0, 59.0) == 3.0
+    assert policy.next_delay_s(3.0, 61.0) == 0.5
