@@ -49,6 +49,7 @@ _FORMAL = {
     Slot.CHANNEL: re.compile(r"(?:analysis|commentary|final)(?: to=\S+)?(?: \w+)? ?"),
     Slot.TYPE: re.compile(r"\w+"),
 }
+_JSON = re.compile(r"[{\[\"]")  # in no header word, but where arguments begin
 _MAX_WORD_CHARS = 64
 _MAX_WORDS = 8  # of a part; no header has as many, but a model may repeat itself
 
@@ -139,7 +140,9 @@ class Header:
         return self._is_formal and bool(_FORMAL[self._slot].fullmatch(self._text))
 
     def add(self, piece: Piece) -> None:
-        if piece[0].isspace() and (not self._text or self._text[-1].isspace()):
+        # Endless blank lines between messages must not make every reading longer.
+        is_blank = not self._text or self._text[-1].isspace()
+        if is_blank and piece[0].isspace() and not self._reading().rest:
             return
         self._pieces.append(piece)
         self._text += piece[0]
@@ -159,12 +162,14 @@ class Header:
         word had its place there; everything else the header cannot explain is text.
         """
         reading = self._reading()
-        is_word = self._slot is not Slot.GIVEN and not _is_prose(reading.rest)
-        if goes_on and (is_word or self._is_channel_name(reading)):
-            return []
-        if not reading.rest:
+        if not reading.rest or (goes_on and self._is_junk(reading)):
             return []
         return list(_after(self._pieces, 0 if reading.is_foreign else reading.num_chars))
+
+    def _is_junk(self, reading: Reading) -> bool:
+        has_place = self._slot is not Slot.GIVEN or bool(reading.recipients)
+        is_word = not _is_prose(reading.rest) and not _JSON.search(reading.rest)
+        return (has_place and is_word) or self._is_channel_name(reading)
 
     def _is_channel_name(self, reading: Reading) -> bool:
         is_author_part = self._slot in (Slot.GIVEN, Slot.AUTHOR)

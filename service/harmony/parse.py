@@ -224,20 +224,23 @@ class Parser:
 
     def _flush_run(self) -> None:
         kind = self._kind
-        if not self._texts or kind is None:
+        if kind is None or not self._texts:
             return
-        text, positions, index = "".join(self._texts), tuple(self._positions), 0
-        self._texts.clear()
-        self._positions.clear()
+        self._deltas.append(self._delta(kind, "".join(self._texts), tuple(self._positions)))
+        self._texts, self._positions = [], []
+
+    def _delta(self, kind: DeltaKind, text: str, positions: tuple[int, ...]) -> Delta:
+        if kind is DeltaKind.CONTENT:
+            return Delta(kind, text, 0, "", positions)
         if kind is DeltaKind.REASONING:
             self.num_reasoning_tokens += len(positions)
-        elif kind is DeltaKind.ARGUMENTS:
-            index = self._num_calls - 1
-            self._has_arguments = self._has_arguments or not text.isspace()
-        self._deltas.append(Delta(kind, text, index, "", positions))
+            return Delta(kind, text, 0, "", positions)
+        self._has_arguments = self._has_arguments or not text.isspace()
+        return Delta(kind, text, self._num_calls - 1, "", positions)
 
     def _take_deltas(self) -> list[Delta]:
-        self._flush_run()
+        if self._texts:
+            self._flush_run()
         deltas, self._deltas = self._deltas, []
         return deltas
 

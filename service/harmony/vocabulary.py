@@ -29,7 +29,7 @@ _NUM_ORDINARY = 199998
 # The library's time grows with the square of a run it cannot split (100,000 letters take
 # 4.5 s) and it panics on a million spaces. Longer runs are cut here; only their own
 # tokens could differ from an uncut encoding.
-_MAX_RUN_CHARS = 2000
+_MAX_RUN_CHARS = 1000
 _RUN = re.compile(
     r"\s+"
     r"|(?:[^\w\s]|_)+"
