@@ -137,14 +137,15 @@ def _read_header(path: Path) -> dict[str, _Entry]:
             header_bytes = int.from_bytes(file.read(8), "little")
             if 8 + header_bytes > size:
                 raise EngineStartError(f"{path}: is truncated inside its header")
-            header: dict[str, Any] = json.loads(file.read(header_bytes))
+            header: dict[str, Any] = dict(json.loads(file.read(header_bytes)))
+            header.pop("__metadata__", None)
+            entries = {n: _Entry(path, tuple(h["shape"]), h["dtype"]) for n, h in header.items()}
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise EngineStartError(f"{path}: is not a safetensors file: {error}") from error
-    header.pop("__metadata__", None)
+    except (ValueError, KeyError, TypeError) as error:
+        raise EngineStartError(f"{path}: is not a safetensors file: {error!r}") from error
     _check_complete(path, header, size - 8 - header_bytes)
-    return {n: _Entry(path, tuple(h["shape"]), h["dtype"]) for n, h in header.items()}
+    return entries
 
 
 def _check_complete(path: Path, header: Mapping[str, Any], data_bytes: int) -> None:

@@ -1,0 +1,170 @@
+"""Random tiny checkpoints in the published format, and transformers as the oracle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import GptOssConfig, GptOssForCausalLM
+
+from engines.base import EngineRequest, SamplingParams
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.runner import ModelRunner
+from engines.native.scheduler import Chunk
+from engines.native.sequence import Sequence as EngineSequence
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 3,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "sliding_window": 8,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 150000.0,
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass
+class CheckpointFolder:
+    """A checkpoint on disk with the transformers model it was made from."""
+
+    path: Path
+    oracle: GptOssForCausalLM
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def window(self) -> int:
+        window = self.oracle.config.sliding_window
+        assert window is not None
+        return window
+
+    def write(self) -> None:
+        save_file(self.tensors, self.path / "model.safetensors")
+
+    def write_config(self, **changes: Any) -> None:
+        path = self.path / "config.json"
+        config = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+    def runner(self, **options: Any) -> ModelRunner:
+        options = {"max_num_seqs": 4, "block_size": 4, "num_kv_blocks": 600, **options}
+        model = ModelConfig.from_dir(self.path)
+        return ModelRunner(NativeConfig(self.path, **options), model)
+
+    def logits(self, token_ids: list[int]) -> Tensor:
+        """The oracle's logits after every token: (tokens, vocabulary)."""
+        with torch.inference_mode():
+            logits: Tensor = self.oracle(torch.tensor([token_ids])).logits[0].float()
+        return logits
+
+
+class Driver:
+    """Schedules by hand: hands out blocks, frees what the window left, runs steps."""
+
+    def __init__(self, runner: ModelRunner, window: int) -> None:
+        self._runner, self._window = runner, window
+        self._free = list(range(runner.num_blocks - 1, 0, -1))
+
+    def sequence(self, token_ids: Sequence[int]) -> EngineSequence:
+        request = EngineRequest("r", tuple(token_ids), SamplingParams(max_tokens=1))
+        return EngineSequence(request, max_model_len=len(token_ids) + 1)
+
+    def step(self, *work: tuple[EngineSequence, int]) -> Tensor:
+        """Compute num_tokens more of each sequence in one execute()."""
+        for sequence, num_tokens in work:
+            self._grow(sequence, sequence.num_computed_tokens + num_tokens)
+        logits = self._runner.execute([Chunk(sequence, num) for sequence, num in work])
+        for sequence, num_tokens in work:
+            sequence.num_computed_tokens += num_tokens
+            self._release(sequence)
+        return logits
+
+    def _grow(self, sequence: EngineSequence, num_tokens: int) -> None:
+        while len(sequence.full_blocks) * self._runner.block_size < num_tokens:
+            sequence.full_blocks.append(self._free.pop())
+            sequence.window_blocks.append(self._free.pop())
+
+    def _release(self, sequence: EngineSequence) -> None:
+        """Reuse what is wholly behind the window of the next token at once."""
+        num_behind = (sequence.num_computed_tokens - self._window + 1) // self._runner.block_size
+        for index in range(max(num_behind, 0)):
+            if sequence.window_blocks[index]:
+                self._free.append(sequence.window_blocks[index])
+                sequence.window_blocks[index] = 0
+
+
+@pytest.fixture
+def drive() -> Callable[[CheckpointFolder, ModelRunner], Driver]:
+    """drive(checkpoint, runner) schedules by hand for that checkpoint's window."""
+    return lambda folder, runner: Driver(runner, folder.window)
+
+
+@pytest.fixture
+def token_ids() -> Callable[[int], list[int]]:
+    """token_ids(n): n random ids, the same in every run."""
+    generator = torch.Generator().manual_seed(1)
+    return lambda num: torch.randint(0, 128, (num,), generator=generator).tolist()
+
+
+@pytest.fixture
+def make_checkpoint(tmp_path: Path) -> Callable[..., CheckpointFolder]:
+    """make_checkpoint(**config changes) writes one safetensors file and its config.json."""
+
+    def make(**changes: Any) -> CheckpointFolder:
+        torch.manual_seed(0)
+        config = GptOssConfig(**{**SHAPE, **changes})
+        config._attn_implementation = "eager"
+        model = GptOssForCausalLM(config)
+        model.train(False)
+        _randomise(model)
+        model.config.save_pretrained(tmp_path)
+        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        if config.tie_word_embeddings:
+            del state["lm_head.weight"]
+        folder = CheckpointFolder(tmp_path, model, state)
+        folder.write()
+        return folder
+
+    return make
+
+
+@torch.no_grad()
+def _randomise(model: GptOssForCausalLM) -> None:
+    """Give every tensor values that matter: transformers starts some of them at 0 or 1."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn_like(parameter)
+        if "norm" in name:
+            parameter.copy_(1 + 0.2 * noise)
+        elif name.endswith("bias") or "sinks" in name or "experts" in name:
+            parameter.copy_(0.5 * noise)
+        else:
+            parameter.copy_(0.3 * noise)
