@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
