@@ -129,7 +129,7 @@ class FakeEngine:
             raise EngineDead("the engine is not running")
         if self._is_draining:
             raise EngineDraining("the engine is stopping and takes no new requests")
-        _check(request, self._options.max_model_len)
+        _check(request, self._options)
         if len(self._waiting) >= self._options.max_num_waiting:
             raise QueueFull(f"{len(self._waiting)} requests wait already; try again later")
         sequence = FakeSequence(request, self._script(request))
@@ -180,7 +180,7 @@ class FakeEngine:
             return
         if fail_at is not None:
             num_tokens = min(num_tokens, fail_at - sequence.num_generated)
-        event = sequence.advance(num_tokens, self._options.vocab_size)
+        event = sequence.advance(num_tokens, self._options)
         self._num_generated += len(event.token_ids)
         if event.finish_reason is None:
             sequence.outcomes.put_nowait(event)
@@ -198,14 +198,18 @@ def _script_of(options: FakeOptions) -> Script:
     return lambda _request: next(turns)
 
 
-def _check(request: EngineRequest, max_model_len: int) -> None:
-    num_prompt, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
-    if num_prompt == 0:
+def _check(request: EngineRequest, options: FakeOptions) -> None:
+    prompt, max_tokens = request.prompt_token_ids, request.sampling.max_tokens
+    if not prompt:
         raise InvalidRequest("prompt_token_ids is empty; give at least one token")
+    if not (min(prompt) >= 0 and max(prompt) < options.vocab_size):
+        raise InvalidRequest(
+            f"prompt_token_ids has an id outside the vocabulary of {options.vocab_size} tokens"
+        )
     if max_tokens < 1:
-        raise InvalidRequest(f"max_tokens is {max_tokens}; it must be at least 1")
-    if num_prompt + max_tokens > max_model_len:
+        raise InvalidRequest(f"max_tokens is {max_tokens}; use 1 or more")
+    if len(prompt) >= options.max_model_len:
         raise PromptTooLong(
-            f"{num_prompt} prompt tokens and max_tokens {max_tokens} exceed the context length "
-            f"of {max_model_len} tokens; shorten the prompt or lower max_tokens"
+            f"the prompt has {len(prompt)} tokens and the context length is "
+            f"{options.max_model_len}, answer included; shorten the prompt"
         )

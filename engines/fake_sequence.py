@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import EngineError
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,16 +24,16 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     script: tuple[int, ...] = ()  # every request generates these ids
     scripts: tuple[tuple[int, ...], ...] = ()  # or: requests take these in turn
-    step_s: float = 0.0  # 0: as fast as possible
-    tokens_per_step: int = 1
+    step_s: NotNegative = 0.0  # 0: as fast as possible
+    tokens_per_step: Count = 1
     fail_at: int | None = None  # RequestFailed once this many tokens were generated
-    start_s: float = 0.0  # how long starting takes
+    start_s: NotNegative = 0.0  # how long starting takes
     start_error: str | None = None  # starting fails with this message
-    max_model_len: int = 131_072
-    vocab_size: int = 201_088
-    max_num_seqs: int = 256
-    max_num_waiting: int = 1024
-    block_size: int = 16
+    max_model_len: Count = 131_072
+    vocab_size: Count = 201_088
+    max_num_seqs: Count = 256
+    max_num_waiting: Count = 1024
+    block_size: Count = 16
 
     def num_blocks(self, num_tokens: int) -> int:
         """The KV blocks that hold so many tokens."""
@@ -51,17 +55,21 @@ class FakeSequence:
         """Prompt and generated tokens."""
         return len(self.request.prompt_token_ids) + self.num_generated
 
-    def advance(self, num_tokens: int, vocab_size: int) -> TokenEvent:
+    def advance(self, num_tokens: int, options: FakeOptions) -> TokenEvent:
         """Generate the next tokens: fewer than asked for when the request ends within them."""
-        token_ids, finish_reason = self._next_ids(num_tokens)
-        self.num_generated += len(token_ids)
-        return TokenEvent(
-            token_ids, self._logprobs(token_ids, vocab_size), finish_reason, self.num_cached_tokens
+        num_left = min(
+            self.request.sampling.max_tokens - self.num_generated,
+            options.max_model_len - self.num_tokens,
         )
+        token_ids, finish_reason = self._next_ids(num_tokens, num_left)
+        self.num_generated += len(token_ids)
+        logprobs = self._logprobs(token_ids, options.vocab_size)
+        return TokenEvent(token_ids, logprobs, finish_reason, self.num_cached_tokens)
 
-    def _next_ids(self, num_tokens: int) -> tuple[tuple[int, ...], FinishReason | None]:
+    def _next_ids(
+        self, num_tokens: int, num_left: int
+    ) -> tuple[tuple[int, ...], FinishReason | None]:
         token_ids: list[int] = []
-        num_left = self.request.sampling.max_tokens - self.num_generated
         for position in range(self.num_generated, self.num_generated + min(num_tokens, num_left)):
             token_ids.append(self.script[position % len(self.script)])
             if token_ids[-1] in self.request.stop_token_ids:

@@ -122,7 +122,12 @@ class EngineProcess:
         self._signal(signal.SIGKILL)
 
     def _on_report(self, line: bytes) -> None:
-        match msgspec.json.decode(line, type=LifeMessage):
+        try:
+            report = msgspec.json.decode(line, type=LifeMessage)
+        except msgspec.DecodeError:
+            _log_line(line)  # printed before the host claimed its stdout
+            return
+        match report:
             case Ready():
                 self._ready.set_result(None)
             case Fatal(_, message):

@@ -28,8 +28,11 @@ Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
 
 @pytest.fixture
-def temp_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def temp_folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """The folder for temporary files; short, because socket paths have to be."""
+    tmp_path_factory.getbasetemp()  # pytest's own folder must not come to lie in ours
     folder = Path(tempfile.mkdtemp(prefix="hm-"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder

@@ -72,7 +72,7 @@ async def test_a_client_reports_a_hung_engine_and_returns_when_it_wakes(
     start_engine: Any, start_client: Any, make_request: Any, until: Any, until_healthy: Any
 ) -> None:
     supervisor = await start_engine()
-    client = await start_client(supervisor, heartbeat_timeout_s=1.0)
+    client: EngineClient = await start_client(supervisor, heartbeat_timeout_s=1.0)
     begun = asyncio.Event()
     stream = asyncio.create_task(error_of(client, make_request(), begun))
     await begun.wait()

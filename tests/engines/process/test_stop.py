@@ -92,7 +92,7 @@ async def test_a_stopped_client_ends_its_streams_and_their_sequences(
     start_engine: Any, start_client: Any, make_request: Any, until: Any
 ) -> None:
     supervisor = await start_engine()
-    witness = await start_client(supervisor)
+    witness: EngineClient = await start_client(supervisor)
     client = await start_client(supervisor)
     begun = asyncio.Event()
     reading = asyncio.create_task(read(client, make_request(), begun))

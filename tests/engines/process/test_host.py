@@ -1,0 +1,129 @@
+"""The engine process by itself, as a parent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import engines.host
+from engines.base import EngineInfo
+from engines.errors import EngineDead
+from engines.factory import EngineSpec
+from engines.supervisor import EngineSupervisor
+from engines.wire import Alive, Fatal, LifeMessage, Ready
+
+
+class Host:
+    """An engine process spawned without the supervisor."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def said(self, kind: type[LifeMessage]) -> LifeMessage:
+        """Read reports until one of this kind."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(20):
+            while True:
+                line = await self.process.stdout.readline()
+                report = msgspec.json.decode(line, type=LifeMessage)
+                if isinstance(report, kind):
+                    return report
+
+
+@pytest.fixture
+async def start_host(no_leaks: None, temp_folder: Path) -> AsyncIterator[Any]:
+    folder = temp_folder / "engine"
+    folder.mkdir()
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(spec: bytes) -> Host:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "engines.host"),
+            *("--address", f"ipc://{folder}/engine.sock"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdin is not None
+        process.stdin.write(spec + b"\n")
+        return Host(process)
+
+    yield start
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(20):
+            await process.wait()
+    if folder.exists():
+        folder.rmdir()  # fails when the host left its socket
+
+
+async def test_life_is_reported_and_sigterm_ends_it(start_host: Any) -> None:
+    host = await start_host(b'{"engine": "fake", "options": {"script": [1]}}')
+    await host.said(Alive)
+    await host.said(Ready)
+    host.process.send_signal(signal.SIGTERM)
+    assert await host.process.wait() == 0
+
+
+async def test_a_closed_stdin_ends_it_at_once(start_host: Any) -> None:
+    host = await start_host(b'{"engine": "fake", "options": {"script": [1]}}')
+    await host.said(Ready)
+    host.process.stdin.close()
+    assert await host.process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("spec", [b"no json", b'{"options": {}}', b""])
+async def test_a_spec_that_is_none(start_host: Any, spec: bytes) -> None:
+    host = await start_host(spec)
+    report = await host.said(Fatal)
+    assert "the first line of stdin is not an engine spec" in report.message
+    assert await host.process.wait() == 1
+
+
+async def test_what_an_engine_prints_does_not_disturb_the_reports(
+    no_leaks: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    (tmp_path / "sitecustomize.py").write_text("print('a library says hello')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
+    await supervisor.start()
+    await supervisor.stop()
+    lines = [record.getMessage() for record in caplog.records if record.name == "engines.process"]
+    assert "a library says hello" in lines
+    assert "engines.host: The engine 'fake' is ready" in lines
+
+
+class Dying:
+    """An engine whose health fails after it started."""
+
+    info = EngineInfo("dying", "1", 256, 512, 8)
+
+    async def start(self) -> None: ...
+
+    async def check_health(self) -> None:
+        raise EngineDead("the worker thread is gone")
+
+
+async def test_an_engine_that_died_ends_its_process(
+    no_leaks: None, temp_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.host, "create", lambda spec: Dying())
+    reports: list[LifeMessage] = []
+    address = f"ipc://{temp_folder}/engine.sock"
+    with pytest.raises(EngineDead, match="the worker thread is gone"):
+        await engines.host.run(EngineSpec("dying"), address, reports.append)
+    assert reports == [Alive(), Ready()]

@@ -1,0 +1,179 @@
+"""What crosses the socket arrives as it was sent, errors included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, FinishReason, SamplingParams
+from engines.base import TokenEvent as Event
+from engines.base import TokenLogprob as Logprob
+from engines.client import EngineClient
+from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.server import EngineServer
+from engines.stream import merge
+from engines.wire import (
+    ClientMessage,
+    Failure,
+    HostMessage,
+    HostState,
+    StatsReply,
+    Status,
+    Step,
+    Submit,
+    error_from,
+)
+
+
+def all_errors(root: type[EngineError] = EngineError) -> Iterator[type[EngineError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from all_errors(child)
+
+
+REQUEST = EngineRequest(
+    request_id="r",
+    prompt_token_ids=(1, 2, 200_000),
+    sampling=SamplingParams(5, 0.5, 0.9, 4, 0.1, 0.2, 0.3, 1.1, {7: -100.0, 8: 1.5}, 2**63, 3),
+    stop_token_ids=(200_002, 200_012),
+    grammar='{"type": "any"}',
+    priority=-1,
+    cache_salt="salt",
+)
+EVENT = Event((1, 2), (Logprob(1, -0.5, ((1, -0.5), (9, -2.0))), Logprob(2, -1.0)), None, 16)
+INFO = EngineInfo("fake", "1", 256, 512, 8)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (Submit(3, REQUEST), ClientMessage),
+        (Step([(3, EVENT), (4, Event((5,), None, FinishReason.STOP))]), HostMessage),
+        (Step([], [Failure(3, "queue_full", "try later")]), HostMessage),
+        (Status(1, HostState.READY, INFO), HostMessage),
+        (Status(1, HostState.STARTING), HostMessage),
+        (StatsReply(9, EngineStats(*range(9))), HostMessage),
+    ],
+)
+def test_messages_survive_the_round_trip(message: Any, kind: Any) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind) == message
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [error.code for error in all_errors()]
+    assert len(codes) == len(set(codes))
+
+
+def test_an_error_of_a_newer_engine_stays_readable() -> None:
+    assert str(error_from("melted", "the chip is gone")) == "melted: the chip is gone"
+
+
+class Raising:
+    """An engine that raises what a test told it to."""
+
+    info = INFO
+    error: Exception | None = None
+
+    async def start(self) -> None: ...
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Event, None]:
+        yield EVENT
+        if self.error is not None:
+            raise self.error
+
+    async def stats(self) -> EngineStats:
+        raise RuntimeError("no counts")
+
+    async def check_health(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@pytest.fixture
+async def raising(temp_folder: Path, no_leaks: None) -> AsyncIterator[tuple[Raising, EngineClient]]:
+    engine = Raising()
+    server = EngineServer(f"ipc://{temp_folder}/engine.sock")
+    server.serve(engine)
+    client = EngineClient(f"ipc://{temp_folder}/engine.sock")
+    await client.start()
+    yield engine, client
+    await client.stop()
+    await server.close()
+
+
+async def failure(client: EngineClient) -> EngineError:
+    received = []
+    try:
+        async for event in client.generate(REQUEST):
+            received.append(event)
+    except EngineError as error:
+        assert received == [EVENT]  # what came before the error is not lost
+        return error
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("kind", list(all_errors()))
+async def test_every_error_is_raised_as_itself_by_the_client(
+    raising: tuple[Raising, EngineClient], kind: type[EngineError]
+) -> None:
+    engine, client = raising
+    engine.error = kind("why: 'x' = 3; do y")
+    error = await failure(client)
+    assert type(error) is kind
+    assert str(error) == "why: 'x' = 3; do y"
+
+
+async def test_a_bug_of_the_engine_fails_the_request_not_the_host(
+    raising: tuple[Raising, EngineClient],
+) -> None:
+    engine, client = raising
+    engine.error = ZeroDivisionError("division by zero")
+    error = await failure(client)
+    assert type(error) is RequestFailed
+    assert str(error) == "ZeroDivisionError: division by zero"
+    await client.check_health()
+
+
+async def test_an_answer_without_an_end_is_a_failure(raising: tuple[Raising, EngineClient]) -> None:
+    assert "without a finish reason" in str(await failure(raising[1]))
+
+
+async def test_stats_that_never_come(
+    raising: tuple[Raising, EngineClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.client.STATS_TIMEOUT_S", 0.1)
+    with pytest.raises(EngineDead, match=r"no stats within 0\.1 s"):
+        await raising[1].stats()
+
+
+async def test_an_undecodable_message_harms_nobody(
+    raising: tuple[Raising, EngineClient], temp_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, client = raising
+    engine.error = RequestFailed("as asked")
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.connect(f"ipc://{temp_folder}/engine.sock")
+    stranger.send(b"\xc1 not msgpack")
+    async with asyncio.timeout(5):
+        while "could not be handled" not in caplog.text:
+            await asyncio.sleep(0.005)
+    assert type(await failure(client)) is RequestFailed
+    context.destroy(linger=0)
+
+
+def test_merged_events_are_the_event_of_one_longer_step() -> None:
+    last = Event((3,), (Logprob(3, -0.1),), FinishReason.STOP, 16)
+    assert EVENT.logprobs is not None
+    assert last.logprobs is not None
+    merged = merge([EVENT, last])
+    assert merged == Event((1, 2, 3), EVENT.logprobs + last.logprobs, FinishReason.STOP, 16)
+    assert merge([Event((1,)), Event((2,))]) == Event((1, 2))
