@@ -1,0 +1,158 @@
+"""The whole engine on a random checkpoint: greedy tokens are the same whatever else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engines.base import EngineRequest
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.engine import NativeEngine
+from engines.native.model import tensor_specs
+
+VOCAB_SIZE = 300
+CONFIG: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "sliding_window": 8,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}
+LONG = [(17 * i * i + 5) % VOCAB_SIZE for i in range(70)]
+PROMPTS = [LONG, LONG[:33], [3], [*LONG[:64], 9, 8], [7] * 20, LONG[10:50]]
+
+MakeRequest = Callable[..., EngineRequest]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    generator = torch.Generator().manual_seed(0)
+    specs = tensor_specs(ModelConfig.from_dir(folder))
+    tensors = {
+        name: torch.randn(spec.shape, generator=generator) * (1.0 if "norm" in name else 0.3)
+        for name, spec in specs.items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield folder
+    torch.set_num_threads(before)
+
+
+@asynccontextmanager
+async def running(model_dir: Path, **options: Any) -> AsyncIterator[NativeEngine]:
+    defaults = {"block_size": 4, "num_kv_blocks": 400, "max_num_seqs": 8}
+    engine = NativeEngine(NativeConfig(model_dir, **(defaults | options)))
+    await engine.start()
+    try:
+        yield engine
+        await engine.drain()
+        while (stats := await engine.stats()).num_running:
+            await asyncio.sleep(0.001)
+        assert stats.num_free_kv_blocks == stats.num_kv_blocks
+        await engine.check_health()  # the worker checked every block when it went idle
+    finally:
+        await engine.stop()
+
+
+async def tokens_of(engine: NativeEngine, request: EngineRequest) -> list[int]:
+    return [t async for event in engine.generate(request) for t in event.token_ids]
+
+
+@pytest.fixture
+async def alone(model_dir: Path, make_request: MakeRequest) -> list[list[int]]:
+    """Each prompt's answer with nothing around it: no chunks, no neighbours, no cache."""
+    async with running(model_dir, enable_prefix_caching=False) as engine:
+        answers = [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS]
+    assert len({tuple(answer) for answer in answers}) == len(PROMPTS)
+    return answers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_batched_tokens": 1},
+        {"max_num_batched_tokens": 7},
+        {"max_num_batched_tokens": 512},
+        {"max_num_seqs": 2},
+        {"num_kv_blocks": 50, "max_num_batched_tokens": 16, "max_model_len": 110},
+        {"block_size": 16, "num_kv_blocks": 30},
+    ],
+)
+async def test_answers_do_not_depend_on_the_load(
+    options: dict[str, Any], model_dir: Path, alone: list[list[int]], make_request: MakeRequest
+) -> None:
+    async with running(model_dir, **options) as engine:
+        answers = await asyncio.gather(*(tokens_of(engine, make_request(p, 30)) for p in PROMPTS))
+        if options.get("num_kv_blocks") == 50:
+            assert (await engine.stats()).num_preemptions > 0
+    assert answers == alone
+
+
+async def test_prefix_hits_change_nothing(
+    model_dir: Path, alone: list[list[int]], make_request: MakeRequest
+) -> None:
+    async with running(model_dir, max_num_batched_tokens=24) as engine:
+        for _ in range(2):
+            assert [await tokens_of(engine, make_request(p, 30)) for p in PROMPTS] == alone
+        turn = LONG + alone[0][:25] + [4, 4]
+        hit = [event async for event in engine.generate(make_request(turn, 10))]
+    assert hit[0].num_cached_tokens == 92  # 70 + 25 tokens are in the cache, in blocks of 4
+    async with running(model_dir, enable_prefix_caching=False) as engine:
+        cold = await tokens_of(engine, make_request(turn, 10))
+    assert [t for event in hit for t in event.token_ids] == cold
+
+
+async def test_closing_half_way_disturbs_nobody(
+    model_dir: Path, alone: list[list[int]], make_request: MakeRequest
+) -> None:
+    async with running(model_dir, num_kv_blocks=80, max_num_batched_tokens=16) as engine:
+
+        async def leave_early(prompt: list[int]) -> None:
+            async with aclosing(engine.generate(make_request(prompt, 30))) as events:
+                await anext(events)
+
+        leaving = [leave_early(prompt) for prompt in PROMPTS]
+        staying = [tokens_of(engine, make_request(prompt, 30)) for prompt in PROMPTS]
+        results = await asyncio.gather(*leaving, *staying)
+    assert results[len(PROMPTS) :] == alone
+
+
+async def test_seeded_draws_repeat_under_any_load(
+    model_dir: Path, make_request: MakeRequest
+) -> None:
+    requests = [make_request(p, 20, temperature=0.8, top_p=0.9, seed=5) for p in PROMPTS]
+    async with running(model_dir) as engine:
+        alone = [await tokens_of(engine, request) for request in requests]
+    async with running(
+        model_dir, num_kv_blocks=50, max_num_batched_tokens=16, max_model_len=110
+    ) as engine:
+        crowded = await asyncio.gather(*(tokens_of(engine, request) for request in requests))
+    assert crowded == alone

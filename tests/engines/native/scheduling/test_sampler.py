@@ -1,0 +1,184 @@
+"""The distribution of the next token, and that nothing but the request decides the draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.base import EngineRequest, SamplingParams
+from engines.native.sampler import sample
+from engines.native.sequence import Sequence
+
+MakeSequence = Callable[..., Sequence]
+
+PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+LOGITS = PROBABILITIES.log() + 3.0
+WIDE = torch.randn(3, 201_088, generator=torch.Generator().manual_seed(1)) * 4
+
+
+def draw_many(
+    make_sequence: MakeSequence, logits: torch.Tensor, num_draws: int = 2000, **options: Any
+) -> torch.Tensor:
+    """Relative frequencies of the tokens over many seeds."""
+    sequences = [make_sequence(seed=seed, **options) for seed in range(num_draws)]
+    tokens = sample(logits.repeat(num_draws, 1), sequences)
+    counts = torch.bincount(torch.tensor([t.token_id for t in tokens]), minlength=len(logits))
+    return counts / num_draws
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.4, 0.25, 0.15, 0.1, 0.06, 0.04]),
+        ({"top_k": 2}, [0.4, 0.25]),
+        ({"top_k": 1}, [1.0]),
+        ({"top_k": 600}, [0.4, 0.25, 0.15, 0.1, 0.06, 0.04]),
+        ({"top_p": 0.39}, [0.4]),
+        ({"top_p": 0.41}, [0.4, 0.25]),
+        ({"top_p": 0.85}, [0.4, 0.25, 0.15, 0.1]),
+        ({"top_p": 1e-6}, [0.4]),
+        ({"min_p": 0.3}, [0.4, 0.25, 0.15]),
+        ({"min_p": 0.2, "top_k": 4, "top_p": 0.5}, [0.4, 0.25]),
+        ({"top_k": 2, "top_p": 0.6}, [0.4]),  # top_p counts what top_k has left
+        ({"logit_bias": {0: -100.0}}, [0.0, 0.25, 0.15, 0.1, 0.06, 0.04]),
+    ],
+)
+def test_draws_follow_the_filtered_distribution(
+    options: dict[str, Any], expected: list[float], make_sequence: MakeSequence
+) -> None:
+    frequencies = draw_many(make_sequence, LOGITS, temperature=1.0, **options)
+    wanted = torch.zeros(6)
+    wanted[: len(expected)] = torch.tensor(expected)
+    torch.testing.assert_close(frequencies, wanted / wanted.sum(), atol=0.04, rtol=0)
+    assert (frequencies[wanted == 0] == 0).all()
+
+
+def test_temperature_sharpens(make_sequence: MakeSequence) -> None:
+    frequencies = draw_many(make_sequence, LOGITS, temperature=0.5)
+    expected = torch.softmax(LOGITS / 0.5, 0)
+    torch.testing.assert_close(frequencies, expected, atol=0.04, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-30])
+def test_no_temperature_takes_the_likeliest(
+    temperature: float, make_sequence: MakeSequence
+) -> None:
+    tokens = sample(WIDE.clone(), [make_sequence(temperature=temperature) for _ in WIDE])
+    assert [t.token_id for t in tokens] == WIDE.argmax(1).tolist()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**31),
+    vocab_size=st.sampled_from([2, 127, 128, 129, 1000]),
+    scale=st.sampled_from([0.0, 1.0, 30.0]),
+    top_p=st.floats(0.01, 1.0),
+    top_k=st.integers(0, 1000),
+    min_p=st.floats(0.0, 1.0),
+)
+def test_filters_agree_with_a_full_sort(
+    seed: int, vocab_size: int, scale: float, top_p: float, top_k: int, min_p: float
+) -> None:
+    logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
+    kept = reference_support(logits, top_p, top_k, min_p)
+    sequences = [
+        Sequence(EngineRequest("r", (1,), SamplingParams(9, 1.0, top_p, top_k, min_p, seed=i)), 100)
+        for i in range(20)
+    ]
+    for token in sample(logits.repeat(20, 1), sequences):
+        assert token.token_id in kept
+
+
+def reference_support(logits: torch.Tensor, top_p: float, top_k: int, min_p: float) -> set[int]:
+    """The tokens that may be drawn, by sorting all; a hair wider than exact at the edges."""
+    probabilities = torch.softmax(logits.double(), 0)
+    mask = probabilities >= min_p * probabilities.max() * (1 - 1e-5)
+    if 0 < top_k < len(logits):
+        mask &= probabilities >= probabilities.topk(top_k).values[-1] * (1 - 1e-5)
+    kept = torch.where(mask, probabilities, 0)
+    ordered, _ = (kept / kept.sum()).sort(descending=True)
+    last = int((ordered.cumsum(0) < top_p + 1e-5).sum().clamp(max=len(ordered) - 1))
+    mask &= kept / kept.sum() >= ordered[last] * (1 - 1e-5)
+    return set(mask.nonzero().flatten().tolist())
+
+
+def test_neighbours_do_not_change_a_draw(make_sequence: MakeSequence) -> None:
+    options: list[dict[str, Any]] = [
+        {"temperature": 1.0, "seed": 7},
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_p": 0.9, "top_k": 2000, "seed": 7, "logprobs": 2},
+    ]
+    alone = [
+        sample(row.clone().unsqueeze(0), [make_sequence(**o)])[0]
+        for row, o in zip(WIDE, options, strict=True)
+    ]
+    assert sample(WIDE.clone(), [make_sequence(**o) for o in options]) == alone
+
+
+def test_the_draw_depends_on_seed_and_position(make_sequence: MakeSequence) -> None:
+    def draws(seed: int | None) -> list[int]:
+        sequences = [make_sequence((1,), [1] * i, temperature=1.0, seed=seed) for i in range(20)]
+        return [t.token_id for t in sample(WIDE[0].repeat(20, 1) / 4, sequences)]
+
+    assert draws(5) == draws(5)
+    assert len(set(draws(5))) > 10
+    assert draws(5) != draws(6)
+    assert draws(None) != draws(None)
+
+
+def test_logprobs_are_the_models_own(make_sequence: MakeSequence) -> None:
+    expected = torch.log_softmax(WIDE[0], 0)
+    sequence = make_sequence(temperature=0.3, top_k=3, seed=1, logit_bias={17: 100.0}, logprobs=20)
+    [token] = sample(WIDE[:1].clone(), [sequence])
+    assert token.token_id == 17
+    assert token.logprob is not None
+    assert token.logprob.logprob == pytest.approx(float(expected[17]), abs=1e-5)
+    values, ids = expected.topk(20)
+    assert [i for i, _ in token.logprob.top] == ids.tolist()
+    assert [x for _, x in token.logprob.top] == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def test_zero_logprobs_give_the_chosen_one_only(make_sequence: MakeSequence) -> None:
+    [token] = sample(LOGITS.unsqueeze(0).clone(), [make_sequence(logprobs=0)])
+    assert token.logprob is not None
+    assert token.logprob.top == ()
+    assert token.logprob.logprob == pytest.approx(float(PROBABILITIES[0].log()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"presence_penalty": 1.0}, [0.0, -1.5, 0.5, 0.8]),
+        ({"frequency_penalty": 0.5}, [0.0, -1.0, 0.5, 0.8]),
+        ({"repetition_penalty": 2.0}, [0.5, -1.0, 0.5, 0.4]),
+        ({"logit_bias": {2: 1.5}}, [1.0, -0.5, 2.0, 0.8]),
+    ],
+)
+def test_penalties(
+    options: dict[str, Any], expected: list[float], make_sequence: MakeSequence
+) -> None:
+    """Prompt 3, answer 0 0 1: presence and frequency count the answer alone."""
+    logits = torch.tensor([1.0, -0.5, 0.5, 0.8])
+    options |= {"prompt": (3,), "generated": (0, 0, 1), "temperature": 1.0}
+    frequencies = draw_many(make_sequence, logits, **options)
+    torch.testing.assert_close(frequencies, torch.tensor(expected).softmax(0), atol=0.04, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_an_error(
+    temperature: float, make_sequence: MakeSequence
+) -> None:
+    logits = LOGITS.repeat(2, 1)
+    logits[1, 3] = float("nan")
+    sequences = [make_sequence(temperature=temperature, request_id=name) for name in "ab"]
+    with pytest.raises(FloatingPointError, match=r"not finite: b$"):
+        sample(logits, sequences)
+
+
+def test_no_row_is_no_token() -> None:
+    assert sample(torch.empty(0, 50), []) == []
