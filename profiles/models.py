@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -186,7 +185,7 @@ class Profile(Record):
             "profile": self.goal,
         }
 
-    @cached_property
+    @property
     def id(self) -> str:
         """SHA-256 of the canonical content: 64 hex digits, as NIM's profile ids."""
         content = self.model_dump(

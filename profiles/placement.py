@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from profiles.gpus import BY_KEY
 from profiles.machine import GB, Gpu, Hardware, describe_gpus
 from profiles.memory import MemoryNeed, memory_need
 from profiles.models import GpuRequirement, Profile
@@ -126,7 +125,7 @@ def _wanted(requirement: GpuRequirement, count: int) -> str:
     noun = "GPU" if count == 1 else "GPUs"
     text = f"{count} {noun}"
     if requirement.names:
-        text += " of the kind " + " or ".join(BY_KEY[name].name for name in requirement.names)
+        text += f" ({_either(requirement.names)})"
     if requirement.family is not None:
         text += f" of the {requirement.family.capitalize()} family"
     if requirement.min_compute_capability is not None:
@@ -134,6 +133,11 @@ def _wanted(requirement: GpuRequirement, count: int) -> str:
     if requirement.min_memory_gb is not None:
         text += f" with at least {requirement.min_memory_gb} GB"
     return text
+
+
+def _either(names: tuple[str, ...]) -> str:
+    *others, last = (name.upper() for name in names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _version(capability: tuple[int, int]) -> str:

@@ -128,7 +128,8 @@ def check_constraints(profiles: tuple[Profile, ...], constraints: Constraints) -
     """Raise InvalidConstraint if a constraint names what no profile has."""
     _check_known("model", constraints.model, {n for p in profiles for n in p.model.names})
     _check_known("engine", constraints.engine, {p.engine for p in profiles})
-    _check_known("profile", constraints.profile, {n for p in profiles for n in _names(p)})
+    if constraints.profile is not None:  # ids are hashed, so only if they are needed
+        _check_known("profile", constraints.profile, {n for p in profiles for n in _names(p)})
     known_tags = {tag for profile in profiles for tag in profile.tags}
     for tag in constraints.tags:
         _check_known("tag", tag, known_tags)
@@ -158,15 +159,16 @@ def _classify(
     if reason := _not_asked(profile, constraints):
         return Rejection(profile, Fit.NOT_ASKED, reason)
     if profile.status == "planned":
-        reason = f"is planned only: {profile.source.strip()}"
+        reason = f"is planned only: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
     max_model_len = constraints.max_model_len or profile.limits.max_model_len
     placed = place(profile, hardware, max_model_len)
     missing = _missing_engine(profile, constraints)
     if isinstance(placed, Shortage):
-        fit = Fit.LOW_MEMORY if placed.max_model_len else Fit.INCOMPATIBLE
+        if placed.max_model_len is None:
+            return Rejection(profile, Fit.INCOMPATIBLE, placed.reason)
         reason = f"{placed.reason}; {missing}" if missing else placed.reason
-        return Rejection(profile, fit, reason, placed.max_model_len)
+        return Rejection(profile, Fit.LOW_MEMORY, reason, placed.max_model_len)
     if missing:
         return Rejection(profile, Fit.NOT_INSTALLED, missing)
     return Candidate(profile, placed, max_model_len)

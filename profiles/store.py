@@ -1,0 +1,208 @@
+"""The model store: the checkpoint folder that a profile's engine is started on.
+
+A model shipped with the package is expanded once into the cache, under a name that
+holds the hash of what was shipped, so that an upgrade expands anew. Other models are
+files an operator provides: in the cache they must be exactly the published ones; in
+a folder of the operator's own they may be a fine-tune, so there the shape must be the
+model's and every shard whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from profiles.checkpoint import check_shards, hash_file, read_json
+from profiles.errors import ModelStoreError
+from profiles.models import Artifacts, Model, ModelShape, Profile
+
+VERIFIED = ".verified.json"  # what was hashed before, so that a restart need not
+
+
+def resolve(profile: Profile, cache_dir: Path, model_path: Path | None = None) -> Path:
+    """Return the checkpoint folder for `profile`, expanding or checking it first.
+
+    Raises ModelStoreError naming the file that is missing or wrong and the remedy.
+    """
+    model = profile.model
+    if model_path is not None:
+        return _operators_folder(model, model_path)
+    if model.artifacts is None:
+        return _bundled_folder(model, cache_dir)
+    folder = cache_dir / "models" / model.name
+    _check_files(model.artifacts, folder)
+    _check_shape(model, folder)
+    return folder
+
+
+def identify(model_path: Path, models: Iterable[Model]) -> Model:
+    """Return the model whose shape a checkpoint folder's config.json has."""
+    config = read_json(model_path / "config.json")
+    for model in models:
+        if not _differences(model.shape, config):
+            return model
+    known = ", ".join(f"{m.name} ({_size(m.shape.model_dump())})" for m in models)
+    raise ModelStoreError(
+        f"{model_path}/config.json describes no model of the catalogue "
+        f"(it has {_size(config)}); known: {known}"
+    )
+
+
+def expand_once(cache_dir: Path, name: str, expand: Callable[[Path], None]) -> Path:
+    """Return cache_dir/models/name, filled by `expand` if it is not there yet.
+
+    Safe when several processes start at once, and after a crash half-way: the folder
+    appears under its name only when it is whole.
+    """
+    folder = cache_dir / "models" / name
+    if folder.is_dir():
+        return folder
+    try:
+        with _locked(cache_dir / "models", name):
+            if not folder.is_dir():
+                _expand_into(folder, expand)
+    except OSError as error:
+        raise ModelStoreError(
+            f"cannot write to the model cache {cache_dir}: {error.strerror or error}; "
+            f"set NIM_CACHE_PATH to a folder this user may write"
+        ) from error
+    return folder
+
+
+@contextmanager
+def _locked(parent: Path, name: str) -> Iterator[None]:
+    parent.mkdir(parents=True, exist_ok=True)
+    with (parent / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
+    for left_over in folder.parent.glob(f".{folder.name}.*/"):  # of a start that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        expand(unfinished)
+        unfinished.chmod(0o755)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _bundled_folder(model: Model, cache_dir: Path) -> Path:
+    # Imported here: listing profiles must not wait for numpy.
+    from profiles.compact import bundled_nano, expand
+
+    source = bundled_nano()
+    digest = content_hash(source)
+    return expand_once(
+        cache_dir, f"{model.name}-{digest[:16]}", lambda target: expand(source, target)
+    )
+
+
+def content_hash(source: Path) -> str:
+    """Hash a file, or a folder's files with their names."""
+    files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(source.parent)}\0{hash_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _operators_folder(model: Model, model_path: Path) -> Path:
+    if not model_path.is_dir():
+        raise ModelStoreError(
+            f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
+            f"set it to a folder with {model.name}'s config.json and *.safetensors files"
+        )
+    _check_shape(model, model_path)
+    check_shards(model_path)
+    return model_path
+
+
+def _check_shape(model: Model, folder: Path) -> None:
+    different = _differences(model.shape, read_json(folder / "config.json"))
+    if different:
+        raise ModelStoreError(
+            f"{folder}/config.json is not {model.name}'s: {'; '.join(different)}; "
+            f"choose the model that the folder holds, or give {model.name}'s folder"
+        )
+
+
+def _differences(shape: ModelShape, config: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{key} is {config.get(key)}, {model} expected"
+        for key, model in shape.model_dump().items()
+        if config.get(key) != model
+    ]
+
+
+def _size(config: Mapping[str, Any]) -> str:
+    layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
+    return f"{layers} layers of {hidden}, {config.get('num_local_experts')} experts"
+
+
+def _check_files(artifacts: Artifacts, folder: Path) -> None:
+    """Check every published file: there, of the right size and with the right checksum."""
+    if missing := [file.name for file in artifacts.files if not (folder / file.name).is_file()]:
+        raise ModelStoreError(
+            f"{folder} lacks {len(missing)} of {len(artifacts.files)} files: {', '.join(missing)}"
+            f"\n{_remedy(artifacts, folder)}"
+        )
+    verified = _read_verified(folder)
+    for file in artifacts.files:
+        path = folder / file.name
+        stat = path.stat()
+        if stat.st_size != file.size_bytes:
+            raise ModelStoreError(
+                f"{path} has {stat.st_size:,} bytes instead of {file.size_bytes:,}; "
+                f"delete it\n{_remedy(artifacts, folder)}"
+            )
+        state = [stat.st_size, stat.st_mtime_ns, file.sha256]
+        if verified.get(file.name) != state:
+            _check_sum(path, file.sha256, _remedy(artifacts, folder))
+            verified[file.name] = state
+    _write_verified(folder, verified)
+
+
+def _check_sum(path: Path, expected: str, remedy: str) -> None:
+    actual = hash_file(path)
+    if actual != expected:
+        raise ModelStoreError(
+            f"{path} has SHA-256 {actual} instead of {expected}; delete it\n{remedy}"
+        )
+
+
+def _remedy(artifacts: Artifacts, folder: Path) -> str:
+    names = " ".join(file.name for file in artifacts.files)
+    return (
+        f"Get revision {artifacts.revision} of {artifacts.repository}:\n"
+        f"  hf download {artifacts.repository} {names} "
+        f"--revision {artifacts.revision} --local-dir {folder}\n"
+        f"or set NIM_MODEL_PATH to a folder that has the model already."
+    )
+
+
+def _read_verified(folder: Path) -> dict[str, Any]:
+    try:
+        verified = json.loads((folder / VERIFIED).read_text())
+    except (OSError, ValueError):
+        return {}
+    return verified if isinstance(verified, dict) else {}
+
+
+def _write_verified(folder: Path, verified: Mapping[str, Any]) -> None:
+    """Remember what was hashed; a read-only cache is hashed at every start instead."""
+    if _read_verified(folder) == verified or not os.access(folder, os.W_OK):
+        return
+    unfinished = folder / f"{VERIFIED}.{os.getpid()}"
+    unfinished.write_text(json.dumps(verified))
+    unfinished.replace(folder / VERIFIED)

@@ -1,0 +1,199 @@
+"""`harmonium profiles` (also `list-model-profiles`): what could run here, and why not the rest.
+
+Exit codes: 0 something can run, 3 nothing can, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from dataclasses import asdict
+from typing import Any, get_args
+
+from engines.factory import installed_engines
+from profiles.catalogue import load
+from profiles.errors import InvalidConstraint, InvalidHardware
+from profiles.hardware import detect, parse_hardware
+from profiles.machine import GB, Cpu, Gpu, Hardware
+from profiles.memory import memory_need
+from profiles.models import EngineName, Goal, Profile
+from profiles.selector import Candidate, Constraints, Fit, Rejection, Selection, survey
+from service.settings import Settings
+
+WIDTH = 100
+CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("--hardware", metavar="H200X8", help="ask about another machine: 'h200x8'")
+    parser.add_argument("--model", help="only this model, e.g. gpt-oss-20b")
+    parser.add_argument("--engine", choices=get_args(EngineName), help="only this engine")
+    parser.add_argument("--goal", choices=get_args(Goal), help="prefer profiles with this goal")
+    parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="context length to fit")
+    parser.add_argument(
+        "--all-engines", action="store_true", help="take every engine as installed, as in an image"
+    )
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    """Print the listing and return the exit code; options win over settings."""
+    try:
+        hardware = parse_hardware(args.hardware) if args.hardware else detect()
+        selection = survey(load().profiles, hardware, _constraints(args, settings))
+    except (InvalidHardware, InvalidConstraint) as error:
+        print(f"harmonium profiles: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS
+    if args.json:
+        print(json.dumps(_as_json(hardware, selection), indent=2))
+    else:
+        print("\n".join(_as_text(hardware, selection)))
+    return CAN_RUN if selection.compatible else NOTHING_CAN_RUN
+
+
+def _constraints(args: argparse.Namespace, settings: Settings) -> Constraints:
+    return Constraints(
+        model=args.model or settings.model_name,
+        goal=args.goal or settings.profile_goal,
+        engine=args.engine,
+        profile=settings.model_profile,
+        max_model_len=args.max_model_len or settings.max_model_len,
+        installed=None if args.all_engines else installed_engines(),
+    )
+
+
+def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
+    return [
+        "SYSTEM INFO" + (" (written down, not this machine)" if hardware.is_assumed else ""),
+        *_gpu_lines(hardware),
+        *_cpu_lines(hardware.cpu),
+        "MODEL PROFILES",
+        "- Compatible with system and runnable:",
+        *_runnable(selection),
+        *_rejected(selection, Fit.LOW_MEMORY, "Compatible with system but low memory"),
+        *_rejected(selection, Fit.NOT_INSTALLED, "Compatible with system but not installed"),
+        *_rejected(selection, Fit.INCOMPATIBLE, "Incompatible with system"),
+        *_rejected(selection, Fit.NOT_ASKED, "Not asked for"),
+        "SELECTED",
+        *_selected(selection),
+    ]
+
+
+def _gpu_lines(hardware: Hardware) -> list[str]:
+    lines = [f"- GPUs{f' (driver {hardware.driver})' if hardware.driver else ''}:"]
+    lines += [f"  - {_gpu(gpu)}" for gpu in hardware.gpus]
+    if not hardware.gpus:
+        lines.append(f"  - none: {hardware.no_gpu_reason}")
+    return lines + [f"  - {warning}" for warning in hardware.warnings]
+
+
+def _gpu(gpu: Gpu) -> str:
+    major, minor = gpu.compute_capability
+    return (
+        f"[{gpu.pci_id}] ({gpu.index}) {gpu.name} "
+        f"({gpu.family}, compute capability {major}.{minor}) "
+        f"[{_gb(gpu.total_bytes)}, {_gb(gpu.free_bytes)} free]"
+    )
+
+
+def _cpu_lines(cpu: Cpu) -> list[str]:
+    cores = "core" if cpu.num_cores == 1 else "cores"
+    memory = f"{_gb(cpu.total_bytes)} memory, {_gb(cpu.free_bytes)} free"
+    lines = [f"- CPU: {cpu.model}, {cpu.num_cores} {cores} [{memory}]"]
+    return lines + ([f"  - {' '.join(cpu.instruction_sets)}"] if cpu.instruction_sets else [])
+
+
+def _runnable(selection: Selection) -> list[str]:
+    lines = [
+        f"  - {c.profile.id} ({c.profile.title}) [{_requires(c.profile, c.max_model_len)}"
+        f", {c.profile.status}]{'  <- selected' if c is selection.compatible[0] else ''}"
+        for c in selection.compatible
+    ]
+    return lines or ["  (none)"]
+
+
+def _rejected(selection: Selection, fit: Fit, heading: str) -> list[str]:
+    """List a class, profiles with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for rejection in selection.rejections:
+        if rejection.fit is fit:
+            by_reason.setdefault(rejection.reason, []).append(_title(rejection))
+    lines = [f"- {heading}:"] if by_reason else []
+    for reason, titles in by_reason.items():
+        lines += textwrap.wrap(f"- {reason}:", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += [f"      {title}" for title in titles]
+    return lines
+
+
+def _title(rejection: Rejection) -> str:
+    profile, shorter = rejection.profile, rejection.max_model_len
+    if shorter is None:
+        return profile.title
+    now = _requires(profile, profile.limits.max_model_len)
+    then = _requires(profile, shorter).removeprefix("requires ")
+    advice = f"try --max-model-len={shorter} to reduce to {then}"
+    return f"{profile.id} ({profile.title}) [{now}, {advice}]"
+
+
+def _requires(profile: Profile, max_model_len: int) -> str:
+    need = memory_need(profile).total_bytes(max_model_len)
+    return f"requires >={_gb(need)}{'/gpu' if profile.gpu else ''}"
+
+
+def _selected(selection: Selection) -> list[str]:
+    if not selection.compatible:
+        return [f"- none: {selection.reason}"]
+    return [f"- {selection.chosen.profile.title}", f"  {selection.reason}"]
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / GB:.1f} GB"
+
+
+def _as_json(hardware: Hardware, selection: Selection) -> dict[str, Any]:
+    return {
+        "hardware": asdict(hardware),
+        "selected": selection.chosen.profile.id if selection.compatible else None,
+        "reason": selection.reason,
+        "profiles": [
+            *(_candidate_json(candidate) for candidate in selection.compatible),
+            *(_rejection_json(rejection) for rejection in selection.rejections),
+        ],
+    }
+
+
+def _profile_json(profile: Profile, fit: Fit, max_model_len: int) -> dict[str, Any]:
+    return {
+        "id": profile.id,
+        "name": profile.name,
+        "model": profile.model.name,
+        "fit": fit.value,
+        "engine": profile.engine,
+        "goal": profile.goal,
+        "precision": profile.precision,
+        **profile.parallelism.model_dump(),
+        "limits": profile.limits.model_dump(),
+        "required_bytes_per_device": memory_need(profile).total_bytes(max_model_len),
+        "status": profile.status,
+        "source": profile.source,
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        **_profile_json(candidate.profile, Fit.RUNNABLE, candidate.max_model_len),
+        "gpu_indices": [gpu.index for gpu in candidate.placement.gpus],
+        "kv_tokens": candidate.placement.kv_tokens,
+    }
+
+
+def _rejection_json(rejection: Rejection) -> dict[str, Any]:
+    profile = rejection.profile
+    return {
+        **_profile_json(profile, rejection.fit, profile.limits.max_model_len),
+        "reason": rejection.reason,
+        "fitting_max_model_len": rejection.max_model_len,
+    }

@@ -1,0 +1,130 @@
+"""`harmonium profiles`: the listing a person reads, the JSON a program reads, the exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from service.commands.profiles import add_arguments, run
+from service.settings import Settings
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    def call(*arguments: str, **settings: object) -> int:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        return run(parser.parse_args(arguments), Settings(**settings))  # type: ignore[arg-type]
+
+    for name in ("NIM_MODEL_NAME", "NIM_MODEL_PROFILE", "NIM_PROFILE_GOAL", "NIM_MAX_MODEL_LEN"):
+        monkeypatch.delenv(name, raising=False)
+    return call
+
+
+def test_this_machine_can_run_something(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command() == 0
+    text = capsys.readouterr().out
+    assert text.startswith("SYSTEM INFO\n- GPUs")
+    assert "- CPU: " in text
+    assert "(nano/native-cpu-fp32-tp1-pp1-balanced) [requires >=1" in text
+    assert "engine vllm is not installed" in text or "found none: " in text
+
+
+def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--hardware", "h200x8", "--all-engines", "--goal", "latency") == 0
+    text = capsys.readouterr().out
+    assert "SYSTEM INFO (written down, not this machine)" in text
+    assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
+    selected = "gpt-oss-120b/tensorrt_llm-h200-mxfp4-tp8-pp1-latency"
+    assert f"({selected}) [requires >=12.8 GB/gpu, published]  <- selected" in text
+    assert f"SELECTED\n- {selected}\n" in text
+    assert "- needs 1 GPU (B200, GB200, B300 or GB300), found 8 x NVIDIA H200:\n" in text
+
+
+def test_engines_without_an_adapter_are_told_apart(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--hardware", "h200", "--model", "gpt-oss-20b") == 3
+    text = capsys.readouterr().out
+    assert "- Compatible with system and runnable:\n  (none)\n" in text
+    assert "- Compatible with system but not installed:\n  - engine " in text
+    assert "- Not asked for:\n" in text
+    assert "SELECTED\n- none: None of the " in text
+
+
+def test_low_memory_says_what_to_try(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--hardware", "cpu", "--json")
+    assert command(*options, "--max-model-len", "4096") == 0
+    assert json.loads(capsys.readouterr().out)["selected"]
+    assert command("--hardware", "a10g", "--all-engines", "--model", "gpt-oss-20b") == 0
+    # A 24 GB board holds gpt-oss-20b; two thirds of gpt-oss-120b's memory is out of reach.
+    assert command("--hardware", "a10g", "--all-engines", "--model", "gpt-oss-120b") == 3
+
+
+def test_json_has_every_profile(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--hardware", "h100", "--all-engines", "--engine", "vllm", "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    profiles = {profile["id"]: profile for profile in answer["profiles"]}
+    selected = profiles[answer["selected"]]
+    assert (selected["fit"], selected["engine"], selected["gpu_indices"]) == (
+        "runnable",
+        "vllm",
+        [0],
+    )
+    assert selected["kv_tokens"] >= 131072
+    assert selected["required_bytes_per_device"] < answer["hardware"]["gpus"][0]["free_bytes"]
+    assert all(profile["source"] for profile in profiles.values())
+    rejected = [profile for profile in profiles.values() if profile["fit"] != "runnable"]
+    assert rejected
+    assert all(profile["reason"] for profile in rejected)
+    assert answer["hardware"]["is_assumed"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--hardware", "h20"), "did you mean 'h200'"),
+        (("--model", "gpt-oss-200b"), "did you mean 'gpt-oss-20b'"),
+        (("--max-model-len", "-5"), "max_model_len -5 must be at least 1"),
+    ],
+)
+def test_bad_arguments_exit_2(
+    command: Command,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    complaint: str,
+) -> None:
+    assert command(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert complaint in captured.err
+
+
+def test_settings_constrain_and_options_win(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--hardware", "cpu", model_name="gpt-oss-20b") == 3
+    assert command("--hardware", "cpu", "--model", "nano", model_name="gpt-oss-20b") == 0
+    assert command("--hardware", "cpu", model_profile="vllm-mxfp4-tp1-pp1") == 3
+    capsys.readouterr()
+
+
+def test_the_listing_loads_neither_torch_nor_numpy() -> None:
+    check = (
+        "import argparse, sys; from service.commands import profiles; "
+        "from service.settings import Settings; parser = argparse.ArgumentParser(); "
+        "profiles.add_arguments(parser); "
+        "profiles.run(parser.parse_args(['--hardware', 'h200', '--json']), Settings()); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pynvml')))"
+    )
+    process = subprocess.run([sys.executable, "-c", check], check=False, capture_output=True)
+    assert process.returncode == 0, process.stderr

@@ -1,0 +1,22 @@
+"""docs/profiles.md is what the catalogue says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.catalogue import Catalogue
+from profiles.document import render
+
+PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
+
+
+def test_the_page_is_current(catalogue: Catalogue) -> None:
+    assert render(catalogue) == PAGE.read_text(encoding="utf-8"), (
+        "run: python -m profiles.document docs/profiles.md"
+    )
+
+
+def test_the_page_tells_every_profile_and_the_ranking(catalogue: Catalogue) -> None:
+    page = render(catalogue)
+    assert all(f"`{profile.name}`" in page for profile in catalogue.profiles)
+    assert "1. the larger model, when none is asked for" in page

@@ -1,0 +1,125 @@
+"""The memory formula against the published sizes of the checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiles.catalogue import Catalogue
+from profiles.machine import GB
+from profiles.memory import (
+    GPU_WORKSPACE_BYTES,
+    attention_parameters,
+    expert_parameters,
+    memory_need,
+    num_parameters,
+)
+from profiles.models import Parallelism, Profile
+
+
+def profile_of(catalogue: Catalogue, model: str, **changes: object) -> Profile:
+    plain = "vllm-gpu-mxfp4-tp1-pp1-balanced"
+    found = next(p for p in catalogue.profiles if p.title == f"{model}/{plain}")
+    return found.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "weights_gb", "kv_bytes", "window_bytes"),
+    [
+        ("gpt-oss-20b", 20.915e9, 13.76, 24_576, 3_145_728),
+        ("gpt-oss-120b", 116.83e9, 65.25, 36_864, 4_718_592),
+    ],
+)
+def test_one_gpu(
+    catalogue: Catalogue,
+    model: str,
+    parameters: float,
+    weights_gb: float,
+    kv_bytes: int,
+    window_bytes: int,
+) -> None:
+    profile = profile_of(catalogue, model)
+    need = memory_need(profile)
+    assert num_parameters(profile.model.shape) == pytest.approx(parameters, rel=1e-4)
+    assert need.weights_bytes / GB == pytest.approx(weights_gb, abs=0.005)
+    assert (need.kv_bytes_per_token, need.kv_bytes_per_sequence) == (kv_bytes, window_bytes)
+    assert need.workspace_bytes == GPU_WORKSPACE_BYTES
+
+
+def test_the_formula_agrees_with_the_files_of_the_checkpoints(catalogue: Catalogue) -> None:
+    for name in ("gpt-oss-20b", "gpt-oss-120b"):
+        artifacts = catalogue.models[name].artifacts
+        assert artifacts is not None
+        shards = sum(f.size_bytes for f in artifacts.files if f.name.endswith(".safetensors"))
+        need = memory_need(profile_of(catalogue, name))
+        assert need.weights_bytes == pytest.approx(shards, rel=1e-4)
+
+
+def test_one_layer(catalogue: Catalogue) -> None:
+    shape = catalogue.models["gpt-oss-20b"].shape
+    assert attention_parameters(shape) * 2 == pytest.approx(53.11e6, rel=1e-3)
+    weights, biases = expert_parameters(shape)
+    assert weights * 4.25 / 8 + biases * 2 == pytest.approx(13.236e6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "tokens_20b", "tokens_120b"),
+    [
+        (24, 156_000, 0),
+        (40, 742_000, 0),
+        (48, 1_040_000, 0),
+        (80, 2_210_000, 75_000),
+        (96, 2_790_000, 465_000),
+        (141, 4_440_000, 1_560_000),
+        (180, 5_870_000, 2_520_000),
+    ],
+)
+def test_tokens_that_fit_nine_tenths_of_a_gpu(
+    catalogue: Catalogue, gigabytes: int, tokens_20b: int, tokens_120b: int
+) -> None:
+    budget = gigabytes * GB * 9 // 10
+    for model, tokens in (("gpt-oss-20b", tokens_20b), ("gpt-oss-120b", tokens_120b)):
+        need = memory_need(profile_of(catalogue, model))
+        assert need.num_tokens(budget) == pytest.approx(tokens, rel=0.01)
+        assert need.total_bytes(need.num_tokens(budget)) <= max(budget, need.total_bytes(0))
+
+
+def test_tensor_parallel_splits_everything_but_the_router(catalogue: Catalogue) -> None:
+    one = memory_need(profile_of(catalogue, "gpt-oss-120b"))
+    split = profile_of(catalogue, "gpt-oss-120b", parallelism=Parallelism(tp=4, ep=4))
+    four = memory_need(split)
+    router_bytes = 36 * 2 * 2881 * 128
+    assert four.weights_bytes * 4 == pytest.approx(one.weights_bytes + 3 * router_bytes, rel=1e-4)
+    assert four.kv_bytes_per_token * 4 == one.kv_bytes_per_token
+
+
+def test_more_gpus_than_kv_heads_repeat_a_head(catalogue: Catalogue) -> None:
+    split = profile_of(catalogue, "gpt-oss-20b", parallelism=Parallelism(tp=16))
+    assert memory_need(split).kv_bytes_per_token == 24_576 // 8
+
+
+def test_attention_data_parallel_keeps_attention_and_kv_whole(catalogue: Catalogue) -> None:
+    one = memory_need(profile_of(catalogue, "gpt-oss-120b"))
+    parallelism = Parallelism(tp=2, ep=2, attention_dp=True)
+    two = memory_need(profile_of(catalogue, "gpt-oss-120b", parallelism=parallelism))
+    experts = 36 * 128 * 13.236e6
+    assert two.weights_bytes == pytest.approx(one.weights_bytes - experts / 2, rel=1e-3)
+    assert two.kv_bytes_per_token == one.kv_bytes_per_token
+
+
+def test_pipeline_stages_share_the_layers_and_the_vocabulary(catalogue: Catalogue) -> None:
+    one = memory_need(profile_of(catalogue, "gpt-oss-20b"))
+    two = memory_need(profile_of(catalogue, "gpt-oss-20b", parallelism=Parallelism(pp=2)))
+    assert two.weights_bytes == pytest.approx(one.weights_bytes / 2, rel=1e-4)
+    assert two.kv_bytes_per_token * 2 == one.kv_bytes_per_token
+
+
+def test_fewer_bits_need_fewer_bytes(catalogue: Catalogue) -> None:
+    packed, bf16, fp32 = (
+        memory_need(profile_of(catalogue, "gpt-oss-20b", precision=precision)).weights_bytes
+        for precision in ("mxfp4", "bf16", "fp32")
+    )
+    assert bf16 == pytest.approx(20.915e9 * 2, rel=1e-4)
+    assert fp32 == 2 * bf16
+    assert packed < bf16
+    half = memory_need(profile_of(catalogue, "gpt-oss-20b", kv_dtype="fp8"))
+    assert half.kv_bytes_per_token == 24_576 // 2

@@ -1,0 +1,316 @@
+"""The selector: invariants on any machine, and the reasons a user reads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.catalogue import Catalogue, load
+from profiles.errors import InvalidConstraint, NoCompatibleProfile
+from profiles.gpus import BY_KEY, KNOWN_GPUS
+from profiles.hardware import parse_hardware
+from profiles.machine import GB, Cpu, Gpu, Hardware
+from profiles.memory import memory_need
+from profiles.models import Profile
+from profiles.selector import Constraints, Fit, Selection, select, survey
+
+ALL = {"native": None, "vllm": None, "tensorrt_llm": None}
+NATIVE = {
+    "native": None,
+    "vllm": "not installed: the library is missing",
+    "tensorrt_llm": "not installed: no adapter",
+}
+PROFILES = load().profiles
+
+
+@st.composite
+def gpus(draw: st.DrawFn, index: int = 0) -> Gpu:
+    known = draw(st.sampled_from(KNOWN_GPUS))
+    is_mig = draw(st.booleans()) and draw(st.booleans())
+    return Gpu(
+        index=index,
+        name=known.name,
+        key=None if is_mig else known.key,
+        pci_id=f"{known.pci_devices[0]}:10de",
+        compute_capability=known.compute_capability,
+        total_bytes=known.total_bytes,
+        free_bytes=int(known.total_bytes * draw(st.floats(0, 1))),
+        is_mig=is_mig,
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Hardware:
+    pattern = draw(gpus())
+    alike = draw(st.integers(0, 8))
+    boards = [replace(pattern, index=i) for i in range(alike)]
+    boards += [draw(gpus(index=alike + i)) for i in range(draw(st.integers(0, 2)))]
+    memory = draw(st.integers(0, 64)) * GB
+    return Hardware(Cpu("any", 2, memory, memory), tuple(boards), "" if boards else "none here")
+
+
+wishes = st.builds(
+    Constraints,
+    model=st.sampled_from([None, "nano", "gpt-oss-20b", "openai/gpt-oss-120b"]),
+    goal=st.sampled_from([None, "latency", "balanced", "throughput"]),
+    engine=st.sampled_from([None, "native", "vllm", "tensorrt_llm"]),
+    tags=st.sampled_from([{}, {"tp": "2"}, {"profile": "latency", "gpu": "h200"}]),
+    max_model_len=st.sampled_from([None, 2048, 131072]),
+    installed=st.sampled_from([None, ALL, NATIVE, {}]),
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(machine=machines(), wish=wishes, seed=st.integers(0, 9))
+def test_invariants(machine: Hardware, wish: Constraints, seed: int) -> None:
+    selection = survey(PROFILES, machine, wish)
+    shuffled = random.Random(seed).sample(PROFILES, len(PROFILES))
+    again = survey(shuffled, machine, wish)
+
+    # Every profile is in exactly one place, and every rejection says why.
+    runnable = [candidate.profile.id for candidate in selection.compatible]
+    rejected = [rejection.profile.id for rejection in selection.rejections]
+    assert sorted(runnable + rejected) == sorted(profile.id for profile in PROFILES)
+    assert all(selection.rejected.values())
+    assert selection.reason.endswith(".")
+    # The order of the catalogue changes nothing.
+    assert [c.profile.id for c in again.compatible] == runnable
+    assert again.reason == selection.reason
+    check_placements(selection, machine, wish)
+    check_low_memory(selection, machine, wish)
+
+
+def check_placements(selection: Selection, machine: Hardware, wish: Constraints) -> None:
+    """Nothing runnable needs more than there is."""
+    for candidate in selection.compatible:
+        profile, used = candidate.profile, candidate.placement.gpus
+        needed = memory_need(profile).total_bytes(candidate.max_model_len)
+        if profile.gpu is None:
+            assert used == ()
+            assert needed <= machine.cpu.free_bytes
+        else:
+            assert len({gpu.index for gpu in used}) == len(used) == profile.num_devices
+            assert len({gpu.name for gpu in used}) == 1
+            assert all(needed <= gpu.free_bytes for gpu in used)
+            assert len(used) == 1 or not any(gpu.is_mig for gpu in used)
+            assert not profile.gpu.names or {gpu.key for gpu in used} <= set(profile.gpu.names)
+        assert wish.installed is None or wish.installed.get(profile.engine, "absent") is None
+        assert profile.status != "planned"
+
+
+def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints) -> None:
+    """The context length that is offered instead does fit."""
+    for rejection in selection.rejections:
+        assert (rejection.max_model_len is not None) == (rejection.fit is Fit.LOW_MEMORY)
+        if rejection.max_model_len is not None:
+            shorter = replace(wish, max_model_len=rejection.max_model_len, installed=None)
+            fitting = survey(PROFILES, machine, shorter).compatible
+            assert rejection.profile.id in [candidate.profile.id for candidate in fitting]
+
+
+def reason_for(title: str, hardware: str | Hardware, **wishes: object) -> str:
+    machine = parse_hardware(hardware) if isinstance(hardware, str) else hardware
+    constraints = Constraints(**{"installed": ALL, **wishes})  # type: ignore[arg-type]
+    selection = survey(PROFILES, machine, constraints)
+    return next(r.reason for r in selection.rejections if r.profile.title == title)
+
+
+@pytest.mark.parametrize(
+    ("title", "hardware", "reason"),
+    [
+        (
+            "gpt-oss-20b/vllm-hopper-mxfp4-tp2-pp1-balanced",
+            "h200",
+            "needs 2 GPUs of the Hopper family, found 1 x NVIDIA H200",
+        ),
+        (
+            "gpt-oss-120b/tensorrt_llm-b200-mxfp4-tp1-pp1-latency",
+            "h200x8",
+            "needs 1 GPU (B200, GB200, B300 or GB300), found 8 x NVIDIA H200",
+        ),
+        (
+            "gpt-oss-120b/vllm-h100-mxfp4-tp1-pp1-throughput",
+            "cpu",
+            "needs 1 GPU (H100), found none: the machine was written down without one",
+        ),
+        (
+            "gpt-oss-120b/vllm-hopper-mxfp4-tp1-pp1-throughput",
+            "h100",
+            "needs 1 GPU of the Hopper family with at least 90 GB, "
+            "found 1 x NVIDIA H100 80GB HBM3 with 85.5 GB",
+        ),
+        (
+            "gpt-oss-120b/vllm-gpu-mxfp4-tp1-pp1-balanced",
+            "l40s",
+            "needs 74.1 GB (65.2 GB weights, 4.0 GB workspace, 4.8 GB for one sequence of "
+            "131,072 tokens), found 45.9 GB usable on 1 x NVIDIA L40S",
+        ),
+        (
+            "gpt-oss-20b/native-hopper-mxfp4-tp1-pp1-latency",
+            "h200",
+            "is planned only: the native engine runs on CPUs only as yet, "
+            "and these limits are untuned",
+        ),
+    ],
+)
+def test_hardware_reasons(title: str, hardware: str, reason: str) -> None:
+    assert reason_for(title, hardware) == reason
+
+
+def test_a_missing_engine_is_a_class_of_its_own() -> None:
+    title = "gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced"
+    reason = reason_for(title, "l40s", installed=NATIVE)
+    assert reason == "engine vllm is not installed: the library is missing"
+    assert "there is no adapter for it" in reason_for(title, "l40s", installed={})
+    selection = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=NATIVE))
+    fits = {r.profile.title: r.fit for r in selection.rejections}
+    assert fits[title] is Fit.NOT_INSTALLED
+    assert selection.chosen.profile.model.name == "nano"
+
+
+def test_an_old_gpu_is_told_its_capability() -> None:
+    turing = Gpu(0, "Tesla T4", None, "1eb8:10de", (7, 5), 16 * GB, 16 * GB)
+    machine = replace(parse_hardware("cpu"), gpus=(turing,))
+    assert reason_for("gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced", machine) == (
+        "needs 1 GPU of compute capability 8.0 or newer, "
+        "found 1 x Tesla T4 of compute capability 7.5"
+    )
+
+
+def with_free(hardware: str, *free_gb: float) -> Hardware:
+    machine = parse_hardware(hardware)
+    pairs = zip(machine.gpus, free_gb, strict=True)
+    return replace(
+        machine, gpus=tuple(replace(gpu, free_bytes=int(free * GB)) for gpu, free in pairs)
+    )
+
+
+def test_a_gpu_shared_with_neighbours_is_used_if_enough_is_free() -> None:
+    busy = with_free("h200", 80)
+    chosen = survey(PROFILES, busy, Constraints(installed=ALL)).chosen
+    assert chosen.profile.model.name == "gpt-oss-120b"
+    busier = with_free("h200", 30)
+    chosen = survey(PROFILES, busier, Constraints(installed=ALL)).chosen
+    assert chosen.profile.model.name == "gpt-oss-20b"
+
+
+def test_the_gpus_with_the_most_free_memory_are_taken() -> None:
+    machine = with_free("h200x4", 90, 140, 20, 130)
+    wish = Constraints(model="gpt-oss-120b", tags={"tp": "2"}, installed=ALL)
+    assert [gpu.index for gpu in survey(PROFILES, machine, wish).chosen.placement.gpus] == [1, 3]
+
+
+def test_gpus_of_different_kinds_are_not_joined() -> None:
+    mixed = replace(
+        parse_hardware("h100"), gpus=parse_hardware("h100").gpus + parse_hardware("h200").gpus
+    )
+    reason = reason_for("gpt-oss-20b/vllm-hopper-mxfp4-tp2-pp1-balanced", mixed)
+    assert reason.endswith("found 1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA H200")
+
+
+def test_low_memory_names_the_context_that_fits() -> None:
+    machine = with_free("l4", 20)
+    selection = survey(PROFILES, machine, Constraints(model="gpt-oss-20b", installed=ALL))
+    low = [r for r in selection.rejections if r.fit is Fit.LOW_MEMORY]
+    assert [r.profile.name for r in low] == ["vllm-gpu-mxfp4-tp1-pp1-balanced"]
+    assert low[0].max_model_len == 90_112
+    assert low[0].reason.endswith("a context of 90,112 tokens would fit")
+    wish = Constraints(model="gpt-oss-20b", max_model_len=90_112, installed=ALL)
+    assert survey(PROFILES, machine, wish).chosen.max_model_len == 90_112
+
+
+def test_nothing_possible_is_an_error_with_every_reason() -> None:
+    wish = Constraints(model="gpt-oss-120b", installed=ALL)
+    with pytest.raises(NoCompatibleProfile) as caught:
+        select(PROFILES, parse_hardware("l4"), wish)
+    assert set(caught.value.reasons) == {profile.title for profile in PROFILES}
+    assert "needs 74.1 GB" in str(caught.value)
+    assert "None of the" in str(caught.value)
+
+
+def test_a_machine_without_memory_cannot_even_run_nano() -> None:
+    tiny = Hardware(Cpu("tiny", 1, GB // 2, GB // 2), no_gpu_reason="none")
+    with pytest.raises(NoCompatibleProfile, match=r"found 0\.5 GB usable of the machine's memory"):
+        select(PROFILES, tiny, Constraints(installed=ALL))
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        (Constraints(model="gpt-oss-12b"), r"model 'gpt-oss-12b' .*did you mean 'gpt-oss-120b'"),
+        (Constraints(engine="vlm"), r"engine 'vlm' .*did you mean 'vllm'"),
+        (Constraints(profile="f" * 64), r"profile 'f{64}' is not in the catalogue.*harmonium pro"),
+        (Constraints(profile="vllm-mxfp4-tp3-pp1"), r"did you mean 'vllm-mxfp4-tp"),
+        (Constraints(tags={"tpp": "2"}), r"tag 'tpp' .*did you mean 'tp'"),
+        (Constraints(max_model_len=0), r"max_model_len 0 must be at least 1"),
+    ],
+)
+def test_a_wish_for_what_does_not_exist_names_the_nearest(
+    wish: Constraints, complaint: str
+) -> None:
+    with pytest.raises(InvalidConstraint, match=complaint):
+        survey(PROFILES, parse_hardware("h200"), wish)
+
+
+def test_a_profile_is_asked_for_by_any_of_its_names() -> None:
+    machine = parse_hardware("h200x2")
+    wanted = next(p for p in PROFILES if p.title == "gpt-oss-20b/vllm-gpu-mxfp4-tp2-pp1-balanced")
+    for name in (wanted.id, wanted.title):
+        wish = Constraints(profile=name, installed=ALL)
+        assert survey(PROFILES, machine, wish).chosen.profile is wanted
+    # NIM 2's names leave GPU and goal open: the ranking decides among those that are left.
+    wish = Constraints(profile="vllm-mxfp4-tp2-pp1", model="gpt-oss-20b", installed=ALL)
+    found = {c.profile.name for c in survey(PROFILES, machine, wish).compatible}
+    assert wanted.name in found
+    assert all("tp2" in name and name.startswith("vllm") for name in found)
+    default = survey(PROFILES, machine, Constraints(profile="default", installed=ALL))
+    assert default.chosen == survey(PROFILES, machine, Constraints(installed=ALL)).chosen
+
+
+def test_a_goal_is_a_wish_that_the_reason_mentions() -> None:
+    wish = Constraints(goal="latency", engine="vllm", installed=ALL)
+    selection = survey(PROFILES, parse_hardware("h200x8"), wish)
+    assert selection.chosen.profile.name == "vllm-hopper-mxfp4-tp8-pp1-latency"
+    only_balanced = survey(PROFILES, parse_hardware("l40s"), wish)
+    assert only_balanced.chosen.profile.goal == "balanced"
+
+
+def ranked(*profiles: Profile, hardware: str = "h200x8", **wishes: object) -> list[str]:
+    constraints = Constraints(**wishes)  # type: ignore[arg-type]
+    selection = survey(profiles, parse_hardware(hardware), constraints)
+    return [candidate.profile.title for candidate in selection.compatible]
+
+
+def test_tuned_comes_before_published_before_untuned(catalogue: Catalogue) -> None:
+    first = next(p for p in PROFILES if p.name == "vllm-hopper-mxfp4-tp2-pp1-balanced")
+    titles = []
+    for status, fraction in (("untuned", 0.7), ("tuned", 0.8), ("published", 0.9)):
+        update = {"status": status, "memory_fraction": fraction, "engine": "vllm"}
+        titles.append(first.model_copy(update=update))
+    selection = survey(titles, parse_hardware("h200x2"), Constraints())
+    assert [c.profile.status for c in selection.compatible] == ["tuned", "published", "untuned"]
+    assert "its values are better proven" in selection.reason
+
+
+def test_throughput_takes_fewer_gpus_and_latency_more() -> None:
+    throughput = ranked(*PROFILES, goal="throughput", engine="tensorrt_llm", model="gpt-oss-120b")
+    latency = ranked(*PROFILES, goal="latency", engine="tensorrt_llm", model="gpt-oss-120b")
+    assert "-tp1-" in throughput[0]
+    assert "-tp8-" in latency[0]
+
+
+def test_mig_slices_serve_what_one_slice_holds() -> None:
+    known = BY_KEY["h200"]
+    parts = tuple(
+        Gpu(0, "NVIDIA H200 MIG 1g.18gb", None, "2335:10de", known.compute_capability,
+            size, size, is_mig=True)
+        for size in (71 * GB, 71 * GB)
+    )  # fmt: skip
+    machine = replace(parse_hardware("cpu"), gpus=parts)
+    selection = survey(PROFILES, machine, Constraints(installed=ALL))
+    assert selection.chosen.profile.model.name == "gpt-oss-20b"
+    assert all(candidate.profile.num_devices == 1 for candidate in selection.compatible)
