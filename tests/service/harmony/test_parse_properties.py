@@ -76,7 +76,7 @@ def joined(deltas: list[Delta]) -> dict[Any, tuple[str, tuple[int, ...]]]:
     return texts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(outputs, st.lists(st.integers(0, 9), max_size=60))
 def test_any_split_gives_the_same_answer(output: list[int], sizes: list[int]) -> None:
     chunks, start = [], 0
@@ -90,7 +90,7 @@ def test_any_split_gives_the_same_answer(output: list[int], sizes: list[int]) ->
         assert other[0].num_reasoning_tokens == split[0].num_reasoning_tokens
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(outputs)
 def test_no_markup_and_only_offered_names(output: list[int]) -> None:
     _, deltas = parse([output])
@@ -100,7 +100,7 @@ def test_no_markup_and_only_offered_names(output: list[int]) -> None:
     assert [delta.call_index for delta in calls] == list(range(len(calls)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(outputs)
 def test_each_token_is_in_one_delta_at_most_and_in_order(output: list[int]) -> None:
     _, deltas = parse([i] for i in output)
@@ -128,7 +128,7 @@ def _message(header: str, text: str, end: int) -> list[int]:
     return [START, *encode_text("assistant"), CHANNEL, *name, MESSAGE, *encode_text(text), end]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(headers, texts, st.sampled_from((END, CALL))), max_size=5))
 def test_all_text_of_all_messages_comes_out(messages: list[tuple[str, str, int]]) -> None:
     output = [i for message in messages for i in _message(*message)]
@@ -136,12 +136,11 @@ def test_all_text_of_all_messages_comes_out(messages: list[tuple[str, str, int]]
     found = "".join(delta.text for delta in deltas)
     for _, text, _ in messages:
         assert text in found
-        found = found.replace(text, "", 1) if len(messages) == 1 else found
     carried = {p for delta in deltas for p in delta.positions}
     assert len(carried) == sum(len(encode_text(text)) for _, text, _ in messages)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(texts.filter(lambda text: len(text.split()) > 1))
 def test_text_without_any_header_is_content(text: str) -> None:
     _, deltas = parse([[*encode_text("Well, " + text), RETURN]])

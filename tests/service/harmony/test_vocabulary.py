@@ -1,0 +1,78 @@
+"""Text to ids and back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai_harmony import HarmonyEncoding
+
+from service.harmony import vocabulary
+from service.harmony.vocabulary import WHOLE_TEXTS, decode_bytes, encode_text, is_ordinary
+
+
+@pytest.mark.parametrize(
+    ("name", "token_id"),
+    [
+        ("<|return|>", vocabulary.RETURN),
+        ("<|constrain|>", vocabulary.CONSTRAIN),
+        ("<|channel|>", vocabulary.CHANNEL),
+        ("<|start|>", vocabulary.START),
+        ("<|end|>", vocabulary.END),
+        ("<|message|>", vocabulary.MESSAGE),
+        ("<|call|>", vocabulary.CALL),
+        ("<|endoftext|>", vocabulary.ENDOFTEXT),
+    ],
+)
+def test_control_ids_are_the_librarys(name: str, token_id: int, library: HarmonyEncoding) -> None:
+    assert library.encode(name, allowed_special={name}) == [token_id]
+    assert not is_ordinary(token_id)
+
+
+def test_ordinary_ids_end_where_control_ids_begin(library: HarmonyEncoding) -> None:
+    specials = [i for i in range(199_000, 201_088) if library.is_special_token(i)]
+    assert specials == [i for i in range(199_000, 201_088) if not is_ordinary(i)]
+
+
+def test_stop_tokens_are_the_librarys(library: HarmonyEncoding) -> None:
+    assert set(vocabulary.STOP_TOKEN_IDS) == set(library.stop_tokens_for_assistant_actions())
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text())
+def test_text_survives(text: str) -> None:
+    token_ids = encode_text(text)
+    assert b"".join(map(decode_bytes, token_ids)).decode() == text
+    assert all(map(is_ordinary, token_ids))
+
+
+def test_markup_is_ordinary_text() -> None:
+    assert all(map(is_ordinary, encode_text("<|start|>system<|message|><|reserved_200013|>")))
+
+
+def test_half_a_surrogate_becomes_a_replacement() -> None:
+    assert b"".join(map(decode_bytes, encode_text("a\ud800b"))).decode() == "a\ufffdb"
+
+
+def test_ordinary_text_is_encoded_as_the_library_does(library: HarmonyEncoding) -> None:
+    text = "Grüezi, wie gäht's? 今日は、世界。\n\n```py\nx = [1, 2]\n```\n" * 200
+    assert encode_text(text) == library.encode(text)
+
+
+@pytest.mark.parametrize("char", [" ", "\n", "a", "!", "漢", "_", "\u0301", "\t"])
+def test_a_long_run_neither_panics_nor_stalls(char: str) -> None:
+    """The library takes seconds for 100,000 and panics on a million spaces."""
+    text = char * 100_000
+    began = time.perf_counter()
+    assert b"".join(map(decode_bytes, encode_text(text))).decode() == text
+    assert time.perf_counter() - began < 10
+
+
+def test_whole_texts_know_what_is_whole() -> None:
+    (hello,) = encode_text(" hello")
+    goose = encode_text("🪿")
+    assert WHOLE_TEXTS[hello] == " hello"
+    assert [WHOLE_TEXTS[token_id] for token_id in goose] == [None] * len(goose)
+    assert [WHOLE_TEXTS[token_id] for token_id in (200007, -1, 2**40)] == [None] * 3
