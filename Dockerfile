@@ -17,7 +17,9 @@ RUN --mount=type=bind,source=packaging,target=/packaging \
     --mount=type=secret,id=pip_cert \
     python3 /packaging/dependencies.py pyproject.toml > requirements.txt \
     && PIP_FIND_LINKS=/wheels PIP_EXTRA_INDEX_URL=${TORCH_INDEX_URL} /packaging/pip install \
-       --constraint constraints.txt --requirement requirements.txt
+       --constraint constraints.txt --requirement requirements.txt \
+    # torch's own tests, and headers for compilers that the image does not have.
+    && cd /opt/harmonium/lib/python3*/site-packages/torch && rm -rf test include bin/test_* bin/protoc*
 
 # Harmonium's wheel, unpacked under /image as it lies in the final image.
 FROM dependencies AS wheel
