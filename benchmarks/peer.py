@@ -19,7 +19,7 @@ class TransformersPeer:
     def __init__(self, checkpoint: Path, dtype: str) -> None:
         self._model: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint, dtype=getattr(torch, dtype)
-        ).eval()
+        )
 
     def run(self, jobs: Sequence[Job]) -> float:
         """Generate all jobs as one batch and return the seconds it took."""
