@@ -13,13 +13,14 @@ from dataclasses import asdict
 from typing import Any, get_args
 
 from engines.factory import installed_engines
-from profiles.catalogue import load
-from profiles.errors import InvalidConstraint, InvalidHardware
+from profiles.catalogue import Catalogue, load
+from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
 from profiles.hardware import detect, parse_hardware
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
 from profiles.selector import Candidate, Constraints, Fit, Rejection, Selection, survey
+from profiles.store import identify
 from service.settings import Settings
 
 WIDTH = 100
@@ -43,8 +44,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     """Print the listing and return the exit code; options win over settings."""
     try:
         hardware = parse_hardware(args.hardware) if args.hardware else detect()
-        selection = survey(load().profiles, hardware, _constraints(args, settings))
-    except (InvalidHardware, InvalidConstraint) as error:
+        catalogue = load()
+        selection = survey(catalogue.profiles, hardware, _constraints(args, settings, catalogue))
+    except (InvalidHardware, InvalidConstraint, ModelStoreError) as error:
         print(f"harmonium profiles: {error}", file=sys.stderr)
         return BAD_ARGUMENTS
     if args.json:
@@ -54,9 +56,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     return CAN_RUN if selection.compatible else NOTHING_CAN_RUN
 
 
-def _constraints(args: argparse.Namespace, settings: Settings) -> Constraints:
+def _constraints(args: argparse.Namespace, settings: Settings, catalogue: Catalogue) -> Constraints:
+    """Return what `harmonium serve` would ask for with these settings, options first."""
+    model = args.model or settings.model_name
+    if model is None and settings.model_path is not None:
+        model = identify(settings.model_path, catalogue.models.values()).name
     return Constraints(
-        model=args.model or settings.model_name,
+        model=model,
         goal=args.goal or settings.profile_goal,
         engine=args.engine,
         profile=settings.model_profile,

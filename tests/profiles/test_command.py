@@ -7,9 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from profiles.catalogue import Catalogue
+from profiles.hardware import parse_hardware
 from service.commands.profiles import add_arguments, run
 from service.settings import Settings
 
@@ -61,13 +65,19 @@ def test_engines_without_an_adapter_are_told_apart(
     assert "SELECTED\n- none: None of the " in text
 
 
-def test_low_memory_says_what_to_try(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--hardware", "cpu", "--json")
-    assert command(*options, "--max-model-len", "4096") == 0
-    assert json.loads(capsys.readouterr().out)["selected"]
-    assert command("--hardware", "a10g", "--all-engines", "--model", "gpt-oss-20b") == 0
-    # A 24 GB board holds gpt-oss-20b; two thirds of gpt-oss-120b's memory is out of reach.
-    assert command("--hardware", "a10g", "--all-engines", "--model", "gpt-oss-120b") == 3
+def test_low_memory_says_what_to_try(
+    command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = parse_hardware("l4")
+    busy = replace(shared, gpus=(replace(shared.gpus[0], free_bytes=20 * 10**9),))
+    monkeypatch.setattr("service.commands.profiles.detect", lambda: busy)
+    options = ("--all-engines", "--model", "gpt-oss-20b")
+    assert command(*options) == 3
+    text = capsys.readouterr().out
+    assert "- Compatible with system but low memory:\n" in text
+    advice = "[requires >=21.0 GB/gpu, try --max-model-len=90112 to reduce to >=20.0 GB/gpu]"
+    assert f"(gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced) {advice}" in text
+    assert command(*options, "--max-model-len", "90112") == 0
 
 
 def test_json_has_every_profile(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +126,19 @@ def test_settings_constrain_and_options_win(
     assert command("--hardware", "cpu", "--model", "nano", model_name="gpt-oss-20b") == 0
     assert command("--hardware", "cpu", model_profile="vllm-mxfp4-tp1-pp1") == 3
     capsys.readouterr()
+
+
+def test_a_model_path_chooses_the_model_it_holds(
+    command: Command, capsys: pytest.CaptureFixture[str], catalogue: Catalogue, tmp_path: Path
+) -> None:
+    config = catalogue.models["gpt-oss-20b"].shape.model_dump_json()
+    (tmp_path / "config.json").write_text(config)
+    options = ("--hardware", "h200", "--all-engines", "--json")
+    assert command(*options, model_path=tmp_path) == 0
+    profiles = json.loads(capsys.readouterr().out)["profiles"]
+    assert {p["model"] for p in profiles if p["fit"] == "runnable"} == {"gpt-oss-20b"}
+    assert command(*options, model_path=tmp_path / "nowhere") == 2
+    assert "config.json cannot be read" in capsys.readouterr().err
 
 
 def test_the_listing_loads_neither_torch_nor_numpy() -> None:
