@@ -104,7 +104,7 @@ class Scheduler:
         """Choose the next step's chunks and reserve their blocks; never none while work is left."""
         step = _Step(self.limits.max_num_batched_tokens)
         for sequence in self._by_turn():
-            if step.budget > 0:
+            if step.budget > 0 and sequence not in step.preempted:
                 self._go_on(sequence, step)
         self._admit(step)
         return [Chunk(sequence, num_tokens) for sequence, num_tokens in step.num_tokens.items()]
@@ -138,13 +138,15 @@ class Scheduler:
 
     def _go_on(self, sequence: Sequence, step: _Step) -> None:
         """Reserve the sequence's next chunk; preempts, at worst the sequence itself."""
-        wanted = min(sequence.num_uncomputed_tokens, step.budget)
-        while sequence not in step.preempted:
+        wanted = num_tokens = min(sequence.num_uncomputed_tokens, step.budget)
+        while not self.blocks.reserve(sequence, num_tokens):
             num_tokens = min(wanted, self.blocks.num_reservable_tokens(sequence))
-            if num_tokens > 0 and self.blocks.reserve(sequence, num_tokens):
-                return step.take(sequence, num_tokens)
-            self._preempt(self.running[-1], step)
-        return None
+            if num_tokens == 0:
+                self._preempt(self.running[-1], step)
+                if sequence in step.preempted:
+                    return
+                num_tokens = wanted
+        step.take(sequence, num_tokens)
 
     def _preempt(self, sequence: Sequence, step: _Step) -> None:
         step.drop(sequence)
