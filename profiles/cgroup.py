@@ -15,7 +15,7 @@ class CgroupLimits:
 
     num_cores: float | None = None
     memory_bytes: int | None = None
-    used_bytes: int | None = None  # of the group that has the memory limit
+    used_bytes: int | None = None  # of the group with that limit, without reclaimable file cache
 
 
 def read_limits(proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")) -> CgroupLimits:
@@ -59,13 +59,22 @@ def _quota(folder: Path, controllers: str) -> float | None:
 
 def _memory(folder: Path, controllers: str) -> tuple[int, int | None] | None:
     if not controllers:
-        limit, used = _integer(folder / "memory.max"), _integer(folder / "memory.current")
+        names, cache = ("memory.max", "memory.current"), "inactive_file"
     elif "memory" in controllers.split(","):
-        limit = _integer(folder / "memory.limit_in_bytes")
-        used = _integer(folder / "memory.usage_in_bytes")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        cache = "total_inactive_file"
     else:
         return None
-    return (limit, used) if limit is not None and limit < _UNLIMITED_BYTES else None
+    limit, used = (_integer(folder / name) for name in names)
+    if limit is None or limit >= _UNLIMITED_BYTES:
+        return None
+    return limit, None if used is None else max(0, used - _statistic(folder, cache))
+
+
+def _statistic(folder: Path, name: str) -> int:
+    """Return a figure of memory.stat; cached files are given back when memory is short."""
+    rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
+    return next((int(row[1]) for row in rows if row[0] == name), 0)
 
 
 def _integer(path: Path) -> int | None:

@@ -70,6 +70,12 @@ def test_version_1_without_a_quota_writes_minus_one(tmp_path: Path) -> None:
     assert found == CgroupLimits()
 
 
+def test_cached_files_count_as_free(tmp_path: Path) -> None:
+    stat = f"anon 5\ninactive_file {GIB}\nactive_file 7\n"
+    used = {"memory.max": f"{2 * GIB}", "memory.current": f"{GIB + 9}", "memory.stat": stat}
+    assert limits(tmp_path, "0::/\n", **used) == CgroupLimits(None, 2 * GIB, 9)
+
+
 def test_no_limits_and_no_cgroups(tmp_path: Path) -> None:
     assert read_limits(tmp_path / "none", tmp_path / "none") == CgroupLimits()
     unlimited = {"cpu.max": "max 100000", "memory.max": "max", "memory.current": "1"}
