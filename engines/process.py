@@ -21,6 +21,8 @@ from engines.wire import Alive, Fatal, LifeMessage, Ready
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 _MAX_LINE_BYTES: Final = 8192  # longer lines of the log are cut into pieces
+_LAST_WORDS_S: Final = 1.0  # for the log of a process that is gone
+_TURN_S: Final = 1.0
 
 log = logging.getLogger("engines.process")
 
@@ -96,25 +98,28 @@ class EngineProcess:
     async def _live(self) -> None:
         logs = asyncio.create_task(self._forward_log(), name="engine-log")
         await self._follow_reports()
-        await self._process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # workers that outlived their parent
-        await logs
+        await self._process.wait()
+        await asyncio.wait([logs], timeout=_LAST_WORDS_S)
+        logs.cancel()  # a worker that left the group may hold stderr open for ever
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     async def _follow_reports(self) -> None:
-        """Read reports until stdout closes; silence means a hang, and a hung process is killed."""
+        """Read reports until the process ends; a long silence is a hang, and ends it."""
         assert self._process.stdout is not None
-        num_silences = 0
-        while num_silences < 2:  # two in a row: one may be a pause of our own process
+        silent_s = 0.0  # counted in turns of our own loop: its pauses are not the engine's
+        while silent_s < self._hang_timeout_s:
             try:
-                async with asyncio.timeout(self._hang_timeout_s / 2):
+                async with asyncio.timeout(_TURN_S):
                     line = await self._process.stdout.readline()
             except TimeoutError:
-                num_silences += 1
+                if self._process.returncode is not None:
+                    return  # dead, though a worker it forked holds stdout open
+                silent_s += _TURN_S
                 continue
-            num_silences = 0
+            silent_s = 0.0
             if not line:
                 return
             self._on_report(line)

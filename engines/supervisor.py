@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import shutil
@@ -79,13 +78,9 @@ class EngineSupervisor:
 
     async def start(self) -> None:
         """Return when the engine is ready; raises EngineStartError in the engine's own words."""
-        self._check_path()
         try:
-            self._folder.mkdir(mode=0o700)  # only this user's processes may connect
+            self._make_folder()
             process = await self._launch()
-        except OSError as error:
-            await self.stop(drain_timeout_s=0.0, grace_s=0.0)
-            raise EngineStartError(f"the engine process cannot be started: {error}") from error
         except BaseException:
             await self.stop(drain_timeout_s=0.0, grace_s=0.0)
             raise
@@ -103,19 +98,28 @@ class EngineSupervisor:
             await process.stop(drain_timeout_s, grace_s)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _check_path(self) -> None:
+    def _make_folder(self) -> None:
         path = self.address.removeprefix("ipc://")
         if len(path.encode()) > zmq.IPC_PATH_MAX_LEN:
             raise EngineStartError(
                 f"the engine's socket path {path} is longer than {zmq.IPC_PATH_MAX_LEN} bytes; "
                 "set TMPDIR to a shorter folder"
             )
+        try:
+            self._folder.mkdir(mode=0o700)  # only this user's processes may connect
+        except OSError as error:
+            raise EngineStartError(
+                f"no folder for the engine's socket: {error}; set TMPDIR to a writable folder"
+            ) from error
 
     async def _launch(self) -> EngineProcess:
-        self._process = process = await EngineProcess.spawn(
-            self._spec, self.address, self._policy.hang_timeout_s
-        )
         self._reason = "the engine is starting"
+        try:
+            self._process = process = await EngineProcess.spawn(
+                self._spec, self.address, self._policy.hang_timeout_s
+            )
+        except OSError as error:
+            raise EngineStartError(f"the engine process cannot be started: {error}") from error
         await process.ready()
         self._reason = None
         log.info("The engine runs as process %d", process.pid)
@@ -126,8 +130,16 @@ class EngineSupervisor:
         while True:
             self._reason = await process.ended()
             delay_s = self._policy.next_delay_s(delay_s, process.age_s)
+            process, delay_s = await self._restart(delay_s)
+
+    async def _restart(self, delay_s: float) -> tuple[EngineProcess, float]:
+        """Try until a start succeeds; return the process and the delay before that start."""
+        while True:
             log.error("%s; it is started again in %.1f s", self._reason, delay_s)
             await asyncio.sleep(delay_s)
             self._num_restarts += 1
-            with contextlib.suppress(EngineStartError):  # the loop's next ended() tells it
-                process = await self._launch()
+            try:
+                return await self._launch(), delay_s
+            except EngineStartError as error:
+                self._reason = str(error)
+            delay_s = self._policy.next_delay_s(delay_s, lived_s=0.0)

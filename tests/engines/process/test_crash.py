@@ -14,7 +14,8 @@ import pytest
 from engines.base import EngineRequest
 from engines.client import EngineClient
 from engines.errors import EngineDead
-from engines.supervisor import RestartPolicy
+from engines.factory import EngineSpec
+from engines.supervisor import EngineSupervisor, RestartPolicy
 
 AT_ONCE_S = 1.0  # a few milliseconds when measured alone; the machine may be busy
 
@@ -110,7 +111,7 @@ async def test_the_supervisor_replaces_a_hung_engine(
     assert not psutil.pid_exists(hung)
 
 
-async def test_restarts_go_on_when_one_fails(
+async def test_restarts_go_on_when_one_is_killed_too(
     start_engine: Any, start_client: Any, until: Any, until_healthy: Any
 ) -> None:
     supervisor = await start_engine(RestartPolicy(first_delay_s=0.01), start_s=0.3)
@@ -125,6 +126,30 @@ async def test_restarts_go_on_when_one_fails(
     this.children()[0].kill()
     await until_healthy(client)
     assert supervisor.num_restarts == 2
+
+
+async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
+    no_leaks: None, until: Any, until_healthy: Any
+) -> None:
+    options: dict[str, Any] = {"script": [1]}
+    supervisor = EngineSupervisor(EngineSpec("fake", options), RestartPolicy(first_delay_s=0.05))
+    await supervisor.start()
+    client = supervisor.client()
+    await client.start()
+    options["start_error"] = "no memory left"
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+
+    async def is_told_twice() -> bool:
+        return supervisor.reason == "no memory left" and supervisor.num_restarts >= 2
+
+    await until(is_told_twice)
+    with pytest.raises(EngineDead, match="closed the connection: no memory left"):
+        await client.check_health()
+    del options["start_error"]
+    await until_healthy(client)
+    await client.stop()
+    await supervisor.stop()
 
 
 def test_back_off_doubles_up_to_a_limit_and_forgets_after_a_long_life() -> None:

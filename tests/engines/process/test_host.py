@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 import engines.host
@@ -127,3 +129,27 @@ async def test_an_engine_that_died_ends_its_process(
     with pytest.raises(EngineDead, match="the worker thread is gone"):
         await engines.host.run(EngineSpec("dying"), address, reports.append)
     assert reports == [Alive(), Ready()]
+
+
+async def test_workers_of_a_killed_engine_die_with_it_and_do_not_delay_its_restart(
+    no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if '--address' in sys.orig_argv and os.fork() == 0:\n"
+        f"    open({str(tmp_path / 'worker')!r}, 'w').write(str(os.getpid()))\n"
+        "    time.sleep(3600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
+    await supervisor.start()
+    worker = psutil.Process(int((tmp_path / "worker").read_text()))
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+
+    async def is_restarted() -> bool:
+        return supervisor.num_restarts == 1
+
+    await until(is_restarted)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    await supervisor.stop()
