@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.harmony.parse import Parser
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.render import render
+from service.harmony.types import Conversation, Delta, DeltaKind, Message, ToolCall
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -156,3 +157,23 @@ def test_an_answer_with_any_text_is_never_empty(
         output = encode(header + "some words here")
         _, deltas = parse([[*output, *([] if end is None else [end])]])
         assert "some words here" in "".join(delta.text for delta in deltas)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(texts, texts, st.lists(st.tuples(st.sampled_from(sorted(NAMES)), texts), min_size=1))
+def test_a_rendered_turn_is_read_back(
+    reasoning: str, preamble: str, calls: list[tuple[str, str]]
+) -> None:
+    tool_calls = tuple(ToolCall(str(i), *call) for i, call in enumerate(calls))
+    turn = Message("assistant", preamble, reasoning, tool_calls)
+    prompt = render(Conversation((), "2026-01-31"))
+    whole = render(Conversation((turn,), "2026-01-31"))
+    parser, deltas = parse([whole[len(prompt) : -2]])
+    assert "".join(d.text for d in deltas if d.kind is DeltaKind.REASONING) == reasoning
+    assert "".join(d.text for d in deltas if d.kind is DeltaKind.CONTENT) == preamble
+    assert [d.name for d in deltas if d.kind is DeltaKind.TOOL_CALL] == [n for n, _ in calls]
+    for index, (_, arguments) in enumerate(calls):
+        pieces = [d for d in deltas if d.kind is DeltaKind.ARGUMENTS and d.call_index == index]
+        read = "".join(piece.text for piece in pieces)
+        assert read == (arguments if arguments.strip() else arguments + "{}")
+    assert parser.num_resyncs == 0
