@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -22,7 +23,10 @@ from typing import Any
 
 from profiles.checkpoint import check_shards, hash_file, read_json
 from profiles.errors import ModelStoreError
+from profiles.machine import GB
 from profiles.models import Artifacts, Model, ModelShape, Profile
+
+log = logging.getLogger(__name__)
 
 VERIFIED = ".verified.json"  # what was hashed before, so that a restart need not
 
@@ -168,6 +172,7 @@ def _check_files(artifacts: Artifacts, folder: Path) -> None:
             )
         state = [stat.st_size, stat.st_mtime_ns, file.sha256]
         if verified.get(file.name) != state:
+            log.info("Checking %s (%.1f GB), once ...", path, file.size_bytes / GB)
             _check_sum(path, file.sha256, _remedy(artifacts, folder))
             verified[file.name] = state
     _write_verified(folder, verified)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.catalogue import Catalogue
+from profiles.catalogue import DATA_DIR, Catalogue
 from profiles.errors import ModelStoreError
 from profiles.models import ArtifactFile, Artifacts, Model, Profile
 from profiles.store import VERIFIED, content_hash, expand_once, identify, resolve
@@ -241,3 +241,14 @@ def test_what_is_shipped_is_named_by_its_content(tmp_path: Path) -> None:
     (source / "weights").write_bytes(b"1")
     (source / "more").touch()
     assert content_hash(source) != before
+
+
+def test_nano_becomes_an_ordinary_checkpoint(tmp_path: Path, catalogue: Catalogue) -> None:
+    if not (DATA_DIR / "nano" / "config.json").exists():
+        pytest.skip("nano's weights are not shipped yet")
+    nano = next(p for p in catalogue.profiles if p.model.name == "nano")
+    folder = resolve(nano, tmp_path)
+    assert folder.parent == tmp_path / "models"
+    assert resolve(nano, tmp_path) == folder
+    # What was expanded passes the checks of a folder that an operator gives.
+    assert resolve(nano, tmp_path / "other", folder) == folder
