@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Below this, packing a weight saves less than the longer call costs.
-_MIN_PACKED_WEIGHT = 16_384
+# Below this many values, packing a weight saves less than the longer call costs.
+_MIN_PACKED_WEIGHT = 262_144
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
 
 
