@@ -42,3 +42,14 @@ types: $(VENV)/.test ## Type-check strictly
 	@$(BIN)/mypy
 layers: $(VENV)/.test ## Check that imports point down only
 	@$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(VENV)/.test ## Measure: native beside transformers, start-up, the API layer
+	@$(BIN)/python -m benchmarks
+
+.PHONY: docs
+docs: $(VENV)/.test ## Regenerate the tables in docs/
+	@$(BIN)/python -m profiles.document docs/profiles.md
+	@$(BIN)/python -m service.settings_reference > docs/settings.md
+
+include nano/nano.mk packaging.mk

@@ -7,9 +7,26 @@ import os
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="record tests/golden anew, to review the diff"
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the developer's shell reaches a test."""
     for name in list(os.environ):
         if name.startswith("NIM_"):
             monkeypatch.delenv(name)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what a default run leaves out and how to run it."""
+    if terminalreporter.stats.get("deselected"):
+        terminalreporter.write_line("Left out: `make image` and `make chart` run their own tests.")
