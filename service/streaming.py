@@ -56,6 +56,7 @@ class GenerationResponse(Response):
                 await self._while_connected(receive, self._respond(send), send)
             finally:
                 self._runtime.metrics.observe(self._generation)
+                scope["state"]["summary"] = _summary(self._generation)
 
     async def _respond(self, send: Send) -> None:
         raise NotImplementedError
@@ -161,6 +162,14 @@ class EventStream(GenerationResponse):
             exc_info=failure.row.status == 500,
         )
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+
+
+def _summary(generation: Generation) -> str:
+    """What the access log adds: counts, never text."""
+    return (
+        f", {generation.num_prompt_tokens} prompt tokens ({generation.num_cached_tokens} cached), "
+        f"{generation.num_completion_tokens} generated, {generation.outcome}"
+    )
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -58,4 +58,4 @@ def _whole(runtime: Runtime, generation: Generation) -> WholeAnswer:
 
 
 def _call_id(runtime: Runtime) -> str:
-    return f"call_{runtime.new_id()[:24]}"
+    return f"call_{runtime.new_id()[-24:]}"

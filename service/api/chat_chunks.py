@@ -67,7 +67,7 @@ class ChatChunks:
         """The usage chunk, when it was asked for."""
         if not self._has_usage:
             return b""
-        usage = _encode(usage_of(self._generation))
+        usage = usage_of(self._generation).model_dump_json().encode()
         return self._head + b'],"usage":%b}\n\n' % usage
 
     def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:

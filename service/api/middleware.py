@@ -86,12 +86,13 @@ class _Exchange:
         path = self._scope["path"]
         log.log(
             logging.DEBUG if path in _QUIET_PATHS else logging.INFO,
-            "%s %s -> %s in %.0f ms, request %s",
+            "%s %s -> %s in %.0f ms, request %s%s",
             self._scope["method"],
             _printable(path),
             self._status or "client left",
             seconds * 1000,
             self._request_id,
+            self._scope["state"].get("summary", ""),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
@@ -38,7 +38,19 @@ _GUIDED = "needs guided decoding, which this release does not have yet"
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+def _stop_tag(value: Any) -> str:
+    return "list" if isinstance(value, list) else "string"
+
+
+Stop = Annotated[
+    Annotated[StopString, Tag("string")]
+    | Annotated[list[StopString], Field(max_length=16), Tag("list")],
+    Discriminator(_stop_tag),
+]
 
 
 class FunctionDefinition(RequestModel):
@@ -75,9 +87,9 @@ class ChatRequest(RequestModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1, description="Older name, the same meaning.")
-    stop: StopString | list[StopString] | None = Field(None, max_length=1024)
+    max_completion_tokens: TokenLimit | None = None
+    max_tokens: TokenLimit | None = Field(None, description="Older name, the same meaning.")
+    stop: Stop | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
@@ -159,11 +171,4 @@ class ChatRequest(RequestModel):
                 "unsupported_value",
                 "gpt-oss has no verbosity control; ask for the length in the instructions",
             )
-        return value
-
-    @field_validator("stop")
-    @classmethod
-    def _check_stop(cls, value: Any) -> Any:
-        if isinstance(value, list) and len(value) > 16:
-            raise PydanticCustomError("too_many", "at most 16 stop strings are supported")
         return value

@@ -1,0 +1,101 @@
+"""The API server in this process: the application under uvicorn, and how it drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+
+from auth.api_keys import ApiKeys
+from engines.client import EngineClient
+from engines.supervisor import EngineSupervisor
+from service.app import create_app
+from service.harmony import vocabulary
+from service.lifecycle import Lifecycle
+from service.runtime import Limits, Runtime, ServedModel
+from service.settings import Settings
+from service.startup import Launch
+from service.stop_signal import StopSignal, first_of
+from service.telemetry.metrics import Metrics
+
+log = logging.getLogger("harmonium")
+
+_CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
+
+
+class ApiServer:
+    """Listens from the beginning; says it is ready only once the engine is."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                create_app(runtime),
+                http="httptools",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            )
+        )
+
+    @contextlib.asynccontextmanager
+    async def listening(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Serve HTTP inside the block; leaving it closes the connections."""
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            self._uvicorn.should_exit = True
+            await serving
+
+    async def drain(self, stop: StopSignal, grace_s: float) -> None:
+        """Refuse what comes, wait for what runs; what outlives the grace ends with an error."""
+        lifecycle = self._runtime.lifecycle
+        log.info("Stopping; running requests: %d.", lifecycle.num_running)
+        draining = asyncio.create_task(lifecycle.drain(grace_s))
+        if await first_of(stop.forced, draining):
+            draining.cancel()
+            self._uvicorn.force_exit = True
+        elif not draining.result():
+            log.warning(
+                "Requests that did not end in %g s and get an error: %d.",
+                grace_s,
+                lifecycle.num_running,
+            )
+        await self._runtime.engine.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are StopSignal's."""
+        yield
+
+
+def build_runtime(
+    settings: Settings, launch: Launch, supervisor: EngineSupervisor, engine: EngineClient
+) -> Runtime:
+    """Wire what a request needs; reads the vocabulary, so that no request waits for it."""
+    vocabulary.load()
+    profile = launch.selection.chosen.profile
+    keys = settings.api_key_list
+    return Runtime(
+        engine=engine,
+        model=ServedModel(
+            id=launch.served_name,
+            root=profile.model.name,
+            profile_id=profile.id,
+            created=int(time.time()),
+        ),
+        metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts),
+        lifecycle=Lifecycle(),
+        limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
+        authenticator=ApiKeys(keys) if keys else None,
+    )

@@ -1,0 +1,39 @@
+"""The table of errors is complete, and documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from auth.base import AuthError
+from engines.errors import EngineError, PromptTooLong
+from service.errors import INTERNAL, TABLE, failure_of
+
+DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+
+
+def family(root: type[Exception]) -> Iterator[type[Exception]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from family(child)
+
+
+@pytest.mark.parametrize("error", [*family(EngineError), *family(AuthError)])
+def test_every_error_has_its_own_row(error: type[Exception]) -> None:
+    assert error in TABLE
+
+
+@pytest.mark.parametrize("code", [row.code for row in (*TABLE.values(), INTERNAL)])
+def test_every_code_is_documented(code: str) -> None:
+    assert f"`{code}`" in DOCS
+
+
+def test_a_subclass_that_nobody_listed_is_answered_like_its_parent() -> None:
+    class TooLongByOne(PromptTooLong):
+        pass
+
+    failure = failure_of(TooLongByOne("one too many"))
+    assert failure.row == TABLE[PromptTooLong]
+    assert failure.message == "one too many"

@@ -1,0 +1,243 @@
+"""The routes about the service, and what every route has in common: ids, keys, errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import pytest
+
+from auth.api_keys import ApiKeys
+from engines.errors import EngineDead
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.app import create_app
+
+Fixture = Callable[..., Any]
+
+PATH = "/v1/chat/completions"
+SCRIPT = "<|channel|>final<|message|>Hi<|return|>"
+
+
+@pytest.fixture
+async def client(make_runtime: Fixture, make_client: Fixture) -> Any:
+    return await make_client(make_runtime(SCRIPT))
+
+
+async def test_the_served_model_is_listed_with_its_context(client: Any) -> None:
+    [card] = (await client.get("/v1/models")).json()["data"]
+    assert card["id"] == "gpt-oss-20b"
+    assert card["object"] == "model"
+    assert card["root"] == "openai/gpt-oss-20b"
+    assert card["max_model_len"] == 131_072
+    assert (await client.get("/v1/models/gpt-oss-20b")).json() == card
+
+
+async def test_another_model_is_a_404(client: Any) -> None:
+    response = await client.get("/v1/models/openai/gpt-4")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+async def test_health_version_and_metadata(client: Any) -> None:
+    ready = await client.get("/v1/health/ready")
+    assert ready.json() == {"object": "health.response", "message": "Service is ready."}
+    assert (await client.get("/v1/health/live")).status_code == 200
+    assert (await client.get("/v1/version")).json() == {"release": version("harmonium"), "api": "1"}
+    assert (await client.get("/v1/metadata")).json()["selectedModelProfileId"] == "0" * 64
+
+
+async def test_a_dead_engine_is_alive_but_not_ready(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    client = await make_client(runtime)
+    await runtime.engine.stop()
+    ready = await client.get("/v1/health/ready")
+    assert ready.status_code == 503
+    assert "not running" in ready.json()["error"]["message"]
+    assert (await client.get("/v1/health/live")).status_code == 200
+    refused = await client.post(PATH, json=chat_body())
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "engine_dead"
+    assert refused.headers["retry-after"] == "1"
+
+
+async def test_metrics_of_a_dead_engine_are_left_out(
+    make_runtime: Fixture, make_client: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    client = await make_client(runtime)
+
+    async def dead() -> None:
+        raise EngineDead("gone")
+
+    assert "num_requests_running" in (await client.get("/v1/metrics")).text
+    monkeypatch.setattr(runtime.engine, "stats", dead)
+    metrics = await client.get("/v1/metrics")
+    assert metrics.status_code == 200
+    assert "num_requests_running" not in metrics.text
+    assert "request_success_total" in metrics.text
+
+
+async def test_an_engine_that_hangs_is_not_ready(
+    make_runtime: Fixture, make_client: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    client = await make_client(runtime)
+
+    async def hang() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(runtime.engine, "check_health", hang)
+    assert (await client.get("/v1/health/ready")).status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/health/ready"])
+async def test_nothing_is_served_before_the_engine_has_started(
+    make_runtime: Fixture, path: str
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    runtime.lifecycle.phase = type(runtime.lifecycle.phase)("starting")
+    transport = httpx.ASGITransport(create_app(runtime))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        response = await client.get(path)
+        assert response.status_code == 503
+        assert "loading" in response.json()["error"]["message"]
+        assert (await client.get("/v1/health/live")).status_code == 200
+
+
+async def test_a_full_queue_is_a_429(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
+) -> None:
+    engine = FakeEngine(FakeOptions(script=(1,), max_num_waiting=0))
+    client = await make_client(make_runtime(engine=engine))
+    response = await client.post(PATH, json=chat_body())
+    assert response.status_code == 429
+    assert response.json()["error"]["code"] == "queue_full"
+    assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "route_not_found"),
+        ("GET", PATH, 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+    ],
+)
+async def test_routing_errors_have_the_one_shape(
+    client: Any, method: str, path: str, status: int, code: str
+) -> None:
+    response = await client.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert response.json()["error"]["code"] == code
+    if status == 405:
+        assert response.headers["allow"]
+
+
+async def test_an_unforeseen_error_is_a_500_without_its_words(
+    make_runtime: Fixture,
+    make_client: Fixture,
+    chat_body: Fixture,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    client = await make_client(runtime)
+
+    def fail(_request: Any) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(runtime.engine, "generate", fail)
+    response = await client.post(PATH, json=chat_body(), headers={"X-Request-Id": "mine"})
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "secret" not in response.text
+    assert response.headers["x-request-id"] == "mine"
+    assert "mine" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/models", 200), ("/nowhere", 404)])
+async def test_a_request_id_comes_back_on_every_answer(client: Any, path: str, status: int) -> None:
+    response = await client.get(path, headers={"X-Request-Id": "abc-1"})
+    assert response.status_code == status
+    assert response.headers["x-request-id"] == "abc-1"
+    made = [(await client.get(path)).headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 129, 'quote"', "a;b"])
+async def test_a_malformed_request_id_is_refused(client: Any, given: str) -> None:
+    response = await client.get("/v1/models", headers={"X-Request-Id": given})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "X-Request-Id"
+    assert response.headers["x-request-id"] != given
+
+
+async def test_the_log_has_ids_and_counts_but_no_text(
+    client: Any, chat_body: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = chat_body(messages=[{"role": "user", "content": "my private words"}])
+    await client.post(PATH, json=body, headers={"X-Request-Id": "logged-1"})
+    lines = [line for line in caplog.messages if "logged-1" in line]
+    assert re.search(r"POST .* -> 200 in \d+ ms, request logged-1, \d+ prompt tokens", lines[0])
+    assert "private" not in caplog.text
+
+
+class TestKeys:
+    """With keys configured, nothing but health and version is open."""
+
+    @pytest.fixture
+    async def locked(self, make_runtime: Fixture, make_client: Fixture) -> Any:
+        return await make_client(make_runtime(SCRIPT, authenticator=ApiKeys(["right"])))
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Authorization": "Bearer right"},
+            {"authorization": "bearer right"},
+            {"X-API-Key": "right"},
+        ],
+    )
+    async def test_a_key_opens(self, locked: Any, headers: dict[str, str]) -> None:
+        assert (await locked.get("/v1/models", headers=headers)).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("headers", "code"),
+        [
+            ({}, "missing_api_key"),
+            ({"Authorization": "Basic right"}, "missing_api_key"),
+            ({"Authorization": "Bearer"}, "missing_api_key"),
+            ({"Authorization": "Bearer wrong"}, "invalid_api_key"),
+            ({"X-API-Key": "wrong"}, "invalid_api_key"),
+            ({"Authorization": "Bearer wrong", "X-API-Key": "right"}, "invalid_api_key"),
+        ],
+    )
+    @pytest.mark.parametrize("path", ["/v1/models", "/v1/metrics", "/nowhere", PATH])
+    async def test_no_key_or_a_wrong_one_is_a_401(
+        self, locked: Any, headers: dict[str, str], code: str, path: str
+    ) -> None:
+        response = await locked.get(path, headers=headers)
+        assert response.status_code == 401
+        assert response.json()["error"]["code"] == code
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert response.headers["x-request-id"]
+
+    @pytest.mark.parametrize("path", ["/v1/health/live", "/v1/health/ready", "/v1/version"])
+    async def test_probes_stay_open(self, locked: Any, path: str) -> None:
+        assert (await locked.get(path)).status_code == 200
+
+
+async def test_the_schema_describes_the_request_and_the_errors(client: Any) -> None:
+    schema = (await client.get("/openapi.json")).json()
+    assert {"ChatRequest", "ChatCompletion", "ErrorEnvelope"} <= schema["components"][
+        "schemas"
+    ].keys()

@@ -1,0 +1,262 @@
+"""`harmonium serve` as a process: its log, its signals, its refusals, its settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+Fixture = Callable[..., Any]
+
+PROGRAM = Path(__file__).with_name("serve_scripted.py")
+PATIENCE_S = 60
+BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+class Serving:
+    """A running server; its log is read line by line as it comes."""
+
+    def __init__(self, options: dict[str, Any], *flags: str, **environment: str) -> None:
+        self.lines: list[str] = []
+        self._grown = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0", *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._grown:
+                self.lines.append(line)
+                self._grown.notify_all()
+
+    @property
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, text: str) -> str:
+        """The first line with the text; fails with the log if the process ends without it."""
+        with self._grown:
+            self._grown.wait_for(
+                lambda: self._find(text) or self.process.poll() is not None, PATIENCE_S
+            )
+        if self.process.poll() is not None:
+            self._reader.join(PATIENCE_S)
+        line = self._find(text)
+        assert line is not None, f"no {text!r} in:\n{self.log}"
+        return line
+
+    def _find(self, text: str) -> str | None:
+        return next((line for line in self.lines if text in line), None)
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    @property
+    def url(self) -> str:
+        return self.wait_for("Ready after").split(" on ")[-1].strip()
+
+    def exit_code(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return code
+
+
+@pytest.fixture
+def script(harmony_ids: Fixture) -> list[int]:
+    return list(harmony_ids("<|channel|>final<|message|>" + "word " * 300 + "<|return|>"))
+
+
+@pytest.fixture
+def serve(script: list[int]) -> Iterator[Fixture]:
+    started: list[Serving] = []
+
+    def start(*flags: str, step_s: float = 0.0, options: Any = None, **environment: str) -> Serving:
+        options = {"script": script, "step_s": step_s} if options is None else options
+        started.append(Serving(options, *flags, **environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()
+
+
+def test_the_log_tells_the_way_to_a_first_answer_and_ctrl_c_ends_it(serve: Fixture) -> None:
+    server = serve()
+    url = server.url
+    found = [server.wait_for(text) for text in ("Hardware:", "Profile:", "Why:", "Model:")]
+    assert "no GPU" in found[0]
+    assert "native-cpu" in found[1]
+    _, pasted_url, _, header, _, body = shlex.split(server.wait_for("curl "))
+    name, value = header.split(": ")
+    answer = httpx.post(pasted_url, headers={name: value}, content=body)
+    assert answer.json()["choices"][0]["message"]["content"].startswith("word word")
+    assert pasted_url == f"{url}/v1/chat/completions"
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    assert children
+    server.process.send_signal(signal.SIGINT)
+    assert server.exit_code() == 0
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    assert "Traceback" not in server.log
+
+
+def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = serve(f"--server-port={port}", options={"script": [1], "start_s": 600})
+    server.wait_for("starting the native engine")
+    url = f"http://127.0.0.1:{port}/v1/health"
+    assert httpx.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
+    response = httpx.get(f"{url}/ready", timeout=PATIENCE_S)
+    assert response.status_code == 503
+    assert "loading" in response.json()["error"]["message"]
+    server.process.terminate()
+    assert server.exit_code() == 0
+
+
+def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:
+    server = serve(step_s=0.01)
+    body = BODY | {"stream": True}
+    path = f"{server.url}/v1/chat/completions"
+    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+        lines = response.iter_lines()
+        next(lines)
+        server.process.terminate()
+        server.wait_for("Stopping")
+        assert httpx.get(f"{server.url}/v1/health/ready").status_code == 503
+        assert httpx.get(f"{server.url}/v1/health/live").status_code == 200
+        refused = httpx.post(path, json=BODY)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "not_ready"
+        rest = list(lines)
+    assert '"finish_reason":"stop"' in rest[-4]
+    assert rest[-2] == "data: [DONE]"
+    assert server.exit_code() == 0
+
+
+def test_what_outlives_the_grace_ends_with_an_error(serve: Fixture) -> None:
+    server = serve("--drain-grace-s=0.1", step_s=0.1)
+    body = BODY | {"stream": True}
+    path = f"{server.url}/v1/chat/completions"
+    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+        lines = response.iter_lines()
+        next(lines)
+        server.process.terminate()
+        rest = list(lines)
+    assert '"code":"engine_dead"' in rest[-4]
+    assert rest[-2] == "data: [DONE]"
+    assert server.exit_code() == 0
+
+
+def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
+    server = serve(step_s=1.0)
+    body = BODY | {"stream": True}
+    path = f"{server.url}/v1/chat/completions"
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+        next(response.iter_lines())
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("Stopping")
+        server.process.send_signal(signal.SIGINT)
+        assert server.exit_code() == 130
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    assert "Traceback" not in server.log
+
+
+def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = serve(f"--server-port={port}")
+        assert server.exit_code() == 1
+    for word in ("127.0.0.1", str(port), "NIM_SERVER_PORT"):
+        assert word in server.log
+    assert "engine" not in server.log
+    assert "Traceback" not in server.log
+
+
+def test_an_engine_that_cannot_start_ends_it_with_the_engines_words(serve: Fixture) -> None:
+    server = serve(options={"script": [1], "start_error": "the weights are made of cheese"})
+    assert server.exit_code() == 1
+    assert "the weights are made of cheese" in server.log
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "words"),
+    [
+        ({"NIM_SSE_KEEPALIVE_S": "often"}, 2, ("NIM_SSE_KEEPALIVE_S", "often")),
+        ({"NIM_MODEL_PROFILE": "nonsense"}, 1, ("nonsense",)),
+        ({"NIM_MODEL_NAME": "gpt-17"}, 1, ("gpt-17", "nano")),
+        ({"NIM_MAX_MODEL_LEN": "999999999"}, 1, ("999,999,999",)),
+        ({"NIM_MODEL_PATH": "/no/such/folder"}, 1, ("/no/such/folder",)),
+        ({"NIM_SERVER_HOST": "203.0.113.7"}, 1, ("203.0.113.7", "NIM_SERVER_HOST")),
+    ],
+)
+def test_a_setting_that_cannot_be_met_ends_it_with_the_reason(
+    serve: Fixture, environment: dict[str, str], code: int, words: tuple[str, ...]
+) -> None:
+    server = serve(**environment)
+    assert server.exit_code() == code
+    assert all(word in server.log for word in words), server.log
+    assert "Traceback" not in server.log
+
+
+def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
+    server = serve(
+        "--max-model-len=64",
+        NIM_SERVED_MODEL_NAME="my/model",
+        NIM_API_KEYS="one,two",
+        NIM_JSONL_LOGGING="1",
+        NIM_LOG_LEVEL="debug",
+        NIM_MAX_BODY_BYTES="1024",
+        NIM_CACHE_PATH=str(tmp_path),
+        NIM_SERVER_PROT="1",
+    )
+    warned = json.loads(server.wait_for("NIM_SERVER_PROT"))
+    assert warned["level"] == "WARNING"
+    assert "NIM_SERVER_PORT" in warned["message"]
+    ready = json.loads(server.wait_for("Ready after"))
+    url = ready["message"].split(" on ")[-1]
+    assert "a context of 64 tokens" in server.wait_for("Model:")
+    assert "Authorization: Bearer" in server.wait_for("curl ")
+    with httpx.Client(base_url=url, headers={"X-API-Key": "two"}) as client:
+        assert client.get("/v1/models").json()["data"][0]["id"] == "my/model"
+        assert client.post("/v1/chat/completions", content=b" " * 2000).status_code == 413
+        assert client.get("/v1/models", headers={"X-API-Key": "three"}).status_code == 401
+    assert "/v1/models" in server.wait_for("GET /v1/models")
+    server.process.terminate()
+    assert server.exit_code() == 0
+    assert all(json.loads(line)["message"] for line in server.lines)
+    assert '"one' not in server.log
+    assert "two" not in server.log
+
+
+def test_less_is_logged_when_less_is_asked_for(serve: Fixture) -> None:
+    server = serve(NIM_LOG_LEVEL="error", options={"script": [1], "start_error": "cheese"})
+    assert server.exit_code() == 1
+    assert "cheese" in server.log
+    assert "INFO" not in server.log

@@ -1,0 +1,100 @@
+"""Settings → what is launched: every setting that chooses has its effect here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.supervisor import EngineSupervisor
+from profiles import store
+from profiles.errors import ModelStoreError
+from profiles.hardware import parse_hardware
+from service import startup
+from service.server import build_runtime
+from service.settings import load
+from service.startup import Launch, prepare, tell
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
+    """One H200 with every engine installed; the folders that are asked for are noted."""
+    asked: list[tuple[Path, Path | None]] = []
+
+    def resolve(_profile: Any, cache_dir: Path, model_path: Path | None) -> Path:
+        asked.append((cache_dir, model_path))
+        return model_path or cache_dir / "models"
+
+    engines = dict.fromkeys(("native", "vllm", "tensorrt_llm"))
+    monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h200"))
+    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
+    monkeypatch.setattr(store, "resolve", resolve)
+    return asked
+
+
+def launch(**settings: Any) -> Launch:
+    return prepare(load(settings))
+
+
+def test_the_model_asked_for_is_launched() -> None:
+    for name in ("nano", "gpt-oss-20b", "gpt-oss-120b"):
+        chosen = launch(model_name=name)
+        assert chosen.selection.chosen.profile.model.name == name
+        assert chosen.served_name == name
+
+
+def test_goals_lead_to_different_profiles() -> None:
+    ids = {
+        launch(model_name="gpt-oss-20b", profile_goal=goal).selection.chosen.profile.id
+        for goal in ("latency", "throughput")
+    }
+    assert len(ids) == 2
+
+
+def test_a_profile_is_launched_by_id() -> None:
+    wanted = launch(model_name="nano").selection.chosen.profile
+    assert launch(model_profile=wanted.id).selection.chosen.profile == wanted
+    assert launch(model_profile="default") == launch()
+
+
+def test_the_context_length_reaches_the_engine() -> None:
+    assert launch(model_name="nano", max_model_len=100).spec.options["max_model_len"] == 100
+    assert launch(model_name="nano").spec.options["max_model_len"] > 100
+
+
+def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None:
+    launched = launch(model_name="nano", cache_path=tmp_path / "cache", model_path=tmp_path / "own")
+    assert machine == [(tmp_path / "cache", tmp_path / "own")]
+    assert launched.spec.options["model_dir"] == str(tmp_path / "own")
+
+
+def test_a_checkpoint_folder_alone_says_which_model_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 3, "hidden_size": 7}')
+    with pytest.raises(ModelStoreError, match="3 layers of 7"):
+        launch(model_path=tmp_path)
+
+
+def test_the_name_clients_use_can_be_chosen() -> None:
+    assert launch(model_name="nano", served_model_name="mine").served_name == "mine"
+
+
+def test_the_limits_and_keys_reach_the_runtime() -> None:
+    settings = load({"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one"})
+    launched = prepare(settings)
+    supervisor = EngineSupervisor(launched.spec)
+    runtime = build_runtime(settings, launched, supervisor, supervisor.client())
+    assert runtime.limits.max_body_bytes == 2048
+    assert runtime.limits.sse_keepalive_s == 3
+    assert runtime.authenticator is not None
+    open_runtime = build_runtime(load(), launched, supervisor, supervisor.client())
+    assert open_runtime.authenticator is None
+
+
+def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    launched = launch(model_name="nano")
+    tell(launched)
+    profile = launched.selection.chosen.profile
+    for words in ("NVIDIA H200", profile.name, profile.id, launched.selection.reason):
+        assert words in caplog.text
