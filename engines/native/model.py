@@ -16,7 +16,7 @@ from engines.native.layers.head import Head
 from engines.native.layers.linear import Linear
 from engines.native.layers.moe import Experts, Router, experts_type
 from engines.native.layers.norm import RmsNorm
-from engines.native.layers.rope import interleave_halves, rotate, rotation_table
+from engines.native.layers.rope import RotaryEmbedding, interleave_halves, rotate
 from engines.native.weights import Checkpoint, TensorSpec
 
 _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -119,11 +119,9 @@ class Layer:
 class GptOss:
     """The whole model, from token ids to logits."""
 
-    def __init__(self, config: ModelConfig, load: Loader, num_positions: int) -> None:
-        """`num_positions`: how far the rotation table reaches."""
+    def __init__(self, config: ModelConfig, load: Loader) -> None:
         self._dtype = load.dtype
-        self._rotations = rotation_table(config.rope, config.head_dim, num_positions)
-        self._rotations = self._rotations.to(load.device)
+        self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
         self._embedding = load.checkpoint.stored(_EMBEDDING).to(load.device)
         self._layers = [
@@ -138,7 +136,7 @@ class GptOss:
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Compute the batch's tokens; float32 logits (sampled rows, vocabulary)."""
         x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
-        rotations = self._rotations.index_select(0, batch.positions)
+        rotations = self._rotary_embedding(batch.positions)
         for layer in self._layers:
             x = layer(x, rotations, batch, cache)
         return self._head(self._norm(x.index_select(0, batch.sampled_rows)))

@@ -36,8 +36,7 @@ class ModelRunner:
         _check_length(config, model)
         if device.type == "cpu":
             _check_memory(config, model, dtype)
-        num_positions = config.max_model_len or model.max_position_embeddings
-        self._model = GptOss(model, Loader(checkpoint, dtype, device), num_positions)
+        self._model = GptOss(model, Loader(checkpoint, dtype, device))
         self.num_blocks = choose_num_blocks(model, config)
         self.block_size = config.block_size
         self.max_model_len = longest_sequence(model, config, self.num_blocks)

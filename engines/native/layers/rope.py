@@ -17,18 +17,23 @@ from engines.native.config import RopeConfig
 
 def interleave_halves(rows: Tensor, head_dim: int) -> Tensor:
     """Reorder dimension 0 of (heads * head_dim, ...): a b c d -> a c b d for head_dim 4."""
-    halves = rows.unflatten(0, (-1, 2, head_dim // 2))
+    halves: Tensor = rows.unflatten(0, (-1, 2, head_dim // 2))
     return halves.transpose(1, 2).flatten(0, 2)
 
 
-def rotation_table(rope: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
-    """The complex rotation of each pair at each position: (num_positions, head_dim / 2)."""
-    positions = torch.arange(num_positions, dtype=torch.float32)
-    angles = torch.outer(positions, inverse_frequencies(rope, head_dim))
-    scale = rope.attention_factor
-    if scale is None:
-        scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
-    return torch.complex(angles.cos() * scale, angles.sin() * scale)
+class RotaryEmbedding:
+    """Rotations by position; computed for each step, as a table would cost more than it saves."""
+
+    def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        scale = rope.attention_factor
+        if scale is None:
+            scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
+        self._scale = torch.tensor(scale, device=device)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """positions (tokens) -> the complex rotation of each pair: (tokens, head_dim / 2)."""
+        return torch.polar(self._scale, torch.outer(positions.float(), self._frequencies))
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
