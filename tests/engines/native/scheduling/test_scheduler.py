@@ -192,6 +192,24 @@ def test_urgent_requests_take_blocks_from_others(
     run_all(core)
 
 
+def test_who_gives_up_its_blocks_takes_no_part_in_the_step(
+    make_core: MakeCore, make_request: MakeRequest, run_all: RunAll, greedy_answer: GreedyAnswer
+) -> None:
+    core = make_core(num_blocks=20, max_num_batched_tokens=5)
+    talking = core.scheduler.add(make_request([2] * 9, 30, request_id="talking", priority=1))
+    while talking.num_generated_tokens == 0:
+        core.step()
+    urgent = core.scheduler.add(make_request(LONG[:40], 3, request_id="urgent"))
+    while not core.stats().num_preemptions:
+        # Decodes go first: the talking one is in the step before the urgent one lacks blocks.
+        chunks = core.scheduler.schedule()
+        core.scheduler.update(chunks, core._compute(chunks))
+    assert [chunk.sequence.request.request_id for chunk in chunks] == ["urgent"]
+    run_all(core)
+    assert urgent.token_ids[40:] == greedy_answer(LONG[:40], 3)
+    assert talking.token_ids[9:] == greedy_answer([2] * 9, 30)
+
+
 def test_what_can_never_fit_is_refused_with_the_numbers(
     make_core: MakeCore, make_request: MakeRequest
 ) -> None:
