@@ -8,7 +8,7 @@ engine process can load it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -116,7 +116,7 @@ class Engine(Protocol):
 
     async def start(self) -> None: ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[TokenEvent]: ...
+    def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]: ...
 
     async def stats(self) -> EngineStats: ...
 

@@ -6,7 +6,7 @@ EngineError
 ├── EngineDraining        the engine refuses new requests because it is stopping
 ├── QueueFull             too many requests wait already
 ├── InvalidRequest        this request can never be served as it is
-│   └── PromptTooLong     prompt and max_tokens do not fit the context
+│   └── PromptTooLong     the prompt does not fit the context
 └── RequestFailed         the engine failed while it served this request
 """
 
@@ -50,7 +50,7 @@ class InvalidRequest(EngineError):
 
 
 class PromptTooLong(InvalidRequest):
-    """Prompt and max_tokens do not fit the engine's context length."""
+    """The prompt leaves no room for an answer, or needs more KV blocks than there are."""
 
     code = "prompt_too_long"
 

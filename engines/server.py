@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import zmq
@@ -162,7 +162,7 @@ class EngineServer:
 
     async def _pump(self, engine: Engine, peer: Peer, stream: int, request: EngineRequest) -> None:
         try:
-            generated = cast(AsyncGenerator[TokenEvent, None], engine.generate(request))
+            generated = engine.generate(request)
             async with aclosing(generated) as events:
                 async for event in events:
                     peer.events.append((stream, event))

@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Literal, cast
+from typing import Literal
 
-from engines.base import Engine, TokenEvent
+from engines.base import Engine
 from engines.errors import RequestFailed
 from service.choice import Choice, Step
 from service.plan import Plan
@@ -49,7 +49,7 @@ class Generation:
 
     async def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
         events = self._engine.generate(self.plan.engine_request(choice.index))
-        async with aclosing(cast("AsyncGenerator[TokenEvent, None]", events)):
+        async with aclosing(events):
             async for event in events:
                 step = choice.advance(event)
                 if step is not None:

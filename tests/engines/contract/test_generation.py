@@ -77,7 +77,7 @@ async def test_requests_that_can_never_be_served(
 async def test_closing_the_iterator_frees_everything(
     engine: Engine, make_request: Any, until_idle: Any
 ) -> None:
-    async with aclosing(engine.generate(make_request(max_tokens=200))) as events:  # type: ignore[type-var]
+    async with aclosing(engine.generate(make_request(max_tokens=200))) as events:
         await anext(events)
         assert (await engine.stats()).num_running == 1
     await until_idle(engine)
