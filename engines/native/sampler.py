@@ -107,13 +107,12 @@ def _draw_random(logits: torch.Tensor, sequences: list[Sequence], token_ids: lis
     if any(temperature != 1.0 for temperature in temperatures):
         logits.div_(torch.tensor(temperatures).unsqueeze(1))
     rows: Floats = torch.softmax(logits, dim=1).numpy()
-    sums = _block_sums(rows)
-    for i, row, row_sums in zip(drawing, rows, sums, strict=True):
+    for i, row in zip(drawing, rows, strict=True):
+        if _is_filtered(sequences[i]):
+            row *= row >= _cut(row, sequences[i])
+    for i, row, sums in zip(drawing, rows, _block_sums(rows), strict=True):
         sequence = sequences[i]
-        if _is_filtered(sequence):
-            row *= row >= _cut(row, sequence)
-            row_sums = _block_sums(row[np.newaxis])[0]
-        token_ids[i] = _draw(row, row_sums, _uniform(sequence.seed, sequence.num_generated_tokens))
+        token_ids[i] = _draw(row, sums, _uniform(sequence.seed, sequence.num_generated_tokens))
 
 
 def _is_filtered(sequence: Sequence) -> bool:
