@@ -22,7 +22,8 @@ $(VENV)/.test: $(VENV)/.serve
 
 .PHONY: serve
 serve: $(VENV)/.serve ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
-	@exec $(BIN)/harmonium serve
+	@# In a process group of its own (-m), so that Ctrl-C drains the server and make ends with its 0.
+	@bash -mc '$(BIN)/harmonium serve'
 
 .PHONY: test
 test: format-check lint types layers ## Check format, lint, types and layers, then run the tests

@@ -75,7 +75,13 @@ class Server:
         return self.process.wait(timeout=READY_WITHIN_S)
 
 
-def free_port() -> int:
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Finds a port nobody listens on."""
+    return _free_port
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -97,23 +103,23 @@ def start_server(
 ) -> Iterator[StartServer]:
     started: list[Server] = []
 
-    def start(**environment: str) -> Server:
-        port = free_port()
+    def start(command: list[str] | None = None, folder: Path | None = None) -> Server:
+        port = _free_port()
         log = tmp_path_factory.mktemp("serve") / "log.txt"
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("NIM_")},
             "NIM_SERVER_PORT": str(port),
             "NIM_CACHE_PATH": str(cache_dir),
-            **environment,
         }
         with log.open("w") as output:
             process = subprocess.Popen(
-                [str(Path(sys.executable).parent / "harmonium"), "serve"],
+                command or [str(Path(sys.executable).parent / "harmonium"), "serve"],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
                 env=environment,
-                cwd=log.parent,
+                cwd=folder or log.parent,
+                start_new_session=True,
             )
         server = Server(process, f"http://127.0.0.1:{port}", log)
         started.append(server)
@@ -123,8 +129,8 @@ def start_server(
     yield start
     for server in started:
         if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+            os.killpg(server.process.pid, signal.SIGINT)
+            server.process.wait(timeout=READY_WITHIN_S)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,82 @@
+"""The README's commands, run as they stand but for the port.
+
+`make test` would run itself and `make image` and `make chart` are suites of their own:
+of those, make itself must say that it knows how.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Server, StartServer
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+DRY = ("make test", "make image", "make chart", "make bench", "make nano")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Each shell command of the README, continued lines joined, comments taken off."""
+    lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    return [command for line in lines if (command := re.sub(r"\s+#.*", "", line).strip())]
+
+
+@pytest.fixture(scope="module")
+def served(start_server: StartServer) -> Server:
+    """`make serve`, as the README has it."""
+    assert "make serve" in commands()
+    return start_server(["make", "serve"], folder=ROOT)
+
+
+def run(command: list[str] | str, server: Server, *, shell: bool = False) -> str:
+    """Run a command against the server; fail with its output if it fails."""
+    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        command, shell=shell, capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c not in ("make serve", *DRY)])
+def test_a_command_does_what_the_readme_says(served: Server, command: str) -> None:
+    output = run(command.replace("http://127.0.0.1:8000", served.url), served, shell=True)
+    if command.startswith("curl"):
+        assert json.loads(output)["choices"][0]["message"]["content"]
+    else:
+        assert "nano" in output
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c in DRY])
+def test_make_knows_the_target(command: str) -> None:
+    make = shutil.which("make")
+    assert make is not None
+    target = command.split()[1]
+    subprocess.run([make, "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("program", blocks("python"))
+def test_the_python_example_prints_an_answer(served: Server, program: str) -> None:
+    program = program.replace("http://127.0.0.1:8000", served.url)
+    assert run([sys.executable, "-c", program], served).strip()
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / target).exists(), f"README links to {target}"
