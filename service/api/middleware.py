@@ -9,6 +9,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -83,16 +84,18 @@ class _Exchange:
         await self._send(message)
 
     def _log(self, seconds: float) -> None:
-        path = self._scope["path"]
+        path, state = self._scope["path"], self._scope["state"]
+        caller = f" of {state['caller']}" if "caller" in state else ""
         log.log(
             logging.DEBUG if path in _QUIET_PATHS else logging.INFO,
-            "%s %s -> %s in %.0f ms, request %s%s",
+            "%s %s -> %s in %.0f ms, request %s%s%s",
             self._scope["method"],
             _printable(path),
             self._status or "client left",
             seconds * 1000,
             self._request_id,
-            self._scope["state"].get("summary", ""),
+            caller,
+            state.get("summary", ""),
         )
 
 
@@ -106,29 +109,29 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                scope["state"]["principal"] = self._identify(Headers(scope=scope))
+                scope["state"]["caller"] = self._identify(Headers(scope=scope)).id
             except AuthError as error:
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _identify(self, headers: Headers) -> Principal:
-        credentials = credentials_of(headers)
-        principal = self._authenticator.authenticate(credentials) if credentials else None
-        if principal is None:
-            raise MissingCredentials(
-                "This server needs an API key; send Authorization: Bearer <key> or X-API-Key."
-            )
-        return principal
+        for credentials in _presented(headers):
+            principal = self._authenticator.authenticate(credentials)
+            if principal is not None:
+                return principal
+        raise MissingCredentials(
+            "This server needs an API key; send Authorization: Bearer <key> or X-API-Key: <key>."
+        )
 
 
-def credentials_of(headers: Headers) -> Credentials | None:
-    """What the request presents, Authorization first."""
+def _presented(headers: Headers) -> Iterator[Credentials]:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if value.strip():
-        return Credentials(scheme.lower(), value.strip())
+        yield Credentials(scheme.lower(), value.strip())
     key = headers.get("x-api-key", "").strip()
-    return Credentials("x-api-key", key) if key else None
+    if key:
+        yield Credentials("x-api-key", key)
 
 
 def _printable(path: str) -> str:

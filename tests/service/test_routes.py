@@ -205,6 +205,7 @@ class TestKeys:
             {"Authorization": "Bearer right"},
             {"authorization": "bearer right"},
             {"X-API-Key": "right"},
+            {"Authorization": "Basic something", "X-API-Key": "right"},
         ],
     )
     async def test_a_key_opens(self, locked: Any, headers: dict[str, str]) -> None:
@@ -230,6 +231,14 @@ class TestKeys:
         assert response.json()["error"]["code"] == code
         assert response.headers["www-authenticate"] == "Bearer"
         assert response.headers["x-request-id"]
+
+    async def test_the_log_tells_callers_apart_without_their_keys(
+        self, locked: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        await locked.get("/v1/models", headers={"X-API-Key": "right"})
+        assert re.search(r"request \S+ of key-[0-9a-f]{8}\n", caplog.text)
+        assert "right" not in caplog.text
 
     @pytest.mark.parametrize("path", ["/v1/health/live", "/v1/health/ready", "/v1/version"])
     async def test_probes_stay_open(self, locked: Any, path: str) -> None:

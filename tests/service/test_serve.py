@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,30 @@ def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
         assert server.exit_code() == 130
     assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
     assert "Traceback" not in server.log
+
+
+def test_a_killed_engine_ends_streams_turns_readiness_and_comes_back(serve: Fixture) -> None:
+    server = serve(step_s=0.02)
+    path = f"{server.url}/v1/chat/completions"
+    [engine] = psutil.Process(server.process.pid).children()
+    with httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as response:
+        lines = response.iter_lines()
+        next(lines)
+        engine.kill()
+        rest = list(lines)
+    assert '"code":"engine_dead"' in rest[-4]
+    assert rest[-2] == "data: [DONE]"
+    ready = httpx.get(f"{server.url}/v1/health/ready")
+    assert ready.status_code == 503
+    assert "SIGKILL" in ready.json()["error"]["message"]
+    server.wait_for("started again")
+    deadline = time.monotonic() + PATIENCE_S
+    while httpx.get(f"{server.url}/v1/health/ready").status_code != 200:
+        assert time.monotonic() < deadline, server.log
+        time.sleep(0.02)
+    assert httpx.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
+    metrics = httpx.get(f"{server.url}/v1/metrics").text
+    assert 'engine_restarts_total{model_name="nano"} 1.0' in metrics
 
 
 def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
