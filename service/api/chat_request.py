@@ -28,7 +28,7 @@ EFFORTS: Mapping[str | None, ReasoningEffort] = {
     "max": "high",
 }
 
-# Encoding a long prompt would hold up every stream of this process.
+# Encoding a longer prompt in this thread would hold up every stream of this process.
 _LONG_PROMPT_CHARS = 16_384
 
 
@@ -76,7 +76,7 @@ def to_conversation(request: ChatRequest, date: str) -> Conversation:
 
 
 async def _render(conversation: Conversation) -> tuple[int, ...]:
-    num_chars = sum(len(message.content) for message in conversation.messages)
+    num_chars = sum(len(m.content) + len(m.reasoning) for m in conversation.messages)
     try:
         if num_chars > _LONG_PROMPT_CHARS:
             return tuple(await asyncio.to_thread(render, conversation))
