@@ -14,9 +14,10 @@ from engines.native.kv_cache import KVCache
 from engines.native.layers.attention import Attention
 from engines.native.layers.head import Head
 from engines.native.layers.linear import Linear
-from engines.native.layers.moe import Experts, Router, experts_type
+from engines.native.layers.moe import Experts, Router, experts_type, num_step_weights
 from engines.native.layers.norm import RmsNorm
 from engines.native.layers.rope import RotaryEmbedding, interleave_halves, rotate
+from engines.native.threads import ThreadChooser
 from engines.native.weights import Checkpoint, TensorSpec
 
 _EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -119,8 +120,9 @@ class Layer:
 class GptOss:
     """The whole model, from token ids to logits."""
 
-    def __init__(self, config: ModelConfig, load: Loader) -> None:
-        self._dtype = load.dtype
+    def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
+        self._dtype, self._threads = load.dtype, threads
+        self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
         self._embedding = load.checkpoint.stored(_EMBEDDING).to(load.device)
@@ -135,10 +137,12 @@ class GptOss:
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Compute the batch's tokens; float32 logits (sampled rows, vocabulary)."""
+        self._threads.prepare(len(batch.input_ids), self._num_layer_weights)
         x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
         rotations = self._rotary_embedding(batch.positions)
         for layer in self._layers:
             x = layer(x, rotations, batch, cache)
+        self._threads.prepare(len(batch.sampled_rows), self._head.num_weights)
         return self._head(self._norm(x.index_select(0, batch.sampled_rows)))
 
 

@@ -15,6 +15,7 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_cache import KVCache, choose_num_blocks, longest_sequence
 from engines.native.memory import available_bytes
 from engines.native.model import GptOss, Loader, tensor_specs
+from engines.native.threads import ThreadChooser
 from engines.native.weights import Checkpoint
 
 
@@ -28,15 +29,14 @@ class ModelRunner:
         self, config: NativeConfig, model: ModelConfig, device: torch.device | None = None
     ) -> None:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
+        threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         device = device or torch.device("cpu")
         dtype: torch.dtype = getattr(torch, config.dtype)
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         _check_length(config, model)
         if device.type == "cpu":
             _check_memory(config, model, dtype)
-        self._model = GptOss(model, Loader(checkpoint, dtype, device))
+        self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
         self.num_blocks = choose_num_blocks(model, config)
         self.block_size = config.block_size
         self.max_model_len = longest_sequence(model, config, self.num_blocks)

@@ -26,6 +26,7 @@ class Head:
             self._own_ids = (~is_shared).nonzero().squeeze(-1)
             weight = torch.cat((weight[self._own_ids], weight[-1:]))
         self._linear = Linear(weight.to(dtype), None)
+        self.num_weights = weight.numel()
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden (rows, hidden_size) -> float32 logits (rows, vocabulary)."""
