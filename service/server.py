@@ -41,6 +41,7 @@ class ApiServer:
                 access_log=False,
                 server_header=False,
                 ws="none",
+                lifespan="off",
                 timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
             )
         )
