@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from datetime import UTC, datetime
-
 from engines.base import EngineInfo, SamplingParams
+from service.api.prompt import (
+    EFFORTS,
+    answer_limit,
+    check_model,
+    current_date,
+    logit_bias,
+    render_prompt,
+)
 from service.errors import RequestError
-from service.harmony.errors import UnknownToolCall
-from service.harmony.render import render
-from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
+from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.plan import Plan
 from service.runtime import Runtime
 from service.schemas.chat import ChatRequest, FunctionTool
 from service.schemas.messages import AssistantMessage, ChatMessage, ToolMessage, text_of
 
-# gpt-oss knows three levels; the others of OpenAI's schema mean the nearest of them.
-EFFORTS: Mapping[str | None, ReasoningEffort] = {
-    None: "medium",
-    "none": "low",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
-
-# Encoding a longer prompt in this thread would hold up every stream of this process.
-_LONG_PROMPT_CHARS = 16_384
-
 
 async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> Plan:
     """Render the prompt and settle the limits; raises RequestError naming the field."""
-    if request.model != runtime.model.id:
-        raise RequestError(
-            f"The model {request.model!r} is not served here; use {runtime.model.id!r}.",
-            param="model",
-            code="model_not_found",
-            status=404,
-        )
+    check_model(request.model, runtime)
     _check_together(request)
     info = runtime.engine.info
     conversation = to_conversation(request, current_date(runtime.clock()))
-    prompt_token_ids = await _render(conversation)
+    prompt_token_ids = await render_prompt(conversation, _tool_call_param)
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
     return Plan(
         request_id=request_id,
@@ -56,11 +37,6 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning,
     )
-
-
-def current_date(now_s: float) -> str:
-    """UTC, so that all workers and replicas render the same prompt."""
-    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
 
 
 def to_conversation(request: ChatRequest, date: str) -> Conversation:
@@ -75,15 +51,8 @@ def to_conversation(request: ChatRequest, date: str) -> Conversation:
     )
 
 
-async def _render(conversation: Conversation) -> tuple[int, ...]:
-    num_chars = sum(len(m.content) + len(m.reasoning) for m in conversation.messages)
-    try:
-        if num_chars > _LONG_PROMPT_CHARS:
-            return tuple(await asyncio.to_thread(render, conversation))
-        return tuple(render(conversation))
-    except UnknownToolCall as error:
-        param = f"messages[{error.message_index}].tool_call_id"
-        raise RequestError(str(error), param=param, code="unknown_tool_call") from error
+def _tool_call_param(index: int) -> str:
+    return f"messages[{index}].tool_call_id"
 
 
 def _check_together(request: ChatRequest) -> None:
@@ -146,18 +115,12 @@ def _reasoning(message: AssistantMessage, index: int) -> str:
 
 
 def _max_tokens(request: ChatRequest, num_prompt: int, max_model_len: int) -> int:
-    """The client's limit, or all the context that the prompt leaves."""
-    asked = request.max_completion_tokens or request.max_tokens
-    room = max_model_len - num_prompt
-    if room >= 1 and (asked is None or asked <= room):
-        return room if asked is None else asked
-    limit = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
-    wanted = f" and {asked} for the answer ({limit})" if asked else ""
-    raise RequestError(
-        f"The context holds {max_model_len} tokens, but {num_prompt} for the prompt{wanted} "
-        "were asked for; shorten the messages or ask for less.",
-        param="messages" if room < 1 else limit,
-        code="context_length_exceeded",
+    return answer_limit(
+        request.max_completion_tokens or request.max_tokens,
+        num_prompt,
+        max_model_len,
+        prompt_param="messages",
+        limit_param="max_completion_tokens" if request.max_completion_tokens else "max_tokens",
     )
 
 
@@ -171,7 +134,7 @@ def _sampling(request: ChatRequest, max_tokens: int, info: EngineInfo) -> Sampli
         presence_penalty=_or(request.presence_penalty, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         repetition_penalty=_or(request.repetition_penalty, 1.0),
-        logit_bias=_logit_bias(request.logit_bias or {}, info.vocab_size),
+        logit_bias=logit_bias(request.logit_bias or {}, info.vocab_size),
         seed=request.seed,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
@@ -179,14 +142,3 @@ def _sampling(request: ChatRequest, max_tokens: int, info: EngineInfo) -> Sampli
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
-    for key in biases:
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
-            raise RequestError(
-                f"logit_bias has the key {key[:40]!r}; keys are token ids from 0 to "
-                f"{vocab_size - 1} as strings.",
-                param="logit_bias",
-            )
-    return {int(key): bias for key, bias in biases.items()}

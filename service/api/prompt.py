@@ -1,0 +1,91 @@
+"""What every route that takes a conversation or a prompt settles before it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from service.errors import RequestError
+from service.harmony.errors import UnknownToolCall
+from service.harmony.render import render
+from service.harmony.types import Conversation, ReasoningEffort
+from service.runtime import Runtime
+
+# gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
+EFFORTS: Mapping[str | None, ReasoningEffort] = {
+    None: "medium",
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+# Encoding a longer prompt in this thread would hold up every stream of this process.
+LONG_PROMPT_CHARS = 16_384
+
+
+def check_model(model: str, runtime: Runtime) -> None:
+    """Raise a 404 RequestError for a model that is not the served one."""
+    if model != runtime.model.id:
+        raise RequestError(
+            f"The model {model!r} is not served here; use {runtime.model.id!r}.",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+
+
+def current_date(now_s: float) -> str:
+    """UTC, so that all workers and replicas render the same prompt."""
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
+
+
+async def render_prompt(
+    conversation: Conversation, param_of: Callable[[int], str]
+) -> tuple[int, ...]:
+    """The prompt's ids; `param_of` names the field of a tool message that answers no call."""
+    num_chars = sum(len(m.content) + len(m.reasoning) for m in conversation.messages)
+    try:
+        if num_chars > LONG_PROMPT_CHARS:
+            return tuple(await asyncio.to_thread(render, conversation))
+        return tuple(render(conversation))
+    except UnknownToolCall as error:
+        param = param_of(error.message_index)
+        raise RequestError(
+            f"{param} is {error.tool_call_id!r}, which no earlier assistant message called; "
+            "send the assistant message with that call before its result.",
+            param=param,
+            code="unknown_tool_call",
+        ) from error
+
+
+def answer_limit(
+    asked: int | None, num_prompt: int, max_model_len: int, *, prompt_param: str, limit_param: str
+) -> int:
+    """The client's limit, or all the context that the prompt leaves; RequestError if it is none."""
+    room = max_model_len - num_prompt
+    if room >= 1 and (asked is None or asked <= room):
+        return room if asked is None else asked
+    wanted = f" and {asked} for the answer ({limit_param})" if asked else ""
+    raise RequestError(
+        f"The context holds {max_model_len} tokens, but {num_prompt} for the prompt{wanted} "
+        f"were asked for; shorten {prompt_param} or ask for less.",
+        param=prompt_param if room < 1 else limit_param,
+        code="context_length_exceeded",
+    )
+
+
+def logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+    """Biases by token id; raises RequestError for a key that is no id of the vocabulary."""
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
+            raise RequestError(
+                f"logit_bias has the key {key[:40]!r}; keys are token ids from 0 to "
+                f"{vocab_size - 1} as strings.",
+                param="logit_bias",
+            )
+    return {int(key): bias for key, bias in biases.items()}
