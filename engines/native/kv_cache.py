@@ -74,6 +74,7 @@ def choose_num_blocks(model: ModelConfig, config: NativeConfig) -> int:
         usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
         num_blocks = max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
         num_blocks = min(num_blocks, _affordable_blocks(model, config, num_blocks))
+    _check_memory(num_blocks * block_bytes(model, config))
     least = config.max_model_len or min(longest, model.sliding_window + config.block_size)
     needed = num_blocks_for(model, config, least) + 1
     if num_blocks < needed:
@@ -95,6 +96,15 @@ def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) 
     if num_tokens < model.sliding_window + config.max_num_batched_tokens:
         num_tokens = (num_blocks - 1) // 2 * config.block_size  # all of it is in the window
     return min(model.max_position_embeddings, num_tokens)
+
+
+def _check_memory(needed: int) -> None:
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise EngineStartError(
+            f"the KV cache needs {needed} bytes and {available} bytes of memory are free;"
+            " lower num_kv_blocks"
+        )
 
 
 def _affordable_blocks(model: ModelConfig, config: NativeConfig, wanted: int) -> int:

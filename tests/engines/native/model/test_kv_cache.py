@@ -34,6 +34,11 @@ def test_a_pool_too_small_for_one_sequence_is_refused(make_checkpoint: Any) -> N
         make_checkpoint().runner(num_kv_blocks=20, max_model_len=100)
 
 
+def test_a_pool_above_the_free_memory_is_refused(make_checkpoint: Any) -> None:
+    with pytest.raises(EngineStartError, match="KV cache needs 2048000000000000 bytes"):
+        make_checkpoint().runner(num_kv_blocks=10**12)
+
+
 def test_a_length_above_the_model_is_refused(make_checkpoint: Any) -> None:
     with pytest.raises(EngineStartError, match="max_model_len is 4096, above"):
         make_checkpoint().runner(max_model_len=4096)
