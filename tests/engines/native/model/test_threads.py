@@ -8,7 +8,7 @@ import torch
 
 
 def test_threads_follow_the_work(make_checkpoint: Any, drive: Any, token_ids: Any) -> None:
-    """The wide head is worth two threads; a step without logits and the layers are not."""
+    """A wide head is worth two threads, a narrow one is not."""
     checkpoint = make_checkpoint(vocab_size=40_000)
     driver = drive(checkpoint, checkpoint.runner(num_threads=2))
     sequence = driver.sequence(token_ids(20))
