@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -39,7 +40,13 @@ class EngineProcess:
         self._life = asyncio.create_task(self._live(), name="engine-process")
 
     @classmethod
-    async def spawn(cls, spec: EngineSpec, address: str, hang_timeout_s: float) -> EngineProcess:
+    async def spawn(
+        cls,
+        spec: EngineSpec,
+        address: str,
+        hang_timeout_s: float,
+        environment: Mapping[str, str] | None,
+    ) -> EngineProcess:
         """Start the process in a session of its own, out of reach of the terminal's Ctrl-C."""
         level = logging.getLevelName(log.getEffectiveLevel())
         process = await asyncio.create_subprocess_exec(
@@ -49,6 +56,7 @@ class EngineProcess:
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
+            env=environment,
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec) + b"\n")

@@ -7,6 +7,7 @@ import logging
 import secrets
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,15 @@ class EngineSupervisor:
     and clients made by client() say meanwhile why the engine is away.
     """
 
-    def __init__(self, spec: EngineSpec, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        policy: RestartPolicy | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment`: the engine process's whole environment; None for the same as ours."""
         self._spec = spec
+        self._environment = environment
         self._policy = policy or RestartPolicy()
         self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
         self._process: EngineProcess | None = None
@@ -116,7 +124,7 @@ class EngineSupervisor:
         self._reason = "the engine is starting"
         try:
             self._process = process = await EngineProcess.spawn(
-                self._spec, self.address, self._policy.hang_timeout_s
+                self._spec, self.address, self._policy.hang_timeout_s, self._environment
             )
         except OSError as error:
             raise EngineStartError(f"the engine process cannot be started: {error}") from error

@@ -109,6 +109,17 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
     return [(name, _nearest(name, known)) for name in names if name not in known]
 
 
+def engine_environment() -> dict[str, str]:
+    """The environment of the engine process: this one, less the keys that it has no use for.
+
+    OpenMP threads that wait must sleep there: by default they spin, and on a machine with few
+    cores they spin on those that the API and the other threads need.
+    """
+    secret = env_name("api_keys")
+    inherited = {name: value for name, value in os.environ.items() if name != secret}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
 def env_name(field: str) -> str:
     return ENV_PREFIX + field.upper()
 

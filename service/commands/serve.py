@@ -23,7 +23,7 @@ from engines.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
 from service.lifecycle import Lifecycle
 from service.listener import ListenError, listen, url_of
-from service.settings import Settings, flag_name
+from service.settings import Settings, engine_environment, flag_name
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
 from service.stop_signal import StopSignal, first_of
 from service.telemetry import logs
@@ -79,7 +79,7 @@ class _Service:
         self._listener = listener
         self._started_at = started_at
         self._stop = StopSignal()
-        self._supervisor = EngineSupervisor(launch.spec)
+        self._supervisor = EngineSupervisor(launch.spec, environment=engine_environment())
         self._engine = self._supervisor.client()
 
     async def run(self) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings, SettingsError, load, unknown_names
+from service.settings import Settings, SettingsError, engine_environment, load, unknown_names
 from service.settings_reference import markdown
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -70,6 +70,17 @@ def test_keys_never_show(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load()
     assert settings.api_key_list == ["alpha-secret", "beta-secret"]
     assert "secret" not in repr(settings)
+
+
+def test_the_engine_gets_no_keys_and_patient_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_API_KEYS", "secret")
+    monkeypatch.setenv("HF_HOME", "/models")
+    environment = engine_environment()
+    assert "secret" not in environment.values()
+    assert environment["HF_HOME"] == "/models"
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert engine_environment()["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
