@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -19,12 +18,12 @@ from benchmarks.limits import ModelBytes, read_bandwidth_bytes_s
 from benchmarks.native import NativeRunner
 from benchmarks.peer import TransformersPeer
 from benchmarks.report import Row, median, show
+from benchmarks.side import Side
 from benchmarks.startup import seconds_to_ready
 from benchmarks.workload import Job, mixed, single, uniform
 from profiles.compact import bundled_nano, expand
 
 REPEATS = 3
-Dtype = Literal["float32", "bfloat16"]
 
 
 def main() -> None:
@@ -33,7 +32,6 @@ def main() -> None:
     sections = ("nano", "wide", "startup", "api")
     parser.add_argument("sections", nargs="*", choices=(*sections, []), help="default: all")
     chosen = parser.parse_args().sections or sections
-    torch.set_num_threads(2)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
         if "nano" in chosen:
@@ -50,11 +48,13 @@ def main() -> None:
     show(rows)
 
 
-def engine_rows(name: str, checkpoint: Path, dtype: Dtype) -> list[Row]:
+def engine_rows(name: str, checkpoint: Path, dtype: str) -> list[Row]:
     """Native against transformers: one stream, 32 requests of one length, 32 mixed ones."""
     bandwidth = read_bandwidth_bytes_s()
     shape = ModelBytes.of(checkpoint, getattr(torch, dtype).itemsize)
-    ours, peer = NativeRunner(checkpoint, dtype), TransformersPeer(checkpoint, dtype)
+    # Ours as the engine process runs it (service/settings.py); the peer as it comes.
+    ours = Side(NativeRunner, checkpoint, dtype, {"OMP_WAIT_POLICY": "PASSIVE"})
+    peer = Side(TransformersPeer, checkpoint, dtype, {})
     cases: list[tuple[str, list[Job], str]] = [
         ("1 stream", single(), ">= 2x" if name == "nano" else ""),
         ("32 x 128+128", uniform(32), ""),
@@ -62,7 +62,8 @@ def engine_rows(name: str, checkpoint: Path, dtype: Dtype) -> list[Row]:
     ]
     rows = []
     for case, jobs, target in cases:
-        ours.run(jobs), peer.run(jobs[:2])  # warm up
+        ours.run(jobs)  # both warm up
+        peer.run(jobs)
         seconds = [(ours.run(jobs), peer.run(jobs)) for _ in range(REPEATS)]
         tokens = sum(job.num_tokens for job in jobs)
         rows.append(
@@ -77,6 +78,7 @@ def engine_rows(name: str, checkpoint: Path, dtype: Dtype) -> list[Row]:
             )
         )
     ours.close()
+    peer.close()
     return rows
 
 

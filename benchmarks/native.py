@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from benchmarks.workload import Job
 from engines.base import EngineRequest, SamplingParams
@@ -17,12 +17,12 @@ from engines.native.engine import NativeEngine
 class NativeRunner:
     """Runs jobs as concurrent requests; the prefix cache is off so that no prompt is free."""
 
-    def __init__(self, checkpoint: Path, dtype: Literal["float32", "bfloat16"]) -> None:
+    def __init__(self, checkpoint: Path, dtype: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._engine = NativeEngine(
             NativeConfig(
                 model_dir=checkpoint,
-                dtype=dtype,
+                dtype=cast(Literal["float32", "bfloat16"], dtype),
                 max_model_len=1024,
                 max_num_seqs=32,
                 enable_prefix_caching=False,
@@ -50,8 +50,3 @@ class NativeRunner:
             num_tokens += len(event.token_ids)
         if num_tokens != job.num_tokens:
             raise RuntimeError(f"wanted {job.num_tokens} tokens, got {num_tokens}")
-
-    def close(self) -> None:
-        """Stop the engine."""
-        self._loop.run_until_complete(self._engine.stop())
-        self._loop.close()
