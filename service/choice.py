@@ -10,6 +10,7 @@ from engines.base import FinishReason, TokenEvent, TokenLogprob
 from service.harmony.parse import Parser
 from service.harmony.types import Delta, DeltaKind
 from service.plan import Plan
+from service.raw_text import RawText
 from service.stop_strings import StopStrings
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
@@ -33,7 +34,7 @@ class Choice:
         self.num_cached_tokens = 0
         self.finish_reason: AnswerFinish | None = None
         self.logprobs: list[TokenLogprob] = []  # one per generated token, when asked for
-        self._parser = Parser(plan.tool_names)
+        self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
         self._max_calls = plan.max_calls
         self._has_reasoning = plan.has_reasoning
@@ -49,6 +50,11 @@ class Choice:
     @property
     def num_resyncs(self) -> int:
         return self._parser.num_resyncs
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._stops.matched if self._stops else None
 
     def advance(self, event: TokenEvent) -> Step | None:
         """Take one event; None when it shows nothing."""
@@ -107,3 +113,9 @@ class Choice:
         if reason is FinishReason.LENGTH and not self._is_cut:
             return "length"
         return "tool_calls" if self._has_call else "stop"
+
+
+def _parser_of(plan: Plan) -> Parser | RawText:
+    if plan.output == "harmony":
+        return Parser(plan.tool_names)
+    return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")

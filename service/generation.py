@@ -24,7 +24,8 @@ class Generation:
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self.plan = plan
-        self.choices = [Choice(plan, index) for index in range(plan.num_choices)]
+        num_choices = plan.num_choices * len(plan.prompts)
+        self.choices = [Choice(plan, index) for index in range(num_choices)]
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
@@ -60,7 +61,7 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return len(self.plan.prompt_token_ids)
+        return sum(len(prompt) for prompt in self.plan.prompts)
 
     @property
     def num_completion_tokens(self) -> int:
@@ -72,7 +73,10 @@ class Generation:
 
     @property
     def num_cached_tokens(self) -> int:
-        return max(choice.num_cached_tokens for choice in self.choices)
+        """Each prompt counts once, however many choices it has."""
+        num_cached = [choice.num_cached_tokens for choice in self.choices]
+        size = self.plan.num_choices
+        return sum(max(num_cached[i : i + size]) for i in range(0, len(num_cached), size))
 
     @property
     def num_resyncs(self) -> int:

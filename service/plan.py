@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from service.harmony.vocabulary import STOP_TOKEN_IDS
+
+# harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
+Output = Literal["harmony", "text", "marked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +21,30 @@ class Plan:
     sampling: SamplingParams
     tool_names: frozenset[str] = frozenset()
     stop: tuple[str, ...] = ()  # strings that end the visible text
-    num_choices: int = 1
+    num_choices: int = 1  # of each prompt
     max_calls: int | None = None  # the answer ends before one call more
     has_reasoning: bool = True  # whether the client is shown the chain of thought
+    grammar: str | None = None  # what the answer must look like: a structural tag
+    grammar_param: str | None = None  # the field that asked for it
+    more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
+    output: Output = "harmony"
+    stop_token_ids: tuple[int, ...] = STOP_TOKEN_IDS
+
+    @property
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """All prompts; the choices of one follow those of the one before."""
+        return (self.prompt_token_ids, *self.more_prompts)
 
     def engine_request(self, index: int) -> EngineRequest:
         """Choice `index` as the engine sees it; seeded choices differ from one another."""
-        sampling = self.sampling
-        if index and sampling.seed is not None:
-            sampling = replace(sampling, seed=(sampling.seed + index) % (1 << 63))
+        sampling, prompts = self.sampling, self.prompts
+        prompt, choice = divmod(index, self.num_choices)
+        if choice and sampling.seed is not None:
+            sampling = replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
+        is_only = self.num_choices * len(prompts) == 1
         return EngineRequest(
-            request_id=self.request_id if self.num_choices == 1 else f"{self.request_id}-{index}",
-            prompt_token_ids=self.prompt_token_ids,
+            request_id=self.request_id if is_only else f"{self.request_id}-{index}",
+            prompt_token_ids=prompts[prompt],
             sampling=sampling,
-            stop_token_ids=STOP_TOKEN_IDS,
+            stop_token_ids=self.stop_token_ids,
         )

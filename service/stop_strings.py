@@ -14,16 +14,20 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held: list[Delta] = []
-        self.is_matched = False
+        self.matched: str | None = None
+
+    @property
+    def is_matched(self) -> bool:
+        return self.matched is not None
 
     def feed(self, delta: Delta) -> list[Delta]:
         """Take a piece of content; give back what can no longer be part of a stop string."""
         self._held.append(delta)
         text = "".join(held.text for held in self._held)
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        starts = {stop: start for stop in self._stops if (start := text.find(stop)) >= 0}
         if starts:
-            self.is_matched = True
-            return self._release(min(starts))
+            self.matched = min(starts, key=starts.__getitem__)
+            return self._release(starts[self.matched])
         return self._release(len(text) - max(_overlap(text, stop) for stop in self._stops))
 
     def flush(self) -> list[Delta]:

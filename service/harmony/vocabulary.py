@@ -8,7 +8,7 @@ token.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
@@ -38,6 +38,9 @@ _RUN = re.compile(
 )
 
 
+_MARK = re.compile(r"<\|[a-z_0-9]{1,32}\|>")
+
+
 @cache
 def _encoding() -> HarmonyEncoding:
     return load_harmony_encoding("HarmonyGptOss")
@@ -65,6 +68,43 @@ def _pieces(text: str) -> Iterator[str]:
                 yield text[start:cut]
                 start = cut
     yield text[start:]
+
+
+def encode_marked(text: str) -> list[int]:
+    """Encode text in which `<|end|>` and the like are the control tokens they spell."""
+    token_ids: list[int] = []
+    start = 0
+    for mark in _MARK.finditer(text):
+        control = _control_ids().get(mark[0])
+        if control is not None:
+            token_ids += [*encode_text(text[start : mark.start()]), control]
+            start = mark.end()
+    return token_ids + encode_text(text[start:])
+
+
+def decode_marked(token_ids: Iterable[int]) -> str:
+    """Give the text of ids, control tokens spelt out; broken characters become U+FFFD."""
+    raw = b"".join(
+        decode_bytes(token_id) if is_ordinary(token_id) else name_of(token_id).encode()
+        for token_id in token_ids
+    )
+    return raw.decode("utf-8", "replace")
+
+
+def name_of(token_id: int) -> str:
+    """Give a control token as it is written, like `<|end|>`; "" for an unknown id."""
+    return _control_names().get(token_id, "")
+
+
+@cache
+def _control_names() -> dict[int, str]:
+    ids = range(_NUM_ORDINARY, _NUM_ORDINARY + len(_encoding().special_tokens_set))
+    return {token_id: _encoding().decode([token_id]) for token_id in ids}
+
+
+@cache
+def _control_ids() -> dict[str, int]:
+    return {name: token_id for token_id, name in _control_names().items()}
 
 
 def is_ordinary(token_id: int) -> bool:
