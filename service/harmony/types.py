@@ -37,6 +37,7 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] | None = None  # a JSON Schema
+    strict: bool | None = None  # True: arguments must follow the schema; no part of the prompt
 
 
 @dataclass(frozen=True, slots=True)
