@@ -83,6 +83,23 @@ class Failure:
             }
         }
 
+    def anthropic_body(self) -> dict[str, Any]:
+        """The same in the shape of Anthropic's API, which has no field for the parameter."""
+        status = self.row.status
+        default = "invalid_request_error" if status < 500 else "api_error"
+        kind = _ANTHROPIC_TYPES.get(status, default)
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
 
 def failure_of(error: BaseException) -> Failure:
     """Look the exception up by its nearest class; unforeseen ones keep their words to the log."""

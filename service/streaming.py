@@ -17,14 +17,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.choice import Step
-from service.errors import failure_of
+from service.errors import Failure, failure_of
 from service.generation import Generation
 from service.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -35,11 +33,27 @@ _SSE_HEADERS = [
 class Encoder(Protocol):
     """What turns steps into one API's events."""
 
+    keep_alive: bytes  # sent while nothing comes
+    terminator: bytes  # ends every stream, also after an error
+
     def begin(self) -> bytes: ...
 
     def step(self, step: Step) -> bytes: ...
 
     def end(self) -> bytes: ...
+
+    def error(self, failure: Failure) -> bytes: ...
+
+
+class DataEvents:
+    """What is the same in the streams of all of OpenAI's routes."""
+
+    keep_alive = b": keep-alive\n\n"
+    terminator = b"data: [DONE]\n\n"
+
+    def error(self, failure: Failure) -> bytes:
+        """An error after the first event; before it, the answer is an ordinary error."""
+        return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
 class GenerationResponse(Response):
@@ -127,7 +141,7 @@ class EventStream(GenerationResponse):
             if not self._has_begun:
                 raise
             last = self._error_event(error)
-        await send({"type": "http.response.body", "body": last + DONE})
+        await send({"type": "http.response.body", "body": last + self._encoder.terminator})
 
     async def _send_steps(self, send: Send) -> None:
         encode = self._encoder.step
@@ -149,7 +163,8 @@ class EventStream(GenerationResponse):
         if self._is_silent:
             if not self._has_begun:
                 await self._begin(send)
-            await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            body = self._encoder.keep_alive
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         self._is_silent = True
 
     def _error_event(self, error: Exception) -> bytes:
@@ -161,7 +176,7 @@ class EventStream(GenerationResponse):
             error,
             exc_info=failure.row.status == 500,
         )
-        return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+        return self._encoder.error(failure)
 
 
 def _summary(generation: Generation) -> str:

@@ -15,12 +15,13 @@ from service.choice import Choice, Step
 from service.generation import Generation
 from service.harmony.types import Delta, DeltaKind
 from service.logprobs import entries
+from service.streaming import DataEvents
 from service.usage import usage_of
 
 _encode = msgspec.json.encode
 
 
-class ChatChunks:
+class ChatChunks(DataEvents):
     """Encodes one stream; every method gives whole events, ready to send."""
 
     def __init__(

@@ -64,7 +64,9 @@ class _Exchange:
             log.exception("request %s failed", self._request_id)
             if self._status:
                 raise  # too late for an answer: the server closes the connection
-            await error_response(error)(self._scope, receive, self._send_with_id)
+            await error_response(error, self._scope["path"])(
+                self._scope, receive, self._send_with_id
+            )
         finally:
             self._log(time.perf_counter() - started_at)
 
@@ -75,7 +77,7 @@ class _Exchange:
             param=REQUEST_ID,
             code="invalid_request_id",
         )
-        await error_response(error)(self._scope, receive, self._send_with_id)
+        await error_response(error, self._scope["path"])(self._scope, receive, self._send_with_id)
 
     async def _send_with_id(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -111,7 +113,7 @@ class Authentication:
             try:
                 scope["state"]["caller"] = self._identify(Headers(scope=scope)).id
             except AuthError as error:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, in the one shape."""
+"""Errors as HTTP answers: in the one shape, but on Anthropic's routes in theirs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from starlette.exceptions import HTTPException
 from service.api.body import BodyError, describe
 from service.errors import TABLE, RequestError, failure_of
 
+ANTHROPIC_PATH = "/v1/messages"
 
-def error_response(error: Exception) -> Response:
-    """The answer to any exception."""
+
+def error_response(error: Exception, path: str) -> Response:
+    """The answer to any exception, in the shape of the route's API."""
     failure = failure_of(error)
+    is_anthropic = path.startswith(ANTHROPIC_PATH)
     return Response(
-        msgspec.json.encode(failure.body()),
+        msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
         failure.row.status,
         dict(failure.row.headers),
         "application/json",
@@ -30,20 +33,20 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
 
 
-async def _on_error(_request: Request, error: Exception) -> Response:
-    return error_response(error)
+async def _on_error(request: Request, error: Exception) -> Response:
+    return error_response(error, request.url.path)
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(describe(error))
+    return error_response(describe(error), request.url.path)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyError):
-        return error_response(error.error)
-    return error_response(_routing_error(request, error))
+        return error_response(error.error, request.url.path)
+    return error_response(_routing_error(request, error), request.url.path)
 
 
 def _routing_error(request: Request, error: HTTPException) -> RequestError:
