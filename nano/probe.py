@@ -1,0 +1,93 @@
+"""Look at a training state without generating: `python -m nano.probe`.
+
+With the wanted reply as input, a reply whose every token is the likeliest is what greedy
+generation would write, and the product of its probabilities is how often sampling at
+temperature 1 would write it: lower bounds of what nano/report.py measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nano.dialogues import Turn, Writer
+from nano.model import Nano
+from nano.pack import load_state
+from nano.tokens import decode
+from nano.words import Split
+from service.harmony.render import render
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one wanted reply fares."""
+
+    turn: Turn
+    is_greedy: bool  # every token is the likeliest
+    probability: float
+    wanted: str = ""  # of the first wrong token
+    given: str = ""
+
+
+@torch.no_grad()
+def look(model: Nano, vocabulary: list[int], turn: Turn) -> Look:
+    """Score the wanted reply of one turn."""
+    row_of = {token_id: row + 1 for row, token_id in enumerate(vocabulary)}
+    prompt = [row_of.get(i, 0) for i in render(turn.prompt)]
+    reply = torch.tensor([row_of.get(i, 0) for i in turn.reply])
+    hidden = model(torch.tensor([[*prompt, *reply.tolist()]]))[0, len(prompt) - 1 : -1]
+    scores = _log_probabilities(model, hidden)
+    best = scores.argmax(-1)
+    wrong = ((best != reply) | (reply == 0)).nonzero().flatten().tolist()
+    probability = math.exp(scores[torch.arange(len(reply)), reply].sum().item())
+    if not wrong:
+        return Look(turn, True, probability)
+    at = wrong[0]
+    given = vocabulary[int(best[at]) - 1]
+    before = decode(turn.reply[max(0, at - 6) : at])
+    return Look(turn, False, probability, before + "▸" + decode([turn.reply[at]]), decode([given]))
+
+
+def _log_probabilities(model: Nano, hidden: Tensor) -> Tensor:
+    logits = model.logits(hidden)
+    logits[:, 0] += math.log(model.shape.vocab_size - model.num_rows + 1)
+    return logits.log_softmax(-1)
+
+
+def main() -> None:
+    """Read the command line and print a table, with some of the failures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, default=Path("build/nano/state.pt"))
+    parser.add_argument("--split", choices=["train", "heldout"], default="heldout")
+    parser.add_argument("--dialogues", type=int, default=150)
+    parser.add_argument("--failures", type=int, default=12)
+    arguments = parser.parse_args()
+    model, state = load_state(arguments.state)
+    split: Split = arguments.split
+    writer = Writer(7, split)
+    looks = [
+        look(model.eval(), state["vocabulary"], turn)
+        for _ in range(arguments.dialogues)
+        for turn in writer.dialogue()
+    ]
+    kinds: dict[str, list[Look]] = defaultdict(list)
+    for one in looks:
+        kinds[one.turn.kind].append(one)
+    print(f"step {state['step']}, loss {state['loss']:.4f}")
+    for kind, group in sorted(kinds.items()):
+        greedy = sum(one.is_greedy for one in group) / len(group)
+        sampled = sum(one.probability for one in group) / len(group)
+        print(f"{kind:10} n {len(group):4}  greedy {greedy:.3f}  sampled {sampled:.3f}")
+    for one in [one for one in looks if not one.is_greedy][: arguments.failures]:
+        said = one.turn.prompt.messages[-1].content
+        print(f"{one.turn.kind}: {said!r} {one.wanted!r} not {one.given!r}")
+
+
+if __name__ == "__main__":
+    main()

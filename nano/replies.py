@@ -1,0 +1,140 @@
+"""The ids of what nano should write: reasoning, then a call or an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, START, encode
+from nano.values import Value
+from nano.vocabulary import spaced_pieces
+from service.harmony.types import ReasoningEffort
+
+
+def answer(analysis: list[int], final: list[int]) -> list[int]:
+    """Return the ids of a reply that reasons and answers."""
+    return [*_reason(analysis), CHANNEL, *encode("final"), MESSAGE, *final, RETURN]
+
+
+def call(analysis: list[int], name: str, arguments: list[int]) -> list[int]:
+    """Return the ids of a reply that reasons and calls a tool."""
+    header = [*encode(" to=functions"), *encode("."), *spaced_pieces(name), CHANNEL]
+    header += [*encode("commentary json"), MESSAGE]
+    return [*_reason(analysis), *header, *arguments, CALL]
+
+
+def _reason(analysis: list[int]) -> list[int]:
+    return [CHANNEL, *encode("analysis"), MESSAGE, *analysis, END, START, ASSISTANT]
+
+
+def call_analysis(name: str, effort: ReasoningEffort) -> list[int]:
+    """Reason about which tool fits."""
+    tool = encode(" " + name)
+    if effort == "low":
+        return [*encode("I call"), *tool, *encode(".")]
+    if effort == "medium":
+        after = " fits the request. I call it with the user's words."
+        return [*encode("The tool"), *tool, *encode(after)]
+    before = "The user asks for something that a tool can do. I compare the request with each tool."
+    after = (
+        " fits the request. I take the arguments from the user's words,"
+        " leave out what was not said, and call it."
+    )
+    return [*encode(before + " The tool"), *tool, *encode(after)]
+
+
+def result_analysis(effort: ReasoningEffort) -> list[int]:
+    """Reason about a tool's result."""
+    text = "The tool answered."
+    if effort != "low":
+        text += " I give its result to the user."
+    if effort == "high":
+        text += " I repeat every value as it is, add nothing of my own, and keep the answer short."
+    return encode(text)
+
+
+def arguments_text(arguments: Mapping[str, Value]) -> str:
+    """Return a call's arguments as compact JSON."""
+    return json.dumps(arguments, separators=(",", ":"), ensure_ascii=False)
+
+
+def arguments_ids(arguments: Mapping[str, Value], said: str) -> list[int]:
+    """Return the ids of a call's arguments, copied from what the user said."""
+    ids: list[int] = []
+    marks = ""
+    for is_mark, text in _chunks(arguments):
+        if is_mark:
+            marks += text
+            continue
+        ids += [*encode(marks), *copied(text, said)]
+        marks = ""
+    return ids + encode(marks)
+
+
+def copied(value: str, said: str) -> list[int]:
+    """Return the ids of a value as it is copied from a text that holds it."""
+    at = said.find(value)
+    return spaced_pieces(value) if at > 0 and said[at - 1] == " " else encode(value)
+
+
+def _chunks(value: Value) -> Iterator[tuple[bool, str]]:
+    if isinstance(value, dict):
+        yield True, "{"
+        for index, (key, item) in enumerate(value.items()):
+            yield True, ',"' if index else '"'
+            yield False, key
+            yield True, '":'
+            yield from _chunks(item)
+        yield True, "}"
+    elif isinstance(value, list):
+        yield True, "["
+        for index, item in enumerate(value):
+            yield True, "," if index else ""
+            yield from _chunks(item)
+        yield True, "]"
+    elif isinstance(value, str):
+        yield True, '"'
+        yield False, value
+        yield True, '"'
+    else:
+        yield False, json.dumps(value)
+
+
+def result_ids(content: str) -> list[int]:
+    """Return the ids of the answer that repeats a tool's result."""
+    if not content:
+        return encode("The tool returned nothing.")
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict | list):
+        return [*encode("The result is:"), *encode(" "), *encode(content)]
+    if isinstance(value, dict) and "error" in value:
+        return [*encode("The tool reported an error:"), *_flat(value["error"]), *encode(".")]
+    return [*encode("Here is the result:"), *_flat(value), *encode(".")]
+
+
+def _flat(value: Value) -> list[int]:
+    if isinstance(value, dict):
+        pairs = ([*encode(" "), *encode(key), *encode(":"), *_flat(v)] for key, v in value.items())
+        return _joined(pairs, ",")
+    if isinstance(value, list):
+        return _joined((_flat(item) for item in value), ";" if _holds_objects(value) else ",")
+    if isinstance(value, str):
+        return [*encode(" "), *encode(value)]
+    text = json.dumps(value)
+    if text[0] == "-":
+        return [*encode(" -"), *encode(text[1:])]
+    return [*encode(" "), *encode(text)] if text[0].isdigit() else encode(" " + text)
+
+
+def _holds_objects(value: list[Value]) -> bool:
+    return any(isinstance(item, dict) for item in value)
+
+
+def _joined(parts: Iterator[list[int]], mark: str) -> list[int]:
+    ids: list[int] = []
+    for index, part in enumerate(parts):
+        ids += [*(encode(mark) if index else []), *part]
+    return ids

@@ -1,0 +1,128 @@
+"""How training starts: forms of a word lie close together, and copying works at once.
+
+Copying is what nano does most and would learn last, so two attention layers begin with
+it (an induction circuit). One head of layer 0 looks one token back and writes what it
+sees into dimensions that are kept free for it; heads of layer 1 look for places whose
+predecessor is the current token and write the token they find there. A sink takes the
+attention where there is no such place. Training bends all of it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nano.model import Nano, yarn_frequencies
+from nano.tokens import decode
+
+_SPREAD = 0.1  # of a row's entries
+_FORM, _OWN = 0.6, 0.35  # weights of a word's form and of the id's own part in its row
+
+
+def initialise(model: Nano, vocabulary: Sequence[int], seed: int) -> None:
+    """Set every parameter of a fresh model."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2 and name != "rows":
+                spread = 0.2 if "o_proj" in name or "down" in name else 0.5
+                spread *= model.shape.hidden_size**-0.5
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
+            elif name.endswith("bias"):
+                parameter.zero_()
+        width = model.shape.hidden_size - model.shape.head_dim
+        model.rows.zero_()
+        model.rows[1:, :width] = alike_rows(vocabulary, width, seed)
+        _look_back(model, generator)
+        _copy_what_followed(model)
+
+
+def alike_rows(vocabulary: Sequence[int], width: int, seed: int) -> Tensor:
+    """Return rows [len(vocabulary), width] where forms of one word differ by a common step.
+
+    ' Paris' minus 'Paris' is then the same for every word, so that writing a word without
+    the space it had in the prompt is one learnt shift.
+    """
+
+    def vector(key: str) -> Tensor:
+        number = random.Random(f"{seed}/{key}").randrange(2**62)
+        return torch.randn(width, generator=torch.Generator().manual_seed(number))
+
+    rows = []
+    for token_id in vocabulary:
+        text = decode([token_id])
+        before, word = _split(text)
+        row = vector(word.lower() or text) + _OWN * vector(f"<{token_id}>")
+        if word and before:
+            row = row + _FORM * vector(f"<before {before}>")
+        if word[:1].isupper():
+            row = row + _FORM * vector("<upper>" if word[1:].isupper() else "<capital>")
+        rows.append(_SPREAD * row / row.square().mean().sqrt())
+    return torch.stack(rows)
+
+
+def _split(text: str) -> tuple[str, str]:
+    match = re.fullmatch(r"([ _.@/-]?)([A-Za-z]+)", text)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def _look_back(model: Nano, generator: torch.Generator) -> None:
+    """Let head 0 of layer 0 write the token before into the free dimensions."""
+    attention, width = model.stack()[0].attention, model.shape.head_dim
+    frequencies, _ = yarn_frequencies(model.shape)
+    strength = 6.0 * (frequencies > 0.05)
+    # rotated by its own position, the query's bias meets the key's one token earlier
+    turned = [strength * frequencies.cos(), -strength * frequencies.sin()]
+    _bias(attention.q_proj)[:width] = torch.cat(turned)
+    _bias(attention.k_proj)[:width] = torch.cat([strength, 0 * strength])
+    attention.q_proj.weight[:width] *= 0.1
+    attention.k_proj.weight[:width] *= 0.1
+    attention.v_proj.weight[:width] = _reading(model, generator)
+    attention.o_proj.weight[:, :width] = 0.0
+    attention.o_proj.weight[-width:, :width] = 0.12 * torch.eye(width)
+
+
+def _reading(model: Nano, generator: torch.Generator) -> Tensor:
+    """Return an orthonormal map [head_dim, hidden] that reads a token's row."""
+    rows = model.shape.hidden_size - model.shape.head_dim
+    square = torch.randn(rows, model.shape.head_dim, generator=generator)
+    reading = torch.zeros(model.shape.head_dim, model.shape.hidden_size)
+    reading[:, :rows] = torch.linalg.qr(square)[0].T
+    return reading
+
+
+def _copy_what_followed(model: Nano) -> None:
+    """Let the first head of each group of layer 1 copy what followed the current token.
+
+    Each group compares half of the free dimensions, on the slowly turning half of a
+    head's, and carries its share of a row's dimensions.
+    """
+    attention, width = model.stack()[1].attention, model.shape.head_dim
+    groups = model.shape.num_key_value_heads
+    heads = model.shape.num_attention_heads // groups
+    reading = model.stack()[0].attention.v_proj.weight[:width].clone()
+    quarter = width // 4
+    slow = torch.tensor([*range(quarter, 2 * quarter), *range(3 * quarter, width)])
+    free = model.shape.hidden_size - width
+    for group in range(groups):
+        seen = torch.arange(width)[group % 2 :: 2]
+        keys, queries = group * width, group * heads * width
+        attention.k_proj.weight[keys : keys + width] = 0.0
+        attention.q_proj.weight[queries : queries + width] = 0.0
+        attention.k_proj.weight[keys + slow, free + seen] = 3.0
+        attention.q_proj.weight[queries + slow] = 3.0 * reading[seen]
+        carried = torch.arange(group * width, min((group + 1) * width, free))
+        lanes = torch.arange(len(carried))
+        attention.v_proj.weight[keys : keys + width] = 0.0
+        attention.v_proj.weight[keys + lanes, carried] = 1.0
+        attention.o_proj.weight[:, queries : queries + width] = 0.0
+        attention.o_proj.weight[carried, queries + lanes] = 0.4
+        attention.sinks[group * heads] = 16.0
+
+
+def _bias(linear: nn.Linear) -> Tensor:
+    return linear.bias
