@@ -17,6 +17,10 @@ def entries(delta: Delta, logprobs: Sequence[TokenLogprob]) -> list[dict[str, An
     return [_entry(logprobs[position]) for position in delta.positions]
 
 
+def clamped(logprob: float) -> float:
+    return max(logprob, _FLOOR)
+
+
 def _entry(chosen: TokenLogprob) -> dict[str, Any]:
     top = [_token(token_id, logprob) for token_id, logprob in chosen.top]
     return {**_token(chosen.token_id, chosen.logprob), "top_logprobs": top}
@@ -26,6 +30,6 @@ def _token(token_id: int, logprob: float) -> dict[str, Any]:
     raw = decode_bytes(token_id)
     return {
         "token": raw.decode("utf-8", "replace"),
-        "logprob": max(logprob, _FLOOR),
+        "logprob": clamped(logprob),
         "bytes": list(raw),
     }

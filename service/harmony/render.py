@@ -24,6 +24,8 @@ Reasoning: {effort}
 # Valid channels: analysis, commentary, final. Channel must be included for every message."""
 _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: 'functions'."
 
+NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
+
 
 def render(conversation: Conversation) -> list[int]:
     """Give the prompt of a conversation; it ends where the assistant's next header begins.

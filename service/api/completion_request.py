@@ -1,0 +1,157 @@
+"""CompletionRequest → Plan: raw prompts, and the limits that hold for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engines.base import EngineInfo, SamplingParams
+from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, logit_bias
+from service.errors import RequestError
+from service.harmony.vocabulary import ENDOFTEXT, STOP_TOKEN_IDS, decode_marked, encode_marked
+from service.plan import Plan
+from service.runtime import Runtime
+from service.schemas.completion import MAX_CHOICES, CompletionRequest
+from service.schemas.sampling import SamplingFields
+
+_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
+
+TokenIds = tuple[int, ...]
+
+
+async def plan_completion(request: CompletionRequest, runtime: Runtime, request_id: str) -> Plan:
+    """Encode the prompts and settle the limits; raises RequestError naming the field."""
+    check_model(request.model, runtime)
+    info = runtime.engine.info
+    prompts = await _prompts(request)
+    _check_together(request, len(prompts))
+    for index, prompt in enumerate(prompts):
+        check_token_ids(prompt, _param(request, index), info.vocab_size)
+    return Plan(
+        request_id=request_id,
+        prompt_token_ids=prompts[0],
+        more_prompts=tuple(prompts[1:]),
+        sampling=sampling_of(request, _max_tokens(request, prompts, info), info, request.logprobs),
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        num_choices=request.n or 1,
+        output="text" if request.skip_special_tokens else "marked",
+        stop_token_ids=(*STOP_TOKEN_IDS, ENDOFTEXT),
+    )
+
+
+def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
+    """What stands before each choice's text: its prompt with `echo`, else nothing."""
+    if not request.echo:
+        return [""] * (plan.num_choices * len(plan.prompts))
+    if isinstance(request.prompt, str):
+        texts = [request.prompt]
+    else:
+        texts = [_given_text(prompt) for prompt in _listed(request)]
+    return [text for text in texts for _ in range(plan.num_choices)]
+
+
+def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> None:
+    """Raise RequestError unless there are ids and all of them are in the vocabulary."""
+    if not token_ids:
+        raise RequestError(f"{param} is empty; give at least one token.", param=param)
+    for index, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"{param}[{index}] is {str(token_id)[:40]}; token ids are 0 to {vocab_size - 1}.",
+                param=f"{param}[{index}]",
+            )
+
+
+def sampling_of(
+    request: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
+) -> SamplingParams:
+    """The request's sampling fields as the engines take them."""
+    given = request.model_dump(include=_PASSED_ON, exclude_none=True)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        top_k=max(request.top_k or 0, 0),
+        logit_bias=logit_bias(request.logit_bias or {}, info.vocab_size),
+        logprobs=num_logprobs,
+        **given,
+    )
+
+
+_PASSED_ON = {
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+}
+
+
+async def encode_prompt(text: str) -> TokenIds:
+    """Encode raw text; a long one in a thread, so that it does not hold up the streams."""
+    if len(text) > LONG_PROMPT_CHARS:
+        return tuple(await asyncio.to_thread(encode_marked, text))
+    return tuple(encode_marked(text))
+
+
+async def _prompts(request: CompletionRequest) -> list[TokenIds]:
+    return [
+        await encode_prompt(prompt) if isinstance(prompt, str) else tuple(prompt)
+        for prompt in _listed(request)
+    ]
+
+
+def _listed(request: CompletionRequest) -> list[str | list[int]]:
+    """The prompts one by one, whatever form they came in."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    return [[*prompt]] if isinstance(prompt[0], int) else [*prompt]
+
+
+def _given_text(prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else decode_marked(prompt)
+
+
+def _param(request: CompletionRequest, index: int) -> str:
+    is_one = isinstance(request.prompt, str) or isinstance(request.prompt[0], int)
+    return "prompt" if is_one else f"prompt[{index}]"
+
+
+def _check_together(request: CompletionRequest, num_prompts: int) -> None:
+    """Fields that are right alone and wrong together."""
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        raise RequestError(
+            "best_of is not supported beyond n: every choice is returned; leave it out.",
+            param="best_of",
+            code="unsupported_value",
+        )
+    if request.echo and request.logprobs is not None:
+        raise RequestError(
+            "echo and logprobs do not go together: prompts have no logprobs here; leave one out.",
+            param="logprobs",
+            code="unsupported_value",
+        )
+    if request.stream_options and not request.stream:
+        raise RequestError("stream_options needs stream: true.", param="stream_options")
+    if num_prompts * n > MAX_CHOICES:
+        raise RequestError(
+            f"{num_prompts} prompts with n={n} are {num_prompts * n} answers; at most "
+            f"{MAX_CHOICES} are given at once. Send several requests.",
+            param="n",
+        )
+
+
+def _max_tokens(request: CompletionRequest, prompts: Sequence[TokenIds], info: EngineInfo) -> int:
+    limits = [
+        answer_limit(
+            request.max_tokens,
+            len(prompt),
+            info.max_model_len,
+            prompt_param=_param(request, index),
+            limit_param="max_tokens",
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return min(limits) if request.max_tokens else min(*limits, _DEFAULT_MAX_TOKENS)

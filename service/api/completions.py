@@ -1,0 +1,32 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.api.body import JSONRoute
+from service.api.completion_answer import CompletionAnswer, CompletionChunks, Head
+from service.api.completion_request import echoes, plan_completion
+from service.api.dependencies import CurrentRuntime, RequestId
+from service.generation import Generation
+from service.schemas.completion import Completion, CompletionRequest
+from service.streaming import EventStream, WholeAnswer
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/v1/completions", response_model=Completion)
+async def create_completion(
+    body: CompletionRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """Continue raw prompts; with `stream` as server-sent events ending in `[DONE]`."""
+    runtime.lifecycle.check_accepting()
+    plan = await plan_completion(body, runtime, request_id)
+    generation = Generation(runtime.engine, plan)
+    head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
+    if body.stream:
+        has_usage = body.stream_options is not None and body.stream_options.include_usage
+        chunks = CompletionChunks(generation, head, echoes(body, plan), has_usage=has_usage)
+        return EventStream(runtime, generation, chunks)
+    answer = CompletionAnswer(generation, head, echoes(body, plan))
+    return WholeAnswer(runtime, generation, answer.add, answer.body)

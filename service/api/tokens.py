@@ -1,0 +1,90 @@
+"""POST /tokenize, /detokenize and /v1/chat/completions/render."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.api.body import JSONRoute
+from service.api.chat_request import plan_chat, to_conversation
+from service.api.completion_request import check_token_ids, encode_prompt
+from service.api.dependencies import CurrentRuntime, RequestId
+from service.api.prompt import check_model, current_date, render_prompt
+from service.errors import RequestError
+from service.harmony.render import NUM_OPENING_TOKENS
+from service.harmony.vocabulary import decode_marked
+from service.runtime import Runtime
+from service.schemas.chat import ChatRequest
+from service.schemas.messages import ChatMessage
+from service.schemas.tokens import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    RenderedPrompt,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> TokenizeResponse:
+    """The token ids of a raw prompt, or of a conversation as the model would read it."""
+    _check(body.model, runtime)
+    token_ids = await _token_ids(body, runtime)
+    return TokenizeResponse(
+        count=len(token_ids),
+        max_model_len=runtime.engine.info.max_model_len,
+        tokens=list(token_ids),
+        token_strs=[decode_marked([i]) for i in token_ids] if body.return_token_strs else None,
+    )
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> DetokenizeResponse:
+    """The text of token ids, control tokens spelt out."""
+    _check(body.model, runtime)
+    if body.tokens:
+        check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
+    return DetokenizeResponse(prompt=decode_marked(body.tokens))
+
+
+@router.post("/v1/chat/completions/render")
+async def render_chat(
+    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> RenderedPrompt:
+    """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
+    runtime.lifecycle.check_started()
+    plan = await plan_chat(body, runtime, request_id)
+    return RenderedPrompt(
+        model=runtime.model.id,
+        prompt=decode_marked(plan.prompt_token_ids),
+        token_ids=list(plan.prompt_token_ids),
+        count=len(plan.prompt_token_ids),
+        max_model_len=runtime.engine.info.max_model_len,
+    )
+
+
+def _check(model: str | None, runtime: Runtime) -> None:
+    runtime.lifecycle.check_started()
+    if model is not None:
+        check_model(model, runtime)
+
+
+async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:
+    if body.prompt is not None:
+        if body.messages is not None or body.tools is not None:
+            raise RequestError("Give either prompt or messages, not both.", param="prompt")
+        return await encode_prompt(body.prompt)
+    if body.messages is None:
+        message = "prompt or messages is required."
+        raise RequestError(message, param="prompt", code="missing_required_parameter")
+    return await _conversation_ids(body, body.messages, runtime)
+
+
+async def _conversation_ids(
+    body: TokenizeRequest, messages: list[ChatMessage], runtime: Runtime
+) -> tuple[int, ...]:
+    request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
+    conversation = to_conversation(request, current_date(runtime.clock()))
+    token_ids = await render_prompt(conversation, "messages[{}].tool_call_id".format)
+    return token_ids if body.add_generation_prompt else token_ids[:-NUM_OPENING_TOKENS]

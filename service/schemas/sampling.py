@@ -1,0 +1,26 @@
+"""How tokens are chosen: the fields that the routes for raw prompts and conversations share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from service.schemas.common import RequestModel
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class SamplingFields(RequestModel):
+    """OpenAI's, and the extensions of the open-source servers."""
+
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Extension.")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
+    logit_bias: dict[str, Bias] | None = None
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
