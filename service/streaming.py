@@ -23,7 +23,7 @@ from service.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-_SSE_HEADERS = [
+SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not collect the events
@@ -56,21 +56,15 @@ class DataEvents:
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
-class GenerationResponse(Response):
-    """Admits, runs, counts and logs one generation while the client stays connected."""
+class LiveResponse(Response):
+    """Works while the client stays connected; what it does is cancelled when the client leaves."""
 
-    def __init__(self, runtime: Runtime, generation: Generation) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._generation = generation
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._runtime.lifecycle.admit():
-            try:
-                await self._while_connected(receive, self._respond(send), send)
-            finally:
-                self._runtime.metrics.observe(self._generation)
-                scope["state"]["summary"] = _summary(self._generation)
+        await self._while_connected(receive, self._respond(send), send)
 
     async def _respond(self, send: Send) -> None:
         raise NotImplementedError
@@ -97,6 +91,22 @@ class GenerationResponse(Response):
             working.result()
 
 
+class GenerationResponse(LiveResponse):
+    """Admits, runs, counts and logs one generation."""
+
+    def __init__(self, runtime: Runtime, generation: Generation) -> None:
+        super().__init__(runtime)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._runtime.lifecycle.admit():
+            try:
+                await super().__call__(scope, receive, send)
+            finally:
+                self._runtime.metrics.observe(self._generation)
+                scope["state"]["summary"] = summary_of(self._generation)
+
+
 class WholeAnswer(GenerationResponse):
     """Sends nothing before the generation has ended."""
 
@@ -115,13 +125,7 @@ class WholeAnswer(GenerationResponse):
         async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
                 self._add(step)
-        body = self._body()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_json(send, self._body())
 
 
 class EventStream(GenerationResponse):
@@ -155,7 +159,7 @@ class EventStream(GenerationResponse):
 
     async def _begin(self, send: Send) -> None:
         self._has_begun = True
-        await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         body = self._encoder.begin()
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -179,12 +183,22 @@ class EventStream(GenerationResponse):
         return self._encoder.error(failure)
 
 
-def _summary(generation: Generation) -> str:
+def summary_of(generation: Generation) -> str:
     """What the access log adds: counts, never text."""
     return (
         f", {generation.num_prompt_tokens} prompt tokens ({generation.num_cached_tokens} cached), "
         f"{generation.num_completion_tokens} generated, {generation.outcome}"
     )
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    """A whole answer."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _disconnected(receive: Receive) -> None:
