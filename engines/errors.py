@@ -6,6 +6,7 @@ EngineError
 ├── EngineDraining        the engine refuses new requests because it is stopping
 ├── QueueFull             too many requests wait already
 ├── InvalidRequest        this request can never be served as it is
+│   ├── InvalidGrammar    the grammar cannot be compiled
 │   └── PromptTooLong     the prompt does not fit the context
 └── RequestFailed         the engine failed while it served this request
 """
@@ -53,6 +54,12 @@ class PromptTooLong(InvalidRequest):
     """The prompt leaves no room for an answer, or needs more KV blocks than there are."""
 
     code = "prompt_too_long"
+
+
+class InvalidGrammar(InvalidRequest):
+    """The grammar cannot be compiled; the message has the reason."""
+
+    code = "invalid_grammar"
 
 
 class RequestFailed(EngineError):

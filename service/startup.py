@@ -11,6 +11,7 @@ from profiles import catalogue, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.selector import Constraints, Selection
+from service.harmony.vocabulary_file import write_vocabulary
 from service.settings import Settings, unknown_names
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ def prepare(settings: Settings) -> Launch:
     selection = selector.select(known.profiles, hardware, constraints)
     chosen = selection.chosen
     model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
-    options = chosen.profile.engine_options(chosen.max_model_len)
+    options = dict(chosen.profile.engine_options(chosen.max_model_len))
+    if chosen.profile.engine == "native":  # it cannot load the vocabulary itself
+        options["vocabulary_path"] = str(write_vocabulary(settings.cache_path / "vocabulary"))
     return Launch(
         hardware=hardware,
         selection=selection,

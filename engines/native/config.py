@@ -149,6 +149,8 @@ class NativeConfig:
     num_threads: int | None = None
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
+    vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
+    grammar_timeout_s: float = 20.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DType):
@@ -157,6 +159,10 @@ class NativeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise EngineStartError(f"{name} is {value}; use 1 or more")
+        if self.grammar_timeout_s <= 0:
+            raise EngineStartError(
+                f"grammar_timeout_s is {self.grammar_timeout_s}; use more than 0"
+            )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> NativeConfig:
@@ -170,7 +176,12 @@ class NativeConfig:
                 )
         if "model_dir" not in options:
             raise EngineStartError("native engine option 'model_dir' is missing")
-        return cls(**{**options, "model_dir": Path(options["model_dir"])})
+        paths = {
+            name: Path(options[name])
+            for name in ("model_dir", "vocabulary_path")
+            if options.get(name) is not None
+        }
+        return cls(**{**options, **paths})
 
 
 _COUNTS = (

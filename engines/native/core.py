@@ -11,6 +11,7 @@ import torch
 from engines.base import EngineStats, TokenEvent
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.grammar import GrammarDeadEnd
 from engines.native.runner import ModelRunner
 from engines.native.sampler import SampledToken, sample
 from engines.native.scheduler import Chunk, Limits, Scheduler
@@ -58,6 +59,8 @@ class EngineCore:
         try:
             logits = self.runner.execute(chunks)
             return sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
+        except GrammarDeadEnd as error:  # the others take their step again
+            raise StepFailed(error.sequences) from error
         except Exception as error:
             raise StepFailed([chunk.sequence for chunk in chunks]) from error
 

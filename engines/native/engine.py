@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from importlib.metadata import version
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineError, EngineStartError
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
+from engines.native.grammar import GrammarCompiler, Guide
 from engines.native.validation import check_request
 from engines.native.worker import Delivery, Ticket, Worker
 
@@ -41,6 +43,8 @@ class NativeEngine:
         self._load = load
         self._core: EngineCore | None = None
         self._worker: Worker | None = None
+        self._grammars: GrammarCompiler | None = None
+        self._num_compiling = 0  # requests whose grammar is not compiled yet
         self._streams: set[Ticket] = set()
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -72,6 +76,9 @@ class NativeEngine:
             if not loop.is_closed():  # else nobody is left to be told
                 loop.call_soon_threadsafe(_deliver, deliveries)
 
+        self._grammars = GrammarCompiler(
+            self._config.vocabulary_path, self._core.vocab_size, self._config.grammar_timeout_s
+        )
         self._worker = Worker(self._core, deliver)
         self._worker.start()
 
@@ -83,10 +90,12 @@ class NativeEngine:
         info = self.info
         check_request(request, info.vocab_size, info.max_model_len)
         stream = _Stream(request)
-        worker.submit(stream)
         self._streams.add(stream)
         self._idle.clear()
         try:
+            if request.grammar is not None:
+                stream.guide = await self._guide(request)
+            worker.submit(stream)
             while not stream.is_ended or not stream.outcomes.empty():
                 outcome = await stream.outcomes.get()
                 if isinstance(outcome, EngineError):
@@ -96,8 +105,9 @@ class NativeEngine:
             self._retire(stream, worker)
 
     async def stats(self) -> EngineStats:
-        """Count what runs now and what ran so far."""
-        return self._loaded().stats()
+        """Count what runs now and what ran so far; who waits for a grammar waits."""
+        stats = self._loaded().stats()
+        return replace(stats, num_waiting=stats.num_waiting + self._num_compiling)
 
     async def check_health(self) -> None:
         """Raise EngineDead before start(), after stop(), and when the worker gave up."""
@@ -114,6 +124,14 @@ class NativeEngine:
         if worker is not None:
             await asyncio.to_thread(worker.stop)
         self._core = None
+
+    async def _guide(self, request: EngineRequest) -> Guide:
+        assert self._grammars is not None
+        self._num_compiling += 1
+        try:
+            return await self._grammars.guide(request)
+        finally:
+            self._num_compiling -= 1
 
     def _loaded(self) -> EngineCore:
         if self._core is None:

@@ -1,7 +1,7 @@
 """From logits to the next tokens.
 
-The order is vLLM's: log-probabilities from the model's own logits; logit_bias and
-penalties; temperature; min_p, top_k and top_p; the draw. A draw depends only on the
+The order is vLLM's: log-probabilities from the model's own logits; the mask of a grammar;
+logit_bias and penalties; temperature; min_p, top_k and top_p; the draw. A draw depends only on the
 request's seed, the position of the token in the answer and the logits: neither batch
 neighbours nor a preemption can change it.
 """
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
+from engines.native.grammar import GrammarDeadEnd
 from engines.native.sequence import Sequence
 
 Floats = NDArray[np.floating[Any]]
@@ -40,18 +41,43 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
     """
     logits = logits.cpu()
     rows: Floats = logits.numpy()  # the same memory: numpy's argmax is ten times torch's
-    if all(s.is_greedy and not s.is_biased and s.sampling.logprobs is None for s in sequences):
-        return [SampledToken(token_id) for token_id in _argmax(rows, sequences)]
     raw = {i: _log_softmax(logits[i]) for i, s in enumerate(sequences) if _wants_logprobs(s)}
+    _mask(rows, sequences)
+    if not raw and all(s.is_greedy and not s.is_biased for s in sequences):
+        return _step_guides([SampledToken(id) for id in _argmax(rows, sequences)], sequences)
     for row, sequence in zip(rows, sequences, strict=True):
         if sequence.is_biased:
             _bias(row, sequence)
     token_ids = _argmax(rows, sequences)
     _draw_random(logits, sequences, token_ids)
-    return [
+    tokens = [
         SampledToken(token_id, _logprob(raw[i], token_id, sequence) if i in raw else None)
         for i, (token_id, sequence) in enumerate(zip(token_ids, sequences, strict=True))
     ]
+    return _step_guides(tokens, sequences)
+
+
+def _mask(rows: Floats, sequences: list[Sequence]) -> None:
+    """Exclude what the sequences' grammars exclude; raises GrammarDeadEnd before any step."""
+    bits: NDArray[np.int32] | None = None
+    stuck = []
+    for row, sequence in zip(rows, sequences, strict=True):
+        if sequence.guide is None:
+            continue
+        if bits is None:
+            bits = np.empty((1, -(-len(row) // 32)), np.int32)
+        if not sequence.guide.mask(row, bits):
+            stuck.append(sequence)
+    if stuck:
+        raise GrammarDeadEnd(stuck)
+
+
+def _step_guides(tokens: list[SampledToken], sequences: list[Sequence]) -> list[SampledToken]:
+    """The last thing done: a step that fails is taken again, and no guide may be ahead of it."""
+    for token, sequence in zip(tokens, sequences, strict=True):
+        if sequence.guide is not None:
+            sequence.guide.accept(token.token_id)
+    return tokens
 
 
 def _argmax(rows: Floats, sequences: list[Sequence]) -> list[int]:

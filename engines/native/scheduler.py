@@ -16,6 +16,7 @@ from itertools import count
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
 from engines.native.block_manager import BlockManager
+from engines.native.grammar import Guide
 from engines.native.sampler import SampledToken
 from engines.native.sequence import Sequence
 
@@ -87,9 +88,9 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def add(self, request: EngineRequest) -> Sequence:
+    def add(self, request: EngineRequest, guide: Guide | None = None) -> Sequence:
         """Queue a request that `check_request` let pass; raises PromptTooLong or QueueFull."""
-        sequence = Sequence(request, self.limits.max_model_len)
+        sequence = Sequence(request, self.limits.max_model_len, guide)
         self._check_fits(sequence)
         if len(self.waiting) >= self.limits.max_num_waiting:
             raise QueueFull(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 from engines.base import EngineRequest, FinishReason
+from engines.native.grammar import Guide
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them would overflow
 
@@ -24,6 +25,7 @@ class Sequence:
     __slots__ = (
         "block_hashes",
         "full_blocks",
+        "guide",
         "is_biased",
         "is_greedy",
         "is_resumed",
@@ -42,8 +44,11 @@ class Sequence:
         "window_blocks",
     )
 
-    def __init__(self, request: EngineRequest, max_model_len: int) -> None:
+    def __init__(
+        self, request: EngineRequest, max_model_len: int, guide: Guide | None = None
+    ) -> None:
         self.request = request
+        self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
         self.is_greedy = sampling.temperature < GREEDY_BELOW
         self.is_biased = bool(

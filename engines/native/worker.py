@@ -9,8 +9,9 @@ from enum import Enum, auto
 from typing import Final
 
 from engines.base import EngineRequest, TokenEvent
-from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.native.core import EngineCore, StepFailed
+from engines.native.grammar import GrammarDeadEnd, Guide
 from engines.native.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -22,10 +23,11 @@ FATAL: Final = (MemoryError, AssertionError)  # no other request would fare bett
 class Ticket:
     """One submitted request, as the two threads name it to each other."""
 
-    __slots__ = ("request",)
+    __slots__ = ("guide", "request")
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
+        self.guide: Guide | None = None  # set before it is submitted
 
 
 Delivery = tuple[Ticket, TokenEvent | EngineError]
@@ -130,7 +132,7 @@ class Worker:
             self._abort(ticket)
             return
         try:
-            sequence = self._core.scheduler.add(ticket.request)
+            sequence = self._core.scheduler.add(ticket.request, ticket.guide)
         except EngineError as error:
             self._deliver([(ticket, error)])
             return
@@ -171,8 +173,10 @@ class Worker:
         deliveries: list[Delivery] = []
         for sequence in failure.sequences:
             self._core.scheduler.remove(sequence)
-            deliveries.append((self._forget(sequence), RequestFailed(f"the step failed: {reason}")))
+            deliveries.append((self._forget(sequence), _error_of(cause, reason)))
         self._deliver(deliveries)
+        if isinstance(cause, GrammarDeadEnd):
+            return  # a fault of these requests alone
         self._num_failed_steps += 1
         if isinstance(cause, FATAL) or self._num_failed_steps >= MAX_FAILED_STEPS:
             raise EngineDead(f"{self._num_failed_steps} steps failed in a row, at last: {reason}")
@@ -185,3 +189,9 @@ class Worker:
         self._tickets.clear()
         self._sequences.clear()
         self._deliver([(ticket, EngineDead(*end.args)) for ticket in tickets])
+
+
+def _error_of(cause: BaseException | None, reason: str) -> EngineError:
+    if isinstance(cause, GrammarDeadEnd):
+        return InvalidGrammar("the grammar leads to a place where no token may follow")
+    return RequestFailed(f"the step failed: {reason}")

@@ -24,7 +24,7 @@ CALL = 200012
 
 STOP_TOKEN_IDS = (RETURN, CALL)
 
-_NUM_ORDINARY = 199998
+NUM_ORDINARY = 199998
 
 # The library's time grows with the square of a run it cannot split (100,000 letters take
 # 4.5 s) and it panics on a million spaces. Longer runs are cut here; only their own
@@ -98,7 +98,7 @@ def name_of(token_id: int) -> str:
 
 @cache
 def _control_names() -> dict[int, str]:
-    ids = range(_NUM_ORDINARY, _NUM_ORDINARY + len(_encoding().special_tokens_set))
+    ids = range(NUM_ORDINARY, NUM_ORDINARY + len(_encoding().special_tokens_set))
     return {token_id: _encoding().decode([token_id]) for token_id in ids}
 
 
@@ -109,7 +109,7 @@ def _control_ids() -> dict[str, int]:
 
 def is_ordinary(token_id: int) -> bool:
     """Whether the id spells text; control tokens and ids outside the vocabulary do not."""
-    return 0 <= token_id < _NUM_ORDINARY
+    return 0 <= token_id < NUM_ORDINARY
 
 
 def decode_bytes(token_id: int) -> bytes:

@@ -16,7 +16,6 @@ from engines.native.validation import check_request
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grammar": "{}"}, "grammar is not supported by this engine yet"),
         ({"prompt": ()}, "prompt_token_ids is empty"),
         ({"prompt": (1, 50)}, "prompt_token_ids has 50, which is outside the vocabulary of 50"),
         ({"prompt": (-1, 3)}, "prompt_token_ids has -1"),
