@@ -53,6 +53,7 @@ TABLE: dict[type[Exception], Row] = {
     engine.EngineDraining: Row(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
     engine.QueueFull: Row(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
     engine.InvalidRequest: Row(400, INVALID_REQUEST, "invalid_request"),
+    engine.InvalidGrammar: Row(400, INVALID_REQUEST, "invalid_grammar"),
     engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
     engine.RequestFailed: Row(500, "server_error", "request_failed"),
     NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),

@@ -12,8 +12,9 @@ from contextlib import aclosing
 from typing import Literal
 
 from engines.base import Engine
-from engines.errors import RequestFailed
+from engines.errors import InvalidGrammar, RequestFailed
 from service.choice import Choice, Step
+from service.errors import RequestError
 from service.plan import Plan
 
 Outcome = Literal["success", "failure", "abort"]
@@ -42,6 +43,9 @@ class Generation:
                         self.first_token_at = time.perf_counter()
                     yield step
             self.outcome = "success"
+        except InvalidGrammar as error:
+            self.outcome = "failure"
+            raise self._refusal(error) from error
         except Exception:
             self.outcome = "failure"
             raise
@@ -58,6 +62,12 @@ class Generation:
                 if choice.finish_reason is not None:
                     return
         raise RequestFailed("the engine ended its answer without a finish reason")
+
+    def _refusal(self, error: InvalidGrammar) -> RequestError:
+        """The grammar was made of what the client sent: name the field."""
+        param = self.plan.grammar_param
+        message = f"{param} cannot be enforced: {error}."
+        return RequestError(message, param=param, code=error.code)
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -19,7 +19,9 @@ from service.guide_check import check_format, check_schema
 from service.harmony.types import Tool
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 
-FormatKind = Literal["text", "json_object", "json_schema", "regex", "grammar", "structural_tag"]
+FormatKind = Literal[
+    "text", "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"
+]
 Node = dict[str, Any]
 
 
@@ -38,7 +40,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """What the final message may be; `value` is the schema, pattern, grammar or tag format."""
+    """What the final message may be; `value` is its schema, pattern, texts, grammar or tag."""
 
     kind: FormatKind = "text"
     value: Any = None
@@ -166,6 +168,8 @@ def _content(format: TextFormat, fields: Fields) -> Node:
             return _json(format.value)
         case "regex":
             return {"type": "regex", "pattern": format.value}
+        case "choice":
+            return _either([_string(text) for text in format.value])
         case "grammar":
             return {"type": "grammar", "grammar": format.value}
         case _:

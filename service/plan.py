@@ -47,4 +47,5 @@ class Plan:
             prompt_token_ids=prompts[prompt],
             sampling=sampling,
             stop_token_ids=self.stop_token_ids,
+            grammar=self.grammar,
         )

@@ -23,7 +23,6 @@ _CODES = {
     "unsupported_field": "unsupported_parameter",
     "unsupported_part": "unsupported_value",
     "unsupported_value": "unsupported_value",
-    "needs_guide": "unsupported_value",
 }
 
 

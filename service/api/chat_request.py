@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.base import EngineInfo, SamplingParams
+from service.api.chat_guide import chat_grammar
 from service.api.prompt import (
     EFFORTS,
     answer_limit,
@@ -25,6 +26,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     _check_together(request)
     info = runtime.engine.info
     conversation = to_conversation(request, current_date(runtime.clock()))
+    grammar = chat_grammar(request, conversation.tools)
     prompt_token_ids = await render_prompt(conversation, _tool_call_param)
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
     return Plan(
@@ -36,6 +38,8 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         num_choices=request.n or 1,
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning,
+        grammar=grammar.tag,
+        grammar_param=grammar.param,
     )
 
 
@@ -83,7 +87,7 @@ def _check_names(tools: list[FunctionTool]) -> None:
 
 def _tool(tool: FunctionTool) -> Tool:
     function = tool.function
-    return Tool(function.name, function.description or "", function.parameters)
+    return Tool(function.name, function.description or "", function.parameters, function.strict)
 
 
 def _message(message: ChatMessage, index: int) -> Message:

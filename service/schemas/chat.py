@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
+from service.schemas.guidance import Choice, FunctionName, ResponseFormat, StructuredOutputs
 from service.schemas.messages import ChatMessage
 
 NO_EFFECT: dict[str, str] = {
@@ -34,8 +35,6 @@ REFUSED: dict[str, str] = {
     "web_search_options": "the server does not search the web; offer a search tool in `tools`",
 }
 
-_GUIDED = "needs guided decoding, which this release does not have yet"
-
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -54,19 +53,12 @@ Stop = Annotated[
 
 
 class FunctionDefinition(RequestModel):
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
-    strict: bool | None = Field(None, description="`true` is refused until guided decoding.")
-
-    @field_validator("strict")
-    @classmethod
-    def _refuse_strict(cls, value: bool | None) -> bool | None:
-        if value:
-            raise PydanticCustomError(
-                "needs_guide", f"`true` {_GUIDED}; send false or leave it out"
-            )
-        return value
+    strict: bool | None = Field(
+        None, description="`true`: the arguments follow the schema, whatever tool_choice is."
+    )
 
 
 class FunctionTool(RequestModel):
@@ -106,9 +98,13 @@ class ChatRequest(RequestModel):
     )
     include_reasoning: bool = Field(True, description="Extension; false leaves reasoning out.")
     tools: list[FunctionTool] | None = Field(None, max_length=128)
-    tool_choice: Any = Field(None, description="`none` or `auto`.")
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: Any = Field(None, description='`{"type": "text"}`.')
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
+    thinking_token_budget: int | None = Field(
+        None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
+    )
     modalities: list[str] | None = Field(None, description='`["text"]`.')
     verbosity: str | None = Field(None, description="`medium`.")
 
@@ -135,26 +131,6 @@ class ChatRequest(RequestModel):
             reason = REFUSED[str(info.field_name)]
             raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
         return value
-
-    @field_validator("tool_choice")
-    @classmethod
-    def _check_tool_choice(cls, value: Any) -> Any:
-        if value in (None, "none", "auto"):
-            return value
-        kind = value.get("type") if isinstance(value, dict) else value
-        if kind in ("required", "function", "custom", "allowed_tools"):
-            raise PydanticCustomError("needs_guide", f"{{kind}} {_GUIDED}", {"kind": repr(kind)})
-        raise PydanticCustomError("bad_choice", "expected 'none' or 'auto'")
-
-    @field_validator("response_format")
-    @classmethod
-    def _check_response_format(cls, value: Any) -> Any:
-        if value in (None, {"type": "text"}):
-            return value
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind in ("json_object", "json_schema"):
-            raise PydanticCustomError("needs_guide", f"{{kind}} {_GUIDED}", {"kind": repr(kind)})
-        raise PydanticCustomError("bad_format", "expected an object {{'type': 'text'}}")
 
     @field_validator("modalities")
     @classmethod

@@ -1,0 +1,95 @@
+"""A chat request's tool_choice, formats and tools → the structural tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from service.errors import RequestError
+from service.guide import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice, structural_tag
+from service.harmony.types import Tool
+from service.schemas.chat import ChatRequest
+from service.schemas.guidance import (
+    AllowedToolsChoice,
+    Choice,
+    JSONObjectFormat,
+    JSONSchemaFormat,
+    NamedTool,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The structural tag, if there is one, and the field that asked for it."""
+
+    tag: str | None
+    param: str | None
+
+
+def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...]) -> Grammar:
+    """The tag of a request; raises RequestError naming the field that cannot be enforced."""
+    format, fields = _format(request)
+    tag = structural_tag(
+        tools,
+        to_tool_choice(request.tool_choice),
+        format,
+        max_reasoning_tokens=request.thinking_token_budget,
+        fields=fields,
+    )
+    param = fields.format if format.kind != "text" else "tools"
+    return Grammar(tag, param if tag else None)
+
+
+def to_tool_choice(choice: Choice | None) -> ToolChoice:
+    match choice:
+        case None:
+            return ToolChoice()
+        case NamedTool():
+            return ToolChoice.named(choice.function.name)
+        case AllowedToolsChoice():
+            allowed = choice.allowed_tools
+            return ToolChoice(allowed.mode, frozenset(tool.function.name for tool in allowed.tools))
+        case _:
+            return ToolChoice(choice)
+
+
+def _format(request: ChatRequest) -> tuple[TextFormat, Fields]:
+    if request.structured_outputs is None:
+        return to_text_format(request.response_format), CHAT_FIELDS
+    if request.response_format is not None and request.response_format.type != "text":
+        raise RequestError(
+            "response_format and structured_outputs both say what the answer must be; give one.",
+            param="structured_outputs",
+        )
+    format, field = _structured(request.structured_outputs)
+    place = f"structured_outputs.{field}"
+    return format, replace(CHAT_FIELDS, format=place, schema=place)
+
+
+def to_text_format(format: ResponseFormat | None) -> TextFormat:
+    match format:
+        case JSONObjectFormat():
+            return TextFormat("json_object")
+        case JSONSchemaFormat():
+            return TextFormat("json_schema", format.json_schema.schema_)
+        case StructuralTagFormat():
+            return TextFormat("structural_tag", format.format)
+        case _:
+            return TEXT
+
+
+def _structured(outputs: StructuredOutputs) -> tuple[TextFormat, str]:
+    """The one that was given, and its name."""
+    if outputs.json_ is not None:
+        return TextFormat("json_schema", outputs.json_), "json"
+    if outputs.regex is not None:
+        return TextFormat("regex", outputs.regex), "regex"
+    if outputs.choice is not None:
+        return TextFormat("choice", tuple(outputs.choice)), "choice"
+    if outputs.grammar is not None:
+        return TextFormat("grammar", outputs.grammar), "grammar"
+    if outputs.structural_tag is not None:
+        return TextFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
+    return TextFormat("json_object"), "json_object"
