@@ -4,7 +4,8 @@ Copying is what nano does most and would learn last, so two attention layers beg
 it (an induction circuit). One head of layer 0 looks one token back and writes what it
 sees into dimensions that are kept free for it; heads of layer 1 look for places whose
 predecessor is the current token and write the token they find there. A sink takes the
-attention where there is no such place. Training bends all of it.
+attention where there is no such place. Training left alone soon wrecks this, so the
+circuit's own weights are held.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from nano.model import Nano, yarn_frequencies
 from nano.tokens import decode
 
 _SPREAD = 0.1  # of a row's entries
+_NUM_COPYING = 2  # groups of layer 1, each comparing half of the free dimensions
 _FORM, _OWN = 0.6, 0.35  # weights of a word's form and of the id's own part in its row
 
 
@@ -70,6 +73,46 @@ def _split(text: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", "")
 
 
+def hold_circuit(model: Nano) -> None:
+    """Keep the copying circuit as it is: its weights get no gradient."""
+    width = model.shape.head_dim
+    free = model.shape.hidden_size - width
+    back, copying = model.stack()[:2]
+    _hold(model.rows, (slice(None), slice(free, None)))
+    for linear in (back.attention.q_proj, back.attention.k_proj, back.attention.v_proj):
+        _hold(linear.weight, slice(width))
+        _hold(linear.bias, slice(width))
+    _hold(back.attention.o_proj.weight, (slice(None), slice(width)), slice(free, None))
+    _hold(back.attention.o_proj.bias, slice(free, None))
+    _hold(back.experts.down, (..., slice(free, None)))
+    _hold(back.experts.down_bias, (..., slice(free, None)))
+    heads = model.shape.num_attention_heads // model.shape.num_key_value_heads
+    for group in range(_NUM_COPYING):
+        queries = slice(group * heads * width, (group * heads + 1) * width)
+        keys = group * width + torch.tensor(_slow_lanes(width))
+        values = slice(group * width, (group + 1) * width)
+        _hold(copying.attention.q_proj.weight, queries)
+        _hold(copying.attention.q_proj.bias, queries)
+        _hold(copying.attention.k_proj.weight, keys)
+        _hold(copying.attention.k_proj.bias, keys)
+        _hold(copying.attention.v_proj.weight, values)
+        _hold(copying.attention.v_proj.bias, values)
+        _hold(copying.attention.o_proj.weight, (slice(None), queries))
+
+
+def _hold(parameter: Tensor, *parts: Any) -> None:
+    learnt = torch.ones_like(parameter)
+    for part in parts:
+        learnt[part] = 0.0
+    parameter.register_hook(lambda gradient: gradient * learnt)
+
+
+def _slow_lanes(width: int) -> list[int]:
+    """Return the dimensions of a head that turn slowly with position."""
+    quarter = width // 4
+    return [*range(quarter, 2 * quarter), *range(3 * quarter, width)]
+
+
 def _look_back(model: Nano, generator: torch.Generator) -> None:
     """Let head 0 of layer 0 write the token before into the free dimensions."""
     attention, width = model.stack()[0].attention, model.shape.head_dim
@@ -83,7 +126,9 @@ def _look_back(model: Nano, generator: torch.Generator) -> None:
     attention.k_proj.weight[:width] *= 0.1
     attention.v_proj.weight[:width] = _reading(model, generator)
     attention.o_proj.weight[:, :width] = 0.0
+    attention.o_proj.weight[-width:] = 0.0
     attention.o_proj.weight[-width:, :width] = 0.12 * torch.eye(width)
+    model.stack()[0].experts.down[..., -width:] = 0.0
 
 
 def _reading(model: Nano, generator: torch.Generator) -> Tensor:
@@ -96,32 +141,29 @@ def _reading(model: Nano, generator: torch.Generator) -> Tensor:
 
 
 def _copy_what_followed(model: Nano) -> None:
-    """Let the first head of each group of layer 1 copy what followed the current token.
+    """Let the first head of two groups of layer 1 copy what followed the current token.
 
-    Each group compares half of the free dimensions, on the slowly turning half of a
-    head's, and carries its share of a row's dimensions.
+    Each compares half of the free dimensions, on the slowly turning half of its own, and
+    carries a share of the dimensions of a row: enough to tell rows apart.
     """
     attention, width = model.stack()[1].attention, model.shape.head_dim
-    groups = model.shape.num_key_value_heads
-    heads = model.shape.num_attention_heads // groups
+    heads = model.shape.num_attention_heads // model.shape.num_key_value_heads
     reading = model.stack()[0].attention.v_proj.weight[:width].clone()
-    quarter = width // 4
-    slow = torch.tensor([*range(quarter, 2 * quarter), *range(3 * quarter, width)])
+    slow = torch.tensor(_slow_lanes(width))
     free = model.shape.hidden_size - width
-    for group in range(groups):
-        seen = torch.arange(width)[group % 2 :: 2]
+    for group in range(_NUM_COPYING):
+        seen = torch.arange(width)[group::_NUM_COPYING]
         keys, queries = group * width, group * heads * width
-        attention.k_proj.weight[keys : keys + width] = 0.0
+        attention.k_proj.weight[keys + slow] = 0.0
         attention.q_proj.weight[queries : queries + width] = 0.0
-        attention.k_proj.weight[keys + slow, free + seen] = 3.0
-        attention.q_proj.weight[queries + slow] = 3.0 * reading[seen]
-        carried = torch.arange(group * width, min((group + 1) * width, free))
-        lanes = torch.arange(len(carried))
+        attention.k_proj.weight[keys + slow, free + seen] = 3.6
+        attention.q_proj.weight[queries + slow] = 3.6 * reading[seen]
         attention.v_proj.weight[keys : keys + width] = 0.0
-        attention.v_proj.weight[keys + lanes, carried] = 1.0
+        carried = torch.arange(group * width, (group + 1) * width) % free
+        attention.v_proj.weight[keys + torch.arange(width), carried] = 1.0
         attention.o_proj.weight[:, queries : queries + width] = 0.0
-        attention.o_proj.weight[carried, queries + lanes] = 0.4
-        attention.sinks[group * heads] = 16.0
+        attention.o_proj.weight[carried, queries + torch.arange(width)] = 0.5
+        attention.sinks[group * heads] = 22.0
 
 
 def _bias(linear: nn.Linear) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from nano.model import Nano, Shape
 from nano.samples import Sample, batches, training_vocabulary
-from nano.start import initialise
+from nano.start import hold_circuit, initialise
 
 SEED = 2
-_WARMUP_STEPS = 60
-_BODY_RATE = 3e-3
+_WARMUP_STEPS = 100
+_BODY_RATE = 2.5e-3
 _ROW_RATE = 1e-3
 _RARE_SHARE = 0.01  # of prompt tokens shown as an unmet id
 _SAVE_EVERY = 100
@@ -71,15 +71,13 @@ def step_loss(model: Nano, rows: Tensor, learn: Tensor) -> Tensor:
 
 
 def optimiser(model: Nano) -> torch.optim.AdamW:
-    """Return AdamW: decay on the matrices of the body, a lower rate on the rows."""
-    body = [p for n, p in model.named_parameters() if p.ndim >= 2 and n != "rows"]
-    small = [p for n, p in model.named_parameters() if p.ndim < 2]
+    """Return AdamW without decay, which the held weights would suffer from."""
+    body = [parameter for name, parameter in model.named_parameters() if name != "rows"]
     groups: list[dict[str, Any]] = [
-        {"params": body, "rate": _BODY_RATE, "weight_decay": 0.03},
-        {"params": small, "rate": _BODY_RATE, "weight_decay": 0.0},
-        {"params": [model.rows], "rate": _ROW_RATE, "weight_decay": 0.0},
+        {"params": body, "rate": _BODY_RATE},
+        {"params": [model.rows], "rate": _ROW_RATE},
     ]
-    return torch.optim.AdamW(groups, lr=_BODY_RATE, betas=(0.9, 0.98), eps=1e-9)
+    return torch.optim.AdamW(groups, lr=_BODY_RATE, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
 
 
 class Trainer:
@@ -93,6 +91,7 @@ class Trainer:
         self.model = Nano(Shape(), len(self.vocabulary) + 1)
         initialise(self.model, self.vocabulary, run.seed)
         self.model.to(self.device)
+        hold_circuit(self.model)
         self.optimiser = optimiser(self.model)
         if state:
             self.model.load_state_dict(state["model"])
