@@ -53,7 +53,7 @@ class Fields:
     choice: str = "tool_choice"
     format: str = "response_format"
     schema: str = "response_format.json_schema.schema"
-    tool: str = "tools[{index}].function"
+    tool_schema: str = "tools[{index}].function.parameters"
 
 
 CHAT_FIELDS = Fields()
@@ -133,7 +133,7 @@ def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
         ),
         _JSON_TYPE,
         _token(MESSAGE),
-        _json(_arguments(tool, is_forced, fields.tool.format(index=index))),
+        _json(_arguments(tool, is_forced, fields.tool_schema.format(index=index))),
         _token(CALL),
     )
 
@@ -143,7 +143,7 @@ def _arguments(tool: Tool, is_forced: bool, field: str) -> Any:
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return {"type": "object"}
-    check_schema(tool.parameters, f"{field}.parameters")
+    check_schema(tool.parameters, field)
     return tool.parameters
 
 
