@@ -1,0 +1,48 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.api.body import JSONRoute
+from service.api.dependencies import CurrentRuntime, RequestId
+from service.api.message_answer import MessageAnswer, MessageEvents, MessageHead
+from service.api.message_request import plan_message, render_message
+from service.generation import Generation
+from service.schemas.anthropic_request import CountTokensRequest, MessagesRequest
+from service.schemas.anthropic_response import Message, MessageError, TokenCount
+from service.streaming import EventStream, WholeAnswer
+
+router = APIRouter(
+    route_class=JSONRoute,
+    responses={"4XX": {"model": MessageError}, "5XX": {"model": MessageError}},
+)
+
+
+@router.post("/v1/messages", response_model=Message)
+async def create_message(
+    body: MessagesRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """Answer a conversation; with `stream` as Anthropic's typed events."""
+    runtime.lifecycle.check_accepting()
+    plan = await plan_message(body, runtime, request_id)
+    generation = Generation(runtime.engine, plan)
+    head = MessageHead(
+        generation,
+        id=f"msg_{runtime.new_id()}",
+        model=runtime.model.id,
+        max_tokens=body.max_tokens,
+        new_call_id=lambda: f"toolu_{runtime.new_id()[-24:]}",
+    )
+    if body.stream:
+        return EventStream(runtime, generation, MessageEvents(head))
+    answer = MessageAnswer(head)
+    return WholeAnswer(runtime, generation, answer.add, answer.body)
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(body: CountTokensRequest, runtime: CurrentRuntime) -> TokenCount:
+    """How long the prompt of this conversation is."""
+    runtime.lifecycle.check_started()
+    _, token_ids = await render_message(body, runtime)
+    return TokenCount(input_tokens=len(token_ids))
