@@ -85,11 +85,15 @@ class Failure:
         }
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The same in the shape of Anthropic's API, which has no field for the parameter."""
+        """The same in the shape of Anthropic's API."""
         status = self.row.status
         default = "invalid_request_error" if status < 500 else "api_error"
         kind = _ANTHROPIC_TYPES.get(status, default)
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        details = {"error_code": self.row.code, "param": self.param}
+        return {
+            "type": "error",
+            "error": {"type": kind, "message": self.message, "details": details},
+        }
 
 
 _ANTHROPIC_TYPES = {

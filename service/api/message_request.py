@@ -11,6 +11,7 @@ from service.harmony.types import Conversation, ReasoningEffort
 from service.plan import Plan
 from service.runtime import Runtime
 from service.schemas.anthropic_request import (
+    REFUSED,
     ChoiceNone,
     CountTokensRequest,
     JSONFormat,
@@ -62,10 +63,19 @@ async def render_message(
 ) -> tuple[Conversation, tuple[int, ...]]:
     """The conversation and its prompt's ids: all that counting needs."""
     check_model(request.model, runtime)
+    _check_thread(request)
     history = History(request)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
     return conversation, await render_prompt(conversation, history.param_of)
+
+
+def _check_thread(request: CountTokensRequest) -> None:
+    """The SDK's tool loop asks for a thread first, and goes on without at this very code."""
+    if request.thread:
+        raise RequestError(
+            f"thread: {REFUSED['thread']}.", param="thread", code="thread_unsupported_request"
+        )
 
 
 def effort_of(request: CountTokensRequest) -> ReasoningEffort:

@@ -22,10 +22,15 @@ NO_EFFECT: dict[str, str] = {
     "service_tier": "there is one tier",
 }
 REFUSED: dict[str, str] = {
+    "billing_policy": "the server bills nobody",
+    "compaction": "the server summarizes no history; ask for a summary in a message",
     "container": "the server runs no code",
     "context_management": "the server edits no history; send the messages that shall count",
+    "fallback_credit_token": "the server bills nobody",
+    "fallbacks": "there is one model",
     "inference_geo": "the server runs where it runs",
     "mcp_servers": "the server calls no tools; connect them in the client",
+    "thread": "the server holds no conversations; send all messages",
 }
 _TOOL_REFUSED: dict[str, str] = {
     "defer_loading": "every tool is shown to the model at once",
@@ -146,12 +151,17 @@ class CountTokensRequest(RequestModel):
     speed: Literal["standard"] | None = Field(None, description="There is one speed.")
     cache_control: Cached = None
 
+    billing_policy: Any = None
+    compaction: Any = None
     container: Any = None
     context_management: Any = None
+    fallback_credit_token: Any = None
+    fallbacks: Any = None
     inference_geo: Any = None
     mcp_servers: Any = None
+    thread: Any = None
 
-    @field_validator(*REFUSED, mode="before")
+    @field_validator(*REFUSED.keys() - {"thread"}, mode="before")
     @classmethod
     def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None:

@@ -63,9 +63,15 @@ class TokenCount(ResponseModel):
     input_tokens: int
 
 
+class MessageErrorDetails(ResponseModel):
+    error_code: str
+    param: str | None
+
+
 class MessageErrorBody(ResponseModel):
     type: str
     message: str
+    details: MessageErrorDetails
 
 
 class MessageError(ResponseModel):

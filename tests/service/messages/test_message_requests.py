@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from anthropic.types.beta.message_create_params import (
+    MessageCreateParamsNonStreaming as BetaMessageCreateParams,
+)
 from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import (
     MessageCreateParamsNonStreaming,
@@ -28,7 +31,7 @@ from service.schemas.anthropic_request import (
 Fixture = Callable[..., Any]
 
 PATH = "/v1/messages"
-HEADERS = {"user_profile_id", "workspace_id"}  # the SDK's parameters that are sent as headers
+HEADERS = {"user_profile_id", "workspace_id", "betas"}  # the SDK sends these as headers
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"name": "get_weather", "description": "Weather.", "input_schema": SCHEMA}
 CHAT_TOOL = {
@@ -71,10 +74,9 @@ async def refused(make_runtime: Fixture, make_client: Fixture, message_body: Fix
 
 
 def test_no_field_of_the_published_schema_is_forgotten() -> None:
-    published = {*MessageCreateParamsNonStreaming.__annotations__}
-    for params in (*MessageCreateParamsNonStreaming.__mro__, MessageCreateParamsStreaming):
-        published |= {*getattr(params, "__annotations__", {})}
-    published |= {*get_type_hints(MessageCreateParamsNonStreaming)}
+    published = {*get_type_hints(MessageCreateParamsNonStreaming)}
+    published |= {*get_type_hints(MessageCreateParamsStreaming)}
+    published |= {*get_type_hints(BetaMessageCreateParams)}
     assert published - HEADERS <= {*MessagesRequest.model_fields}
     counted = {*get_type_hints(MessageCountTokensParams)}
     assert counted - HEADERS <= {*CountTokensRequest.model_fields}

@@ -1,0 +1,31 @@
+"""A real HTTP server around a scripted engine, for real SDKs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from service.listener import listen, url_of
+from service.runtime import Runtime
+from service.server import ApiServer
+
+Serve = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def serve(make_runtime: Callable[..., Runtime]) -> AsyncIterator[Serve]:
+    """Serves scripts in turn, one for each request; gives the URL."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(*scripts: str, **options: Any) -> str:
+            runtime = make_runtime(*scripts, **options)
+            await runtime.engine.start()
+            stack.push_async_callback(runtime.engine.stop)
+            listener = stack.enter_context(listen("127.0.0.1", 0))
+            await stack.enter_async_context(ApiServer(runtime).listening(listener))
+            return url_of(listener)
+
+        yield start
