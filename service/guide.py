@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from service.errors import RequestError
-from service.guide_check import check_format, check_schema
+from service.guide_format import checked_format
+from service.guide_schema import enforceable
 from service.harmony.types import Tool
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 
@@ -143,8 +144,7 @@ def _arguments(tool: Tool, is_forced: bool, field: str) -> Any:
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return {"type": "object"}
-    check_schema(tool.parameters, field)
-    return tool.parameters
+    return enforceable(tool.parameters, field)
 
 
 def _final(format: TextFormat, fields: Fields) -> Node:
@@ -164,8 +164,7 @@ def _content(format: TextFormat, fields: Fields) -> Node:
         case "json_object":
             return _json({"type": "object"})
         case "json_schema":
-            check_schema(format.value, fields.schema)
-            return _json(format.value)
+            return _json(enforceable(format.value, fields.schema))
         case "regex":
             return {"type": "regex", "pattern": format.value}
         case "choice":
@@ -173,9 +172,7 @@ def _content(format: TextFormat, fields: Fields) -> Node:
         case "grammar":
             return {"type": "grammar", "grammar": format.value}
         case _:
-            check_format(format.value, fields.format)
-            node: Node = format.value
-            return node
+            return checked_format(format.value, fields.format)
 
 
 def _message(channel: str, content: Node) -> Node:
