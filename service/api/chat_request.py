@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from engines.base import EngineInfo, SamplingParams
 from service.api.chat_guide import chat_grammar
 from service.api.prompt import (
     EFFORTS,
     answer_limit,
     check_model,
     current_date,
-    logit_bias,
     render_prompt,
+    sampling_of,
 )
 from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
@@ -29,10 +28,11 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     grammar = chat_grammar(request, conversation.tools)
     prompt_token_ids = await render_prompt(conversation, _tool_call_param)
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
+    num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return Plan(
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
-        sampling=_sampling(request, max_tokens, info),
+        sampling=sampling_of(request, max_tokens, info, num_logprobs),
         tool_names=frozenset(tool.name for tool in conversation.tools),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
@@ -126,23 +126,3 @@ def _max_tokens(request: ChatRequest, num_prompt: int, max_model_len: int) -> in
         prompt_param="messages",
         limit_param="max_completion_tokens" if request.max_completion_tokens else "max_tokens",
     )
-
-
-def _sampling(request: ChatRequest, max_tokens: int, info: EngineInfo) -> SamplingParams:
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=_or(request.temperature, 1.0),
-        top_p=_or(request.top_p, 1.0),
-        top_k=max(request.top_k or 0, 0),
-        min_p=_or(request.min_p, 0.0),
-        presence_penalty=_or(request.presence_penalty, 0.0),
-        frequency_penalty=_or(request.frequency_penalty, 0.0),
-        repetition_penalty=_or(request.repetition_penalty, 1.0),
-        logit_bias=logit_bias(request.logit_bias or {}, info.vocab_size),
-        seed=request.seed,
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-    )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

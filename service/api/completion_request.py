@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from engines.base import EngineInfo, SamplingParams
-from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, logit_bias
+from engines.base import EngineInfo
+from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, sampling_of
 from service.errors import RequestError
 from service.harmony.vocabulary import ENDOFTEXT, STOP_TOKEN_IDS, decode_marked, encode_marked
 from service.plan import Plan
 from service.runtime import Runtime
 from service.schemas.completion import MAX_CHOICES, CompletionRequest
-from service.schemas.sampling import SamplingFields
 
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
 
@@ -60,31 +59,6 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
                 f"{param}[{index}] is {str(token_id)[:40]}; token ids are 0 to {vocab_size - 1}.",
                 param=f"{param}[{index}]",
             )
-
-
-def sampling_of(
-    request: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
-) -> SamplingParams:
-    """The request's sampling fields as the engines take them."""
-    given = request.model_dump(include=_PASSED_ON, exclude_none=True)
-    return SamplingParams(
-        max_tokens=max_tokens,
-        top_k=max(request.top_k or 0, 0),
-        logit_bias=logit_bias(request.logit_bias or {}, info.vocab_size),
-        logprobs=num_logprobs,
-        **given,
-    )
-
-
-_PASSED_ON = {
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-}
 
 
 async def encode_prompt(text: str) -> TokenIds:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from engines.base import EngineInfo, SamplingParams
 from service.errors import RequestError
 from service.harmony.errors import UnknownToolCall
 from service.harmony.render import render
 from service.harmony.types import Conversation, ReasoningEffort
 from service.runtime import Runtime
+from service.schemas.sampling import SamplingFields
 
 # gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
 EFFORTS: Mapping[str | None, ReasoningEffort] = {
@@ -79,7 +81,32 @@ def answer_limit(
     )
 
 
-def logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+def sampling_of(
+    request: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
+) -> SamplingParams:
+    """The request's sampling fields as the engines take them."""
+    given = request.model_dump(include=_PASSED_ON, exclude_none=True)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        top_k=max(request.top_k or 0, 0),
+        logit_bias=_logit_bias(request.logit_bias or {}, info.vocab_size),
+        logprobs=num_logprobs,
+        **given,
+    )
+
+
+_PASSED_ON = {
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+}
+
+
+def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
     """Biases by token id; raises RequestError for a key that is no id of the vocabulary."""
     for key in biases:
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from service.schemas.common import RequestModel
 from service.schemas.guidance import Choice, FunctionName, ResponseFormat, StructuredOutputs
 from service.schemas.messages import ChatMessage
+from service.schemas.sampling import SamplingFields
 
 NO_EFFECT: dict[str, str] = {
     "user": "the server keeps no record of end users",
@@ -35,8 +36,6 @@ REFUSED: dict[str, str] = {
     "web_search_options": "the server does not search the web; offer a search tool in `tools`",
 }
 
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -71,7 +70,7 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
 
 
-class ChatRequest(RequestModel):
+class ChatRequest(SamplingFields):
     """A conversation, and how to answer it."""
 
     model: str
@@ -82,17 +81,8 @@ class ChatRequest(RequestModel):
     max_completion_tokens: TokenLimit | None = None
     max_tokens: TokenLimit | None = Field(None, description="Older name, the same meaning.")
     stop: Stop | None = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
-    min_p: float | None = Field(None, ge=0, le=1, description="Extension.")
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
-    logit_bias: dict[str, Bias] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
