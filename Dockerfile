@@ -11,25 +11,24 @@ FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /src
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/harmonium
+COPY packaging/pip packaging/trim packaging/dependencies.py /packaging/
 COPY pyproject.toml constraints.txt ./
-RUN --mount=type=bind,source=packaging,target=/packaging \
-    --mount=type=bind,from=wheels,target=/wheels \
+RUN --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip_cert \
     python3 /packaging/dependencies.py pyproject.toml > requirements.txt \
     && PIP_FIND_LINKS=/wheels PIP_EXTRA_INDEX_URL=${TORCH_INDEX_URL} /packaging/pip install \
        --constraint constraints.txt --requirement requirements.txt \
-    # torch's own tests, and headers for compilers that the image does not have.
-    && cd /opt/harmonium/lib/python3*/site-packages/torch && rm -rf test include bin/test_* bin/protoc*
+    && /packaging/trim
 
 # Harmonium's wheel, unpacked under /image as it lies in the final image.
 FROM dependencies AS wheel
+COPY packaging/finish /packaging/
 COPY README.md ./
 COPY auth auth
 COPY engines engines
 COPY profiles profiles
 COPY service service
-RUN --mount=type=bind,source=packaging,target=/packaging \
-    --mount=type=secret,id=pip_cert \
+RUN --mount=type=secret,id=pip_cert \
     /packaging/pip wheel --no-deps --wheel-dir /dist . \
     && /packaging/pip install --no-deps --no-index --no-compile --no-warn-script-location --root /image /dist/*.whl \
     && /packaging/finish /image

@@ -128,6 +128,31 @@ def test_it_streams(container: Container) -> None:
     assert "".join(delta.get("content") or "" for delta in deltas).strip()
 
 
+def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
+    """Grammars work in the image, which has no triton."""
+    model = httpx.get(container.url("/v1/models"), timeout=30).json()["data"][0]["id"]
+    schema = {
+        "type": "object",
+        "properties": {"friendly": {"type": "boolean"}},
+        "required": ["friendly"],
+        "additionalProperties": False,
+    }
+    answer_format = {"name": "mood", "schema": schema, "strict": True}
+    reply = httpx.post(
+        container.url("/v1/chat/completions"),
+        json=QUESTION
+        | {
+            "model": model,
+            "response_format": {"type": "json_schema", "json_schema": answer_format},
+            "thinking_token_budget": 16,
+        },
+        timeout=60,
+    )
+    assert reply.status_code == 200, reply.text
+    answer = json.loads(reply.json()["choices"][0]["message"]["content"])
+    assert isinstance(answer["friendly"], bool)
+
+
 def test_it_runs_as_10001_without_a_writable_root(container: Container) -> None:
     assert container.execute("id", "-u").stdout.strip() == "10001"
     for folder in ("/opt/harmonium", "/opt/nim", "/etc"):
