@@ -119,3 +119,25 @@ def _parser_of(plan: Plan) -> Parser | RawText:
     if plan.output == "harmony":
         return Parser(plan.tool_names)
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
+
+
+def coalesced(deltas: Sequence[Delta]) -> list[Delta]:
+    """Neighbours of one kind as one delta: fewer events, the same text."""
+    merged: list[Delta] = []
+    for delta in deltas:
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or last.kind is not delta.kind
+            or last.call_index != delta.call_index
+            or delta.kind is DeltaKind.TOOL_CALL
+        ):
+            merged.append(delta)
+            continue
+        merged[-1] = Delta(
+            kind=last.kind,
+            text=last.text + delta.text,
+            call_index=last.call_index,
+            positions=last.positions + delta.positions,
+        )
+    return merged

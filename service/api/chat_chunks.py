@@ -6,12 +6,12 @@ chunk only the model's text is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from service.choice import Choice, Step
+from service.choice import Choice, Step, coalesced
 from service.generation import Generation
 from service.harmony.types import Delta, DeltaKind
 from service.logprobs import entries
@@ -58,7 +58,7 @@ class ChatChunks(DataEvents):
         if len(deltas) == 1:
             chunks = self._chunk(start, step.index, deltas[0])
         else:
-            chunks = b"".join(self._chunk(start, step.index, delta) for delta in _coalesced(deltas))
+            chunks = b"".join(self._chunk(start, step.index, delta) for delta in coalesced(deltas))
         if step.finish_reason is None:
             return chunks
         finish = b'},"logprobs":null,"finish_reason":%b}]' % _encode(step.finish_reason)
@@ -96,25 +96,3 @@ class ChatChunks(DataEvents):
             "type": "function",
             "function": {"name": delta.name, "arguments": ""},
         }
-
-
-def _coalesced(deltas: Sequence[Delta]) -> list[Delta]:
-    """Neighbours of one kind become one delta: fewer events, the same text."""
-    merged: list[Delta] = []
-    for delta in deltas:
-        last = merged[-1] if merged else None
-        if (
-            last is None
-            or last.kind is not delta.kind
-            or last.call_index != delta.call_index
-            or delta.kind is DeltaKind.TOOL_CALL
-        ):
-            merged.append(delta)
-            continue
-        merged[-1] = Delta(
-            kind=last.kind,
-            text=last.text + delta.text,
-            call_index=last.call_index,
-            positions=last.positions + delta.positions,
-        )
-    return merged

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from service.api.message_blocks import Block, Blocks, message_usage, stop_reason
-from service.choice import Step
+from service.choice import Step, coalesced
 from service.errors import Failure
 from service.generation import Generation
 from service.harmony.types import DeltaKind
@@ -96,7 +96,7 @@ class MessageEvents:
 
     def step(self, step: Step) -> bytes:
         events: list[bytes] = []
-        for delta in step.deltas:
+        for delta in coalesced(step.deltas):
             block = self._head.blocks.add(delta)
             if block is not self._open:
                 events += [self._close(), self._start(block)]
