@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from service.api import chat, completions, health, messages, models, tokens
+from service.api import (
+    chat,
+    completions,
+    health,
+    messages,
+    models,
+    openai_responses,
+    tokens,
+)
 from service.api.middleware import Authentication, RequestContext
 from service.api.responses import add_error_handlers
 from service.runtime import Runtime
@@ -21,7 +29,7 @@ def create_app(runtime: Runtime) -> FastAPI:
         responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
     )
     app.state.runtime = runtime
-    for routes in (chat, completions, messages, tokens, models, health):
+    for routes in (chat, openai_responses, completions, messages, tokens, models, health):
         app.include_router(routes.router)
     add_error_handlers(app)
     if runtime.authenticator is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from auth.base import AuthError, InvalidCredentials, MissingCredentials
 from engines import errors as engine
 from service.lifecycle import NotReady
+from service.responses.store import StoreError
 
 INVALID_REQUEST = "invalid_request_error"
 UNAVAILABLE = "service_unavailable_error"
@@ -56,6 +57,7 @@ TABLE: dict[type[Exception], Row] = {
     engine.InvalidGrammar: Row(400, INVALID_REQUEST, "invalid_grammar"),
     engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
     engine.RequestFailed: Row(500, "server_error", "request_failed"),
+    StoreError: Row(503, UNAVAILABLE, "store_failed"),
     NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),
     AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
     MissingCredentials: Row(401, INVALID_REQUEST, "missing_api_key", _AUTH_HEADERS),

@@ -6,11 +6,17 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from auth.base import Authenticator
 from engines.base import Engine
 from service.lifecycle import Lifecycle
+from service.responses.store import ResponseStore
+from service.responses.store_sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from service.responses.background import BackgroundRun
 
 
 def _new_id() -> str:
@@ -45,5 +51,7 @@ class Runtime:
     lifecycle: Lifecycle
     limits: Limits = Limits()
     authenticator: Authenticator | None = None
+    responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
+    background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice

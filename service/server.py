@@ -17,6 +17,8 @@ from engines.supervisor import EngineSupervisor
 from service.app import create_app
 from service.harmony import vocabulary
 from service.lifecycle import Lifecycle
+from service.responses.background import end_background
+from service.responses.store_choice import store_of
 from service.runtime import Limits, Runtime, ServedModel
 from service.settings import Settings
 from service.startup import Launch
@@ -55,6 +57,8 @@ class ApiServer:
         finally:
             self._uvicorn.should_exit = True
             await serving
+            await end_background(self._runtime, _CLOSE_TIMEOUT_S)
+            await self._runtime.responses.close()
 
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
         """Refuse what comes, wait for what runs; what outlives the grace ends with an error."""
@@ -99,4 +103,5 @@ def build_runtime(
         lifecycle=Lifecycle(),
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
         authenticator=ApiKeys(keys) if keys else None,
+        responses=store_of(settings),
     )

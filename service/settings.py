@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, StringConstraints, ValidationError, field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "NIM_"
+SECRETS = frozenset({"api_keys", "redis_url"})
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
@@ -72,6 +73,29 @@ class Settings(BaseSettings):
         30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
     )
 
+    responses_path: Path | None = Field(
+        None,
+        description="The SQLite file that keeps responses; unset: `responses.sqlite` in the cache.",
+    )
+    redis_url: SecretStr | None = Field(
+        None,
+        description="A Redis that keeps responses for several replicas, e.g. `redis://host:6379/0`;"
+        " unset: the SQLite file.",
+    )
+    responses_max_age_s: float = Field(
+        30 * 24 * 3600.0, gt=0, description="Seconds a response is kept after its last use."
+    )
+    responses_max_bytes: int = Field(
+        1 << 30, ge=1 << 20, description="All kept responses together; the least used go first."
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("the URL must begin with redis://, rediss:// or unix://")
+        return value
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper(cls, value: object) -> object:
@@ -79,7 +103,7 @@ class Settings(BaseSettings):
             return value.upper()
         return value
 
-    @field_validator("cache_path", "model_path")
+    @field_validator("cache_path", "model_path", "responses_path")
     @classmethod
     def _expand(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
@@ -115,8 +139,8 @@ def engine_environment() -> dict[str, str]:
     OpenMP threads that wait must sleep there: by default they spin, and on a machine with few
     cores they spin on those that the API and the other threads need.
     """
-    secret = env_name("api_keys")
-    inherited = {name: value for name, value in os.environ.items() if name != secret}
+    secrets = {env_name(field) for field in SECRETS}
+    inherited = {name: value for name, value in os.environ.items() if name not in secrets}
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
 
 
@@ -126,7 +150,7 @@ def env_name(field: str) -> str:
 
 def flag_name(field: str) -> str | None:
     """The flag of `harmonium serve`; secrets have none, because other users can list flags."""
-    return None if field == "api_keys" else "--" + field.replace("_", "-")
+    return None if field in SECRETS else "--" + field.replace("_", "-")
 
 
 def _nearest(name: str, known: list[str]) -> str | None:
@@ -135,6 +159,6 @@ def _nearest(name: str, known: list[str]) -> str | None:
 
 def _complaint(error: Any) -> str:
     field = str(error["loc"][0])
-    shown = "(hidden)" if field == "api_keys" else repr(error["input"])
+    shown = "(hidden)" if field in SECRETS else repr(error["input"])
     remedy = Settings.model_fields[field].description
     return f"{env_name(field)} has value {shown}: {error['msg']}. It sets: {remedy}"

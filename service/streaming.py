@@ -138,29 +138,34 @@ class EventStream(GenerationResponse):
         self._is_silent = True  # since the last look
 
     async def _respond(self, send: Send) -> None:
+        failure = None
         try:
             await self._send_steps(send)
-            last = self._encoder.end()
         except Exception as error:
             if not self._has_begun:
                 raise
-            last = self._error_event(error)
+            failure = self._failure(error)
+        await self._settle(failure)
+        last = self._encoder.error(failure) if failure else self._encoder.end()
         await send({"type": "http.response.body", "body": last + self._encoder.terminator})
+
+    async def _settle(self, failure: Failure | None) -> None:
+        """What must be done before the client may learn of the end."""
 
     async def _send_steps(self, send: Send) -> None:
         encode = self._encoder.step
         async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
-                body = encode(step)
                 if not self._has_begun:
                     await self._begin(send)
+                body = encode(step)
                 self._is_silent = False
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _begin(self, send: Send) -> None:
         self._has_begun = True
+        body = self._encoder.begin()  # before any wait, so that no step is encoded first
         await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
-        body = self._encoder.begin()
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _on_idle(self, send: Send) -> None:
@@ -171,7 +176,7 @@ class EventStream(GenerationResponse):
             await send({"type": "http.response.body", "body": body, "more_body": True})
         self._is_silent = True
 
-    def _error_event(self, error: Exception) -> bytes:
+    def _failure(self, error: Exception) -> Failure:
         failure = failure_of(error)
         log.error(
             "request %s failed in mid-stream: %s: %s",
@@ -180,7 +185,7 @@ class EventStream(GenerationResponse):
             error,
             exc_info=failure.row.status == 500,
         )
-        return self._encoder.error(failure)
+        return failure
 
 
 def summary_of(generation: Generation) -> str:

@@ -90,6 +90,9 @@ def describe(error: RequestValidationError) -> RequestError:
     """Say the first of the errors in the words of this API."""
     first = error.errors()[0]
     location = list(first["loc"][1:])
+    if first["loc"][0] in ("query", "path"):
+        name = str(location[0])
+        return RequestError(_message(first, name), param=name, code="invalid_value")
     if not isinstance(error.body, dict):
         return _not_an_object(error.body)
     path = _path(location, error.body)

@@ -20,5 +20,12 @@ async def _request_id(request: Request) -> str:
     return request_id
 
 
+async def _caller(request: Request) -> str:
+    caller: str = request.scope["state"].get("caller", "")
+    return caller
+
+
 CurrentRuntime = Annotated[Runtime, Depends(_runtime)]
 RequestId = Annotated[str, Depends(_request_id)]
+# Who asks, as the authenticator names them; empty when the API is open.
+Caller = Annotated[str, Depends(_caller)]

@@ -23,6 +23,7 @@ from engines.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
 from service.lifecycle import Lifecycle
 from service.listener import ListenError, listen, url_of
+from service.responses.store import StoreError
 from service.settings import Settings, engine_environment, flag_name
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
 from service.stop_signal import StopSignal, first_of
@@ -55,7 +56,7 @@ def run(settings: Settings, started_at: float) -> int:
             tell(launch)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(_serve(settings, launch, listener, started_at))
-    except (ListenError, ProfileError, EngineStartError) as error:
+    except (ListenError, ProfileError, EngineStartError, StoreError) as error:
         log.error("%s", error)
         return 1
     except KeyboardInterrupt:

@@ -1,0 +1,163 @@
+"""A response's output items while they are written.
+
+The pieces that made an answer are its whole record: the same pieces always make the same
+items under the same ids, so that events can be sent again from any point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from engines.base import TokenLogprob
+from service.choice import Step
+from service.harmony.types import Delta, DeltaKind
+from service.logprobs import entries
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Json = dict[str, Any]
+
+_PREFIXES = {DeltaKind.REASONING: "rs", DeltaKind.CONTENT: "msg", DeltaKind.TOOL_CALL: "fc"}
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What one step added to one item; a tool call's first piece has its name and no text."""
+
+    kind: DeltaKind
+    text: str = ""
+    name: str = ""
+    logprobs: list[Json] | None = None
+
+
+_decode_pieces = msgspec.json.Decoder(list[Piece]).decode
+
+
+def encode_pieces(pieces: Sequence[Piece]) -> bytes:
+    """Pieces as they are stored."""
+    return msgspec.json.encode(pieces)
+
+
+def decode_pieces(stored: bytes) -> list[Piece]:
+    """The reverse of encode_pieces."""
+    return _decode_pieces(stored)
+
+
+def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
+    """A step's deltas; neighbours of one kind become one piece."""
+    pieces: list[Piece] = []
+    for delta in step.deltas:
+        piece = _piece(delta, logprobs)
+        last = pieces[-1] if pieces else None
+        if last and last.kind is piece.kind and piece.kind is not DeltaKind.TOOL_CALL:
+            joined = None if last.logprobs is None else last.logprobs + (piece.logprobs or [])
+            pieces[-1] = Piece(piece.kind, last.text + piece.text, logprobs=joined)
+        elif piece.text or piece.name:
+            pieces.append(piece)
+    return pieces
+
+
+def _piece(delta: Delta, logprobs: Sequence[TokenLogprob]) -> Piece:
+    shown = entries(delta, logprobs) if logprobs and delta.kind is DeltaKind.CONTENT else None
+    return Piece(delta.kind, delta.text, delta.name, shown)
+
+
+class Item:
+    """One output item: reasoning, a message or a call."""
+
+    def __init__(self, response_id: str, index: int, first: Piece) -> None:
+        key = item_key(response_id)
+        self.kind = first.kind
+        self.index = index
+        self.id = f"{_PREFIXES[first.kind]}_{key}{index:04x}"
+        self._call_id = f"call_{key[-20:]}{index:04x}"
+        self._name = first.name
+        self._texts: list[str] = []
+        self._logprobs: list[Json] = []
+
+    @property
+    def text(self) -> str:
+        """All of the item's text, or its arguments, so far."""
+        return "".join(self._texts)
+
+    @property
+    def logprobs(self) -> list[Json]:
+        return self._logprobs
+
+    def add(self, piece: Piece) -> None:
+        self._texts.append(piece.text)
+        if piece.logprobs:
+            self._logprobs += piece.logprobs
+
+    def part(self, text: str, logprobs: Sequence[Json] = ()) -> Json:
+        """The content part of a reasoning or message item."""
+        if self.kind is DeltaKind.REASONING:
+            return {"type": "reasoning_text", "text": text}
+        return {
+            "type": "output_text",
+            "text": text,
+            "annotations": [],
+            "logprobs": list(logprobs),
+        }
+
+    def opened(self) -> Json:
+        """The item before it has any text."""
+        return self._body("in_progress", "", [])
+
+    def closed(self, status: ItemStatus) -> Json:
+        """The item as far as it came."""
+        parts = [self.part(self.text, self._logprobs)] if self._texts else []
+        return self._body(status, self.text, parts)
+
+    def _body(self, status: ItemStatus, text: str, parts: list[Json]) -> Json:
+        if self.kind is DeltaKind.TOOL_CALL:
+            return {
+                "id": self.id,
+                "type": "function_call",
+                "status": status,
+                "call_id": self._call_id,
+                "name": self._name,
+                "arguments": text,
+            }
+        if self.kind is DeltaKind.CONTENT:
+            head = {"id": self.id, "type": "message", "status": status, "role": "assistant"}
+            return {**head, "content": parts}
+        head = {"id": self.id, "type": "reasoning", "status": status}
+        return {**head, "summary": [], "content": parts, "encrypted_content": None}
+
+
+class Output:
+    """Puts pieces together to items; the last one is open until another begins."""
+
+    def __init__(self, response_id: str) -> None:
+        self.items: list[Item] = []
+        self._response_id = response_id
+
+    def begins_item(self, piece: Piece) -> bool:
+        """Whether this piece belongs to no item yet."""
+        if piece.kind is DeltaKind.ARGUMENTS:
+            return False
+        return piece.kind is DeltaKind.TOOL_CALL or not (
+            self.items and self.items[-1].kind is piece.kind
+        )
+
+    def add(self, piece: Piece) -> Item:
+        """Take a piece and give the item it went to."""
+        if self.begins_item(piece):
+            self.items.append(Item(self._response_id, len(self.items), piece))
+        if piece.text:
+            self.items[-1].add(piece)
+        return self.items[-1]
+
+    def closed(self, last: ItemStatus) -> list[Json]:
+        """All items; only the last may have been cut."""
+        if not self.items:
+            return []
+        earlier = [item.closed("completed") for item in self.items[:-1]]
+        return [*earlier, self.items[-1].closed(last)]
+
+
+def item_key(response_id: str) -> str:
+    """What the ids of a response's items are made of."""
+    return response_id.partition("_")[2]

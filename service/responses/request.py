@@ -1,0 +1,251 @@
+"""ResponseRequest → Draft: what to generate, and the response object at its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from service.api.prompt import (
+    EFFORTS,
+    answer_limit,
+    check_model,
+    current_date,
+    render_prompt,
+    sampling_of,
+)
+from service.errors import RequestError
+from service.guide import Fields, TextFormat, structural_tag
+from service.guide import ToolChoice as GuideChoice
+from service.harmony.types import Conversation, Message, Tool
+from service.plan import Plan
+from service.responses.document import encode
+from service.responses.items import listed, replay
+from service.responses.past import past_groups, resolved
+from service.responses.store import Record
+from service.responses.truncation import shortened
+from service.runtime import Runtime
+from service.schemas.responses import (
+    AllowedTools,
+    FunctionTool,
+    JsonObject,
+    JsonSchema,
+    NamedFunction,
+    ResponseRequest,
+)
+
+Json = dict[str, Any]
+
+_FIELDS = Fields(
+    format="text.format", schema="text.format.schema", tool_schema="tools[{index}].parameters"
+)
+_LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A response that is about to be generated."""
+
+    plan: Plan
+    head: Json  # the response object without its output
+    caller: str
+    input: Sequence[Json]
+    is_stored: bool
+
+    @property
+    def id(self) -> str:
+        response_id: str = self.head["id"]
+        return response_id
+
+    def record(self, response: Json, *, is_final: bool) -> Record:
+        """What the store keeps of it."""
+        return Record(
+            id=self.id,
+            caller=self.caller,
+            response=encode(response),
+            input=msgspec.json.encode(self.input),
+            is_final=is_final,
+            previous_id=self.head["previous_response_id"],
+        )
+
+
+async def draft_response(
+    request: ResponseRequest, runtime: Runtime, request_id: str, caller: str
+) -> Draft:
+    """Render the prompt and settle the limits; raises RequestError naming the field."""
+    check_model(request.model, runtime)
+    _check_together(request)
+    id = f"resp_{runtime.new_id()}"
+    shown = listed(request.input, id)
+    conversation, params = await _conversation(request, shown, runtime, caller)
+    plan = await _plan(request, conversation, params, runtime, request_id)
+    head = _head(request, id, int(runtime.clock()))
+    return Draft(plan, head, caller, shown, is_stored=request.store is not False)
+
+
+def _check_together(request: ResponseRequest) -> None:
+    """Fields that are right alone and wrong together."""
+    if request.stream_options and not request.stream:
+        raise RequestError("stream_options needs stream: true.", param="stream_options")
+    if request.background and request.store is False:
+        raise RequestError("background needs store: true, or store left out.", param="background")
+    names: set[str] = set()
+    for index, tool in enumerate(request.tools or ()):
+        if isinstance(tool, FunctionTool):
+            if tool.name in names:
+                raise RequestError(
+                    f"tools[{index}].name repeats {tool.name!r}; give each tool its own name.",
+                    param=f"tools[{index}].name",
+                )
+            names.add(tool.name)
+
+
+async def _conversation(
+    request: ResponseRequest, shown: Sequence[Json], runtime: Runtime, caller: str
+) -> tuple[Conversation, list[str]]:
+    """The prompt's messages, and for each the field it came from."""
+    past = await past_groups(runtime.responses, request.previous_response_id, caller)
+    given = await resolved(runtime.responses, shown, caller)
+    messages, params = replay([*past, given])
+    if request.instructions:
+        messages.insert(0, Message("system", request.instructions))
+        params.insert(0, "instructions")
+    conversation = Conversation(
+        messages=tuple(messages),
+        current_date=current_date(runtime.clock()),
+        tools=() if request.tool_choice == "none" else _tools(request),
+        reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
+    )
+    return conversation, params
+
+
+def _tools(request: ResponseRequest) -> tuple[Tool, ...]:
+    """The functions; tools that OpenAI would run are not offered."""
+    functions = [tool for tool in request.tools or () if isinstance(tool, FunctionTool)]
+    return tuple(
+        Tool(tool.name, tool.description or "", tool.parameters, tool.strict) for tool in functions
+    )
+
+
+async def _plan(
+    request: ResponseRequest,
+    conversation: Conversation,
+    params: Sequence[str],
+    runtime: Runtime,
+    request_id: str,
+) -> Plan:
+    info = runtime.engine.info
+    asked = request.max_output_tokens
+    if request.truncation == "auto":
+        token_ids = await shortened(conversation, params, info.max_model_len, asked)
+    else:
+        token_ids = await render_prompt(conversation, params.__getitem__)
+    max_tokens = answer_limit(
+        asked,
+        len(token_ids),
+        info.max_model_len,
+        prompt_param="input",
+        limit_param="max_output_tokens",
+    )
+    format = _format(request)
+    tag = structural_tag(
+        _tools(request),
+        _choice(request),
+        format,
+        max_reasoning_tokens=request.thinking_token_budget,
+        fields=_FIELDS,
+    )
+    param = "tools" if format.kind == "text" else _FIELDS.format
+    return Plan(
+        request_id=request_id,
+        prompt_token_ids=token_ids,
+        sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
+        tool_names=frozenset(tool.name for tool in conversation.tools),
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        max_calls=1 if request.parallel_tool_calls is False else None,
+        grammar=tag,
+        grammar_param=param if tag else None,
+    )
+
+
+def _num_logprobs(request: ResponseRequest) -> int | None:
+    if request.top_logprobs is None and _LOGPROBS not in (request.include or ()):
+        return None
+    return request.top_logprobs or 0
+
+
+def _choice(request: ResponseRequest) -> GuideChoice:
+    match request.tool_choice:
+        case NamedFunction(name=name):
+            return GuideChoice.named(name)
+        case AllowedTools(mode=mode, tools=tools):
+            return GuideChoice(mode, frozenset(tool.name for tool in tools))
+        case "none" | "required" as mode:
+            return GuideChoice(mode)
+        case _:
+            return GuideChoice()
+
+
+def _format(request: ResponseRequest) -> TextFormat:
+    match request.text.format if request.text else None:
+        case JsonObject():
+            return TextFormat("json_object")
+        case JsonSchema(schema_=schema):
+            return TextFormat("json_schema", schema)
+        case _:
+            return TextFormat()
+
+
+def _head(request: ResponseRequest, id: str, created_at: int) -> Json:
+    """The response object before anything is written; defaults are spelt out."""
+    given = request.model_dump(by_alias=True, exclude_unset=True)
+    reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "queued" if request.background else "in_progress",
+        "background": bool(request.background),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {
+            "effort": reasoning.get("effort") or "medium",
+            "summary": reasoning.get("summary"),
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": request.store is not False,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": given.get("tool_choice") or "auto",
+        "tools": [_shown_tool(tool) for tool in given.get("tools") or ()],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+    }
+
+
+def _shown_tool(tool: Json) -> Json:
+    if tool["type"] != "function":
+        return tool
+    return {
+        "type": "function",
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": bool(tool.get("strict")),
+    }

@@ -1,0 +1,163 @@
+"""The input items of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from service.schemas.common import RequestModel
+
+_PART_TYPES = ("input_text", "output_text", "refusal")
+ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
+
+ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
+CallId = Annotated[str, Field(min_length=1, max_length=256)]
+ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
+IgnoredText = Annotated[str | None, Field(description="Accepted without effect.")]
+Ignored = Annotated[Any, Field(description="Accepted without effect.")]
+
+
+class InputText(RequestModel):
+    type: Literal["input_text"]
+    text: str
+    prompt_cache_breakpoint: Ignored = None
+
+
+class OutputText(RequestModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: Ignored = None
+    logprobs: Ignored = None
+
+
+class Refusal(RequestModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _check_part(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in _PART_TYPES:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type {kind} are not supported: gpt-oss reads text only",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _content_tag(value: Any) -> str:
+    return "parts" if isinstance(value, list) else "string"
+
+
+Part = Annotated[
+    InputText | OutputText | Refusal, Field(discriminator="type"), BeforeValidator(_check_part)
+]
+Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
+    Discriminator(_content_tag),
+]
+
+
+class MessageItem(RequestModel):
+    """A message of any role; `type` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    phase: Literal["commentary", "final_answer"] | None = Field(
+        None, description="`final_answer` ends an assistant's turn when messages are replayed."
+    )
+
+
+class ReasoningText(RequestModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class SummaryText(RequestModel):
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningItem(RequestModel):
+    """Earlier reasoning; its `content` is replayed while a tool loop runs."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    summary: list[SummaryText] | None = Field(None, description="Accepted without effect.")
+    encrypted_content: IgnoredText = None
+    id: ItemId = None
+    status: ItemStatus = None
+
+
+class FunctionCallItem(RequestModel):
+    """A call the model made earlier."""
+
+    type: Literal["function_call"]
+    call_id: CallId
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    arguments: str
+    id: ItemId = None
+    status: ItemStatus = None
+    caller: Ignored = None
+
+
+class FunctionCallOutputItem(RequestModel):
+    """What a function answered to the call `call_id`."""
+
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    name: IgnoredText = None
+    caller: Ignored = None
+
+
+class ItemReference(RequestModel):
+    """An item of a stored response, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: CallId
+
+
+def _check_item(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in ITEM_TYPES:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "items of type {kind} are not supported; send any of {known}",
+            {"kind": repr(kind[:64]), "known": ", ".join(ITEM_TYPES)},
+        )
+    return value
+
+
+def _item_tag(value: Any) -> str:
+    """A message and a reference may leave out their type."""
+    if not isinstance(value, dict):
+        return "message"
+    kind = value.get("type") or ("message" if "role" in value else "item_reference")
+    return kind if kind in ITEM_TYPES else "message"
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[ItemReference, Tag("item_reference")],
+    Discriminator(_item_tag),
+    BeforeValidator(_check_item),
+]
+
+
+def text_of(content: str | list[InputText | OutputText | Refusal]) -> str:
+    """The parts' text end to end, nothing added between them."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)

@@ -1,0 +1,261 @@
+"""The body of POST /v1/responses.
+
+Every field of OpenAI's published schema is one of: supported, accepted without effect
+(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from service.schemas.chat import Stop, TokenLimit
+from service.schemas.common import RequestModel
+from service.schemas.response_items import InputItem
+from service.schemas.sampling import SamplingFields
+
+NO_EFFECT: dict[str, str] = {
+    "max_tool_calls": "it limits built-in tools, and none runs here",
+    "user": "the server keeps no record of end users",
+    "service_tier": "there is one tier",
+    "safety_identifier": "the server keeps no record of end users",
+    "prompt_cache_key": "shared prefixes are found without it",
+    "prompt_cache_retention": "cached prefixes stay until their room is needed",
+    "prompt_cache_options": "shared prefixes are always cached",
+}
+
+REFUSED: dict[str, str] = {
+    "access_programs": "there are none here",
+    "context_management": "there is no compaction; use `truncation`",
+    "conversation": "conversations are not kept; use `previous_response_id`",
+    "image": "gpt-oss reads and writes text only",
+    "moderation": "this server does not moderate; run a moderation model beside it",
+    "prompt": "prompt templates are not kept; send `instructions` and `input`",
+}
+
+# Tools that OpenAI runs itself. Not offering them leaves the answer to the model alone.
+HOSTED_TOOLS = frozenset(
+    {
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
+INCLUDABLE = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class FunctionTool(RequestModel):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
+    strict: bool | None = Field(None, description="`true`: arguments always follow the schema.")
+
+
+class HostedTool(RequestModel):
+    """A tool of OpenAI's own: accepted, and not offered to the model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+def _check_tool(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind != "function" and kind not in HOSTED_TOOLS:
+        raise PydanticCustomError(
+            "unsupported_value",
+            "tools of type {kind} are not supported; offer a function that does the same",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _tool_tag(value: Any) -> str:
+    is_hosted = isinstance(value, dict) and value.get("type") in HOSTED_TOOLS
+    return "hosted" if is_hosted else "function"
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(_tool_tag),
+    BeforeValidator(_check_tool),
+]
+
+
+class NamedFunction(RequestModel):
+    type: Literal["function"]
+    name: FunctionName
+
+
+class AllowedTools(RequestModel):
+    """Only these of the offered functions may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunction] = Field(min_length=1, max_length=128)
+
+
+def _check_choice(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in ("function", "allowed_tools"):
+        raise PydanticCustomError(
+            "unsupported_value",
+            "a choice of type {kind} is not supported; choose a function",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _choice_tag(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "mode"
+    return "allowed_tools" if value.get("type") == "allowed_tools" else "function"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedFunction, Tag("function")]
+    | Annotated[AllowedTools, Tag("allowed_tools")],
+    Discriminator(_choice_tag),
+    BeforeValidator(_check_choice),
+]
+
+
+class PlainText(RequestModel):
+    type: Literal["text"]
+
+
+class JsonObject(RequestModel):
+    type: Literal["json_object"]
+
+
+class JsonSchema(RequestModel):
+    type: Literal["json_schema"]
+    name: FunctionName
+    description: str | None = Field(None, description="Accepted without effect.")
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="The schema is followed whatever this says.")
+
+
+class TextConfig(RequestModel):
+    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = (
+        None
+    )
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="`medium`.")
+
+    @field_validator("verbosity")
+    @classmethod
+    def _check_verbosity(cls, value: str | None) -> str | None:
+        if value not in (None, "medium"):
+            raise PydanticCustomError(
+                "unsupported_value",
+                "gpt-oss has no verbosity control; ask for the length in the instructions",
+            )
+        return value
+
+
+class Reasoning(RequestModel):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Accepted without effect: reasoning is given in full."
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="The older name of `summary`."
+    )
+    context: Literal["auto", "current_turn"] | None = Field(
+        None, description="Accepted without effect: reasoning is kept within a tool loop."
+    )
+    mode: Literal["standard"] | None = Field(None, description="Accepted without effect.")
+
+
+class ResponseStreamOptions(RequestModel):
+    include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
+
+
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+class ResponseRequest(SamplingFields):
+    """What to answer, and how."""
+
+    model: str
+    input: Annotated[
+        Annotated[str, Tag("string")]
+        | Annotated[list[InputItem], Field(min_length=1), Tag("items")],
+        Discriminator(lambda value: "items" if isinstance(value, list) else "string"),
+    ]
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, min_length=1, max_length=256)
+    store: bool | None = Field(None, description="Keep the response; true when left out.")
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: TokenLimit | None = None
+    stop: Stop | None = Field(None, description="Extension.")
+    thinking_token_budget: int | None = Field(
+        None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
+    )
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[INCLUDABLE] | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
+
+    max_tool_calls: int | None = Field(None, ge=1)
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+    access_programs: Any = None
+    context_management: Any = None
+    conversation: Any = None
+    image: Any = None
+    moderation: Any = None
+    prompt: Any = None
+
+    @field_validator(*REFUSED, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            reason = REFUSED[str(info.field_name)]
+            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
+        return value

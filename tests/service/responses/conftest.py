@@ -1,0 +1,132 @@
+"""The responses routes around a scripted engine, in process and behind a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from service.app import create_app
+from service.runtime import Runtime
+
+PATH = "/v1/responses"
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
+THOUGHT = '<|channel|>analysis<|message|>A short "thought".<|end|><|start|>assistant'
+HELLO = THOUGHT + "<|channel|>final<|message|>Grüße, 👩‍🚀!\n<|return|>"
+CALL = THOUGHT + (
+    "<|channel|>commentary<|message|>Looking it up.<|end|><|start|>assistant"
+    '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "é", "b": [1]}<|call|>'
+)
+
+Body = Callable[..., dict[str, Any]]
+Serve = Callable[[Runtime], Awaitable[openai.AsyncOpenAI]]
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Redis of our own, where there is a redis-server to start."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
+    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
+    with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 10
+        while not socket.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield f"unix://{socket}"
+        process.terminate()
+
+
+@pytest.fixture
+def hello() -> str:
+    """An answer with reasoning and a final message."""
+    return HELLO
+
+
+@pytest.fixture
+def call() -> str:
+    """An answer with reasoning, a preamble and a call of `f`."""
+    return CALL
+
+
+@pytest.fixture
+def tool() -> dict[str, Any]:
+    return dict(TOOL)
+
+
+@pytest.fixture
+def body() -> Body:
+    """A minimal valid request, changed as asked."""
+
+    def make(**changes: Any) -> dict[str, Any]:
+        return {"model": "gpt-oss-20b", "input": "Hello!"} | changes
+
+    return make
+
+
+@pytest.fixture
+def typed_events() -> Callable[[str], list[Any]]:
+    """The events of an SSE text; each one's name is its data's type, and [DONE] ends them."""
+
+    def parse(text: str) -> list[Any]:
+        blocks = [block for block in text.split("\n\n") if block and block[0] != ":"]
+        assert blocks[-1] == "data: [DONE]"
+        events = []
+        for block in blocks[:-1]:
+            name, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+        return events
+
+    return parse
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """A real HTTP server in this loop, and the real SDK as its client."""
+    started: list[tuple[uvicorn.Server, asyncio.Task[None], Runtime, openai.AsyncOpenAI]] = []
+
+    async def start(runtime: Runtime) -> openai.AsyncOpenAI:
+        await runtime.engine.start()
+        config = uvicorn.Config(create_app(runtime), port=0, log_config=None, lifespan="off")
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve())
+        async with asyncio.timeout(5):
+            while not server.started:
+                await asyncio.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}/v1"
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        started.append((server, task, runtime, client))
+        return client
+
+    yield start
+    for server, task, runtime, client in started:
+        await client.close()
+        server.should_exit = True
+        await task
+        await runtime.engine.stop()
+
+
+@pytest.fixture
+def post(make_runtime: Any, make_client: Any, body: Body) -> Callable[..., Any]:
+    """Post to a service whose model writes `script`."""
+
+    async def send(script: str, **changes: Any) -> httpx.Response:
+        client = await make_client(make_runtime(script))
+        response: httpx.Response = await client.post(PATH, json=body(**changes))
+        return response
+
+    return send

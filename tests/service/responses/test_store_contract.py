@@ -1,0 +1,176 @@
+"""What every store of responses does: one suite for SQLite in a file, in memory, and Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.responses.store import Bounds, MissingRecord, Record, ResponseStore
+from service.responses.store_redis import RedisStore
+from service.responses.store_sqlite import SqliteStore
+
+OpenStore = Callable[[], ResponseStore]
+
+A = Record("resp_a", "ann", b'{"id":"resp_a"}', b"[1]")
+RUNNING = replace(A, is_final=False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["file", "memory", "redis"])
+async def open_store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> AsyncIterator[OpenStore]:
+    """Opens the same store again and again, as several processes do; memory is one store."""
+    bounds = Bounds(max_age_s=100, max_bytes=1000, clock=clock)
+    opened: list[ResponseStore] = []
+    url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+
+    def open_another() -> ResponseStore:
+        if request.param == "file":
+            opened.append(SqliteStore(tmp_path / "new" / "responses.sqlite", bounds))
+        elif request.param == "redis":
+            opened.append(RedisStore(url, bounds))
+        elif not opened:
+            opened.append(SqliteStore(None, bounds))
+        return opened[-1]
+
+    if url:
+        await _flush(url)
+    yield open_another
+    for store in opened:
+        await store.close()
+        await store.close()
+
+
+async def _flush(url: str) -> None:
+    from redis.asyncio import Redis
+
+    redis = Redis.from_url(url)
+    await redis.flushall()
+    await redis.aclose()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> ResponseStore:
+    return open_store()
+
+
+async def test_a_record_is_found_again_from_another_process(open_store: OpenStore) -> None:
+    record = replace(A, previous_id="resp_0")
+    await open_store().put(record, b"[2]")
+    other = open_store()
+    assert await other.get("resp_a", "ann") == record
+    assert await other.pieces("resp_a") == [b"[2]"]
+
+
+async def test_only_who_made_it_finds_it(store: ResponseStore) -> None:
+    await store.put(A)
+    with pytest.raises(MissingRecord):
+        await store.get("resp_a", "bob")
+    with pytest.raises(MissingRecord):
+        await store.history("resp_a", "bob")
+    with pytest.raises(MissingRecord):
+        await store.delete("resp_a", "bob")
+    assert (await store.get("resp_a", "ann")).id == "resp_a"
+
+
+async def test_what_is_deleted_is_gone_with_its_pieces(store: ResponseStore) -> None:
+    await store.put(A, b"[2]")
+    await store.delete("resp_a", "ann")
+    with pytest.raises(MissingRecord):
+        await store.get("resp_a", "ann")
+    with pytest.raises(MissingRecord):
+        await store.delete("resp_a", "ann")
+    assert await store.pieces("resp_a") == []
+
+
+async def test_a_running_response_grows_and_ends_once(open_store: OpenStore, clock: Clock) -> None:
+    writer, reader = open_store(), open_store()
+    await writer.put(RUNNING)
+    assert await writer.extend("resp_a", b"[1]")
+    assert await writer.extend("resp_a", b"")
+    assert await writer.extend("resp_a", b"[2]")
+    clock.now += 5
+    running = await reader.get("resp_a", "ann")
+    assert (running.is_final, running.idle_s) == (False, 5)
+    assert await reader.pieces("resp_a") == [b"[1]", b"[2]"]
+    assert await reader.pieces("resp_a", 1) == [b"[2]"]
+    assert await writer.finish("resp_a", b"the end")
+    assert not await reader.finish("resp_a", b"another end")
+    assert not await writer.extend("resp_a", b"[3]")
+    ended = await reader.get("resp_a", "ann")
+    assert (ended.is_final, ended.response) == (True, b"the end")
+    assert await reader.pieces("resp_a") == [b"[1]", b"[2]"]
+
+
+async def test_a_run_learns_that_it_should_stop(open_store: OpenStore) -> None:
+    writer, reader = open_store(), open_store()
+    await writer.put(RUNNING)
+    await reader.request_stop("resp_a")
+    await reader.request_stop("resp_none")
+    assert not await writer.extend("resp_a", b"[1]")
+    assert await reader.pieces("resp_a") == [b"[1]"]  # what was written is kept all the same
+    await reader.delete("resp_a", "ann")
+    assert not await writer.extend("resp_a", b"[2]")
+    assert not await writer.finish("resp_a", b"the end")
+
+
+async def test_history_goes_back_to_the_first(store: ResponseStore) -> None:
+    await store.put(A)
+    await store.put(replace(A, id="resp_b", previous_id="resp_a"))
+    await store.put(replace(A, id="resp_c", previous_id="resp_b"))
+    history = await store.history("resp_c", "ann")
+    assert [record.id for record in history] == ["resp_a", "resp_b", "resp_c"]
+    await store.delete("resp_a", "ann")
+    with pytest.raises(MissingRecord) as caught:
+        await store.history("resp_c", "ann")
+    assert caught.value.id == "resp_a"
+
+
+async def test_what_nobody_used_for_too_long_is_gone(store: ResponseStore, clock: Clock) -> None:
+    await store.put(A)
+    await store.put(replace(A, id="resp_b", previous_id="resp_a"))
+    await store.put(replace(A, id="resp_c"))
+    clock.now += 60
+    await store.history("resp_b", "ann")  # a use of both
+    clock.now += 60
+    with pytest.raises(MissingRecord):
+        await store.get("resp_c", "ann")
+    assert len(await store.history("resp_b", "ann")) == 2
+
+
+async def test_the_least_used_make_room(store: ResponseStore, clock: Clock) -> None:
+    for name in "abcdefgh":
+        await store.put(replace(A, id=f"resp_{name}", response=b"x" * 100), b"y" * 50)
+        clock.now += 1
+        await store.get("resp_a", "ann")
+    kept = []
+    for name in "abcdefgh":
+        try:
+            kept.append((await store.get(f"resp_{name}", "ann")).id[-1])
+        except MissingRecord:
+            assert await store.pieces(f"resp_{name}") == []
+    assert "".join(kept) == "adefgh"  # 6 of 153 bytes fit into 1000
+
+
+async def test_many_callers_at_once_lose_nothing(open_store: OpenStore) -> None:
+    stores = [open_store() for _ in range(3)]
+    await stores[0].put(RUNNING)
+    await asyncio.gather(*(stores[n % 3].extend("resp_a", b"[%d]" % n) for n in range(60)))
+    assert sorted(await stores[0].pieces("resp_a")) == sorted(b"[%d]" % n for n in range(60))
