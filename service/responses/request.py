@@ -41,6 +41,7 @@ Json = dict[str, Any]
 _FIELDS = Fields(
     format="text.format", schema="text.format.schema", tool_schema="tools[{index}].parameters"
 )
+_ECHOED = {"reasoning", "text", "tool_choice", "tools"}
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -200,7 +201,7 @@ def _format(request: ResponseRequest) -> TextFormat:
 
 def _head(request: ResponseRequest, id: str, created_at: int) -> Json:
     """The response object before anything is written; defaults are spelt out."""
-    given = request.model_dump(by_alias=True, exclude_unset=True)
+    given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
     reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
     return {
         "id": id,

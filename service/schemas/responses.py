@@ -90,8 +90,13 @@ class HostedTool(RequestModel):
     type: str
 
 
+def _type_of(value: Any) -> Any:
+    """Of what came, or of the model that was made of it."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
 def _check_tool(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = _type_of(value)
     if isinstance(kind, str) and kind != "function" and kind not in HOSTED_TOOLS:
         raise PydanticCustomError(
             "unsupported_value",
@@ -102,8 +107,8 @@ def _check_tool(value: Any) -> Any:
 
 
 def _tool_tag(value: Any) -> str:
-    is_hosted = isinstance(value, dict) and value.get("type") in HOSTED_TOOLS
-    return "hosted" if is_hosted else "function"
+    kind = _type_of(value)
+    return "hosted" if isinstance(kind, str) and kind in HOSTED_TOOLS else "function"
 
 
 Tool = Annotated[
@@ -127,7 +132,7 @@ class AllowedTools(RequestModel):
 
 
 def _check_choice(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = _type_of(value)
     if isinstance(kind, str) and kind not in ("function", "allowed_tools"):
         raise PydanticCustomError(
             "unsupported_value",
@@ -138,9 +143,9 @@ def _check_choice(value: Any) -> Any:
 
 
 def _choice_tag(value: Any) -> str:
-    if not isinstance(value, dict):
+    if isinstance(value, str):
         return "mode"
-    return "allowed_tools" if value.get("type") == "allowed_tools" else "function"
+    return "allowed_tools" if _type_of(value) == "allowed_tools" else "function"
 
 
 ToolChoice = Annotated[
