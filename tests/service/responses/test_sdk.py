@@ -122,18 +122,19 @@ async def test_a_tool_loop_goes_round(serve: Fixture, make_runtime: Fixture, cal
         assert last.output_text == "It is 17."
 
 
+def text_of(item: Any) -> Any:
+    return item.content[0].text
+
+
 async def test_input_items_come_in_pages(client: Client) -> None:
     given: Any = [{"role": "user", "content": str(number)} for number in range(7)]
     made = await client.responses.create(model=MODEL, input=given)
     pages = client.responses.input_items
-    texts = [
-        item.content[0].text  # type: ignore[union-attr]
-        async for item in pages.list(made.id, limit=3, order="asc")
-    ]
+    texts = [text_of(item) async for item in pages.list(made.id, limit=3, order="asc")]
     assert texts == [str(number) for number in range(7)]
     newest = await pages.list(made.id, limit=1)
     assert newest.has_more
-    assert newest.data[0].content[0].text == "6"  # type: ignore[union-attr]
+    assert text_of(newest.data[0]) == "6"
     with pytest.raises(openai.BadRequestError, match="after"):
         await pages.list(made.id, after="nothing")
 
