@@ -13,6 +13,7 @@ Schema = Mapping[str, Any]
 Child = Callable[[Any, str], Any]  # rewrites a schema below, reached by this step
 
 _MAX_INTEGER: Final = 2**62
+_MAX_MULTIPLES: Final = 5000
 _MAX_LENGTH: Final = 20_000  # longer ones take too long to compile
 _FORMATS: Final = frozenset(
     ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
@@ -90,8 +91,23 @@ def _integer(schema: Schema) -> dict[str, Any]:
     for step in _numbers(schema, "multipleOf"):
         if step <= 0 or step != int(step):
             raise Unenforceable("multipleOf must be a whole number above 0")
-        rewritten["multipleOf"] = int(step)
+        return _multiples(int(step), max(lows, default=None), min(highs, default=None))
     return rewritten
+
+
+def _multiples(step: int, low: int | None, high: int | None) -> dict[str, Any]:
+    """A grammar counts in steps without bounds; within bounds it needs the values."""
+    if low is None and high is None:
+        return {"type": "integer", "multipleOf": step}
+    if low is None or high is None:
+        raise Unenforceable("multipleOf beside one bound only is not supported; give both bounds")
+    values = range(-(-low // step) * step, high + 1, step)
+    if not 0 < len(values) <= _MAX_MULTIPLES:
+        raise Unenforceable(
+            f"{len(values)} multiples of {step} are within the bounds; 1 to {_MAX_MULTIPLES} "
+            "are supported"
+        )
+    return {"enum": list(values)}
 
 
 def _number(schema: Schema) -> dict[str, Any]:

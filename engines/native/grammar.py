@@ -144,9 +144,7 @@ class GrammarCompiler:
                 self._compiler = await self._in_thread(self._load, None)
             compiler = self._compiler
             try:
-                return await self._in_thread(
-                    lambda: compiler.compile_structural_tag(tag), self._timeout_s
-                )
+                return await self._in_thread(lambda: compile_tag(compiler, tag), self._timeout_s)
             except TimeoutError:
                 raise InvalidGrammar(
                     f"compiling the grammar takes longer than {self._timeout_s:g} s; simplify it "
@@ -205,6 +203,11 @@ class GrammarCompiler:
         except TimeoutError:
             self._overdue.append(thread)
             raise
+
+
+def compile_tag(compiler: xgrammar.GrammarCompiler, tag: str) -> xgrammar.CompiledGrammar:
+    """Compile; raises RuntimeError for whatever xgrammar refuses."""
+    return compiler.compile_structural_tag(tag)
 
 
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+\.cc:\d+: (?:Check failed: .*? is false: )?", re.DOTALL)

@@ -1,0 +1,189 @@
+"""The native engine follows a grammar, whatever else happens in the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.base import FinishReason, TokenEvent
+from engines.errors import EngineStartError, InvalidGrammar
+from engines.native import grammar
+from engines.native.grammar_vocabulary import read_vocabulary
+from service.harmony.vocabulary import decode_bytes, encode_text
+
+Fixture = Callable[..., Any]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 3}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def tag_of(format: Any) -> str:
+    return json.dumps({"type": "structural_tag", "format": format})
+
+
+JSON_TAG = tag_of({"type": "json_schema", "json_schema": SCHEMA, "max_whitespace_cnt": 2})
+
+
+def ids_of(events: Iterable[TokenEvent]) -> list[int]:
+    return [token_id for event in events for token_id in event.token_ids]
+
+
+def text_of(events: Iterable[TokenEvent]) -> str:
+    return b"".join(decode_bytes(token_id) for token_id in ids_of(events)).decode()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+async def test_noise_becomes_what_the_grammar_says(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture, temperature: float
+) -> None:
+    engine = await make_engine()
+    requests = [make_request(JSON_TAG, seed, temperature=temperature) for seed in range(6)]
+    answers = await asyncio.gather(*(collect(engine, request) for request in requests))
+    ended = [events for events in answers if events[-1].finish_reason is FinishReason.STOP]
+    assert ended
+    for events in ended:
+        person = json.loads(text_of(events))
+        assert set(person) == {"name", "age"}
+        assert person["age"] >= 3
+
+
+async def test_penalties_filters_and_logprobs_work_under_a_mask(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    engine = await make_engine()
+    options = {"top_p": 0.9, "top_k": 50, "min_p": 0.01, "frequency_penalty": 1.0, "logprobs": 3}
+    events = await collect(engine, make_request(JSON_TAG, repetition_penalty=1.2, **options))
+    assert text_of(events).startswith("{")
+    for event in events:
+        for entry in event.logprobs:
+            # Of the model's own distribution: what the mask excludes has one too.
+            assert isfinite(entry.logprob)
+            assert all(isfinite(logprob) for _, logprob in entry.top)
+
+
+async def test_neighbours_and_preemption_change_nothing(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    requests = [make_request(JSON_TAG if i % 2 else None, i, 50, logit_bias={}) for i in range(4)]
+    roomy = await make_engine(max_num_seqs=1)
+    alone = [ids_of(await collect(roomy, request)) for request in requests]
+    crowded = await make_engine(num_kv_blocks=12, max_model_len=64)
+    together = await asyncio.gather(*(collect(crowded, request) for request in requests))
+    assert [ids_of(events) for events in together] == alone
+    assert (await crowded.stats()).num_preemptions > 0
+
+
+async def test_a_seed_repeats_and_equal_grammars_are_compiled_once(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    compile_tag = grammar.compile_tag
+
+    def noted(compiler: Any, tag: str) -> Any:
+        compiled.append(tag)
+        return compile_tag(compiler, tag)
+
+    monkeypatch.setattr(grammar, "compile_tag", noted)
+    engine = await make_engine()
+    answers = await asyncio.gather(*(collect(engine, make_request(JSON_TAG, 7)) for _ in range(3)))
+    answers.append(await collect(engine, make_request(JSON_TAG, 7)))
+    assert len({tuple(ids_of(events)) for events in answers}) == 1
+    assert compiled == [JSON_TAG]
+
+
+async def test_a_dead_end_ends_its_own_request_only(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    # After the a comes a character that does not exist.
+    stuck = tag_of({"type": "regex", "pattern": r"a[^\u0000-\U0010FFFF]"})
+    engine = await make_engine()
+    outcomes = await asyncio.gather(
+        collect(engine, make_request(JSON_TAG, 1)),
+        *(collect(engine, make_request(stuck, seed)) for seed in range(2, 6)),
+        return_exceptions=True,
+    )
+    assert not isinstance(outcomes[0], BaseException)
+    assert text_of(outcomes[0]).startswith("{")
+    for outcome in outcomes[1:]:
+        with pytest.raises(InvalidGrammar, match="no token may follow"):
+            raise outcome if isinstance(outcome, BaseException) else AssertionError(outcome)
+    await engine.check_health()
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("{", "Failed to parse JSON"),
+        (tag_of({"type": "nonsense"}), "nonsense"),
+        (tag_of({"type": "regex", "pattern": "["}), "Regex parsing error"),
+        (tag_of({"type": "grammar", "grammar": "root ::= missing"}), "missing"),
+        (tag_of({"type": "json_schema", "json_schema": {"type": "king"}}), "king"),
+        (tag_of({"type": "const_string", "value": "a" * 1_000_001}), "at most 1000000"),
+    ],
+)
+async def test_what_cannot_be_compiled_is_refused_with_the_reason(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture, bad: str, reason: str
+) -> None:
+    engine = await make_engine()
+    with pytest.raises(InvalidGrammar, match=reason) as caught:
+        await collect(engine, make_request(bad))
+    assert ".cc:" not in str(caught.value)  # no places in xgrammar's source
+
+
+async def test_a_slow_grammar_is_given_up_and_holds_up_nobody(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    slow = tag_of({"type": "json_schema", "json_schema": {"type": "string", "maxLength": 3000}})
+    engine = await make_engine(grammar_timeout_s=0.05)
+    compiling = asyncio.create_task(collect(engine, make_request(slow)))
+    free = await collect(engine, make_request(None, 1, 8))
+    assert len(ids_of(free)) > 0
+    with pytest.raises(InvalidGrammar, match=r"longer than 0\.05 s"):
+        await compiling
+
+
+async def test_a_request_that_waits_for_its_grammar_counts_as_waiting_and_can_be_closed(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    engine = await make_engine()
+    compiling = asyncio.create_task(collect(engine, make_request(JSON_TAG)))
+    await asyncio.sleep(0)
+    assert (await engine.stats()).num_waiting == 1
+    compiling.cancel()
+    await asyncio.wait([compiling])
+    assert (await engine.stats()).num_waiting == 0
+    await engine.drain()
+
+
+async def test_without_a_vocabulary_a_grammar_is_refused(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    engine = await make_engine(vocabulary_path=None)
+    with pytest.raises(InvalidGrammar, match="vocabulary_path"):
+        await collect(engine, make_request(JSON_TAG))
+
+
+def test_the_vocabulary_file_has_every_tokens_bytes(vocabulary_path: Path) -> None:
+    vocabulary = read_vocabulary(vocabulary_path, 201_088)
+    for token_id in (*encode_text("Hello, wörld 你好"), 0, 199_997):
+        assert vocabulary[token_id] == decode_bytes(token_id)
+    assert set(vocabulary[199_998:]) == {b""}
+
+
+@pytest.mark.parametrize("content", [None, b"AA== 5 6\n", b"AA== x\n", b"AA== 300000\n"])
+def test_a_bad_vocabulary_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(EngineStartError, match=str(path)):
+        read_vocabulary(path, 201_088)
