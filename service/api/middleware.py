@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auth.base import Authenticator, AuthError, Credentials, MissingCredentials, Principal
-from service.api.responses import error_response
+from service.api.responses import ANTHROPIC_PATH, error_response
 from service.errors import RequestError
 
 log = logging.getLogger("harmonium.access")
@@ -82,7 +82,10 @@ class _Exchange:
     async def _send_with_id(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            MutableHeaders(scope=message)[REQUEST_ID] = self._request_id
+            headers = MutableHeaders(scope=message)
+            headers[REQUEST_ID] = self._request_id
+            if self._scope["path"].startswith(ANTHROPIC_PATH):
+                headers["Request-Id"] = self._request_id  # the name that Anthropic's clients read
         await self._send(message)
 
     def _log(self, seconds: float) -> None:

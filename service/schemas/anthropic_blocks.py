@@ -53,6 +53,7 @@ class ToolUseBlock(RequestModel):
     input: dict[str, Any]
     cache_control: Cached = None
     caller: Any = Field(None, description="Accepted without effect.")
+    toolset_name: None = None
 
 
 def _check_block(value: Any) -> Any:
@@ -86,6 +87,7 @@ class ToolResultBlock(RequestModel):
     content: TextContent | None = None
     is_error: bool | None = None
     cache_control: Cached = None
+    toolset_name: None = None
 
 
 _UserBlock = Annotated[

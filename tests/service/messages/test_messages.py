@@ -152,6 +152,7 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
     [
         (HELLO, {}, "end_turn", None),
         (HELLO, {"max_tokens": 5}, "max_tokens", None),
+        (HELLO, {"stop_sequences": ["thought"]}, "end_turn", None),  # vllm#52599: visible text only
         (HELLO, {"stop_sequences": ["x", "ße"]}, "stop_sequence", "ße"),
         (CALL, {"tools": [TOOL]}, "tool_use", None),
         (CALL, {"tools": [TOOL], "stop_sequences": ["up"]}, "stop_sequence", "up"),

@@ -51,7 +51,8 @@ def ask(text: str = "Hello!", **changes: Any) -> dict[str, Any]:
 
 async def test_a_message_and_its_count(serve: Serve, client_of: Any) -> None:
     client = client_of(await serve(HELLO))
-    message = await client.messages.create(**ask())
+    message = await client.messages.create(**ask(), extra_headers={"X-Request-Id": "mine-1"})
+    assert message._request_id == "mine-1"
     assert [block.text for block in message.content] == ["Grüße, 👩‍🚀!"]
     assert message.stop_reason == "end_turn"
     count = await client.messages.count_tokens(model=MODEL, messages=ask()["messages"])
@@ -95,6 +96,8 @@ async def test_a_tool_loop_by_hand(serve: Serve, client_of: Any) -> None:
     ]
     second = await client.messages.create(**request)
     assert second.content[-1].text == "It is 4 °C in Köln."
+    request["messages"][1]["content"] = [block.model_dump() for block in first.content]
+    assert (await client.messages.create(**request)).stop_reason == "tool_use"
 
 
 async def test_the_tool_runner(serve: Serve, client_of: Any) -> None:
