@@ -1,0 +1,273 @@
+"""What a structural tag lets through and what it does not, as xgrammar reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.native.grammar import GrammarCompiler
+from service.errors import RequestError
+from service.guide import TextFormat, ToolChoice, structural_tag
+from service.harmony.types import Tool
+from service.harmony.vocabulary import RETURN, STOP_TOKEN_IDS
+from service.harmony.vocabulary_file import write_vocabulary
+
+Accepts = Callable[[str | None, str], Any]
+
+VOCAB_SIZE = 201_088
+WEATHER = Tool(
+    "get_weather",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+)
+CLOCK = Tool("clock", parameters={"type": "object", "properties": {}})
+TOOLS = (WEATHER, CLOCK)
+STRICT = (Tool("get_weather", parameters=WEATHER.parameters, strict=True), CLOCK)
+REQUIRED = ToolChoice("required")
+PERSON = TextFormat(
+    "json_schema",
+    {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
+)
+
+THOUGHT = "<|channel|>analysis<|message|>Hm, 5 < 6.<|end|><|start|>assistant"
+PREAMBLE = "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant"
+CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"é"}'
+ANSWER = "<|channel|>final<|message|>It is sunny."
+JSON = '<|channel|>final <|constrain|>json<|message|>{"age": 3}'
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
+    """One for all tests, which use it one after another: reading the vocabulary takes long."""
+    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+    return GrammarCompiler(path, VOCAB_SIZE, timeout_s=60)
+
+
+@pytest.fixture
+def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, ...]]) -> Accepts:
+    """Whether an answer, closed by <|return|> unless by <|call|>, can be generated."""
+
+    async def check(tag: str | None, text: str) -> bool:
+        request = EngineRequest("r", (1,), SamplingParams(1), STOP_TOKEN_IDS, tag)
+        guide = await compiler.guide(request)
+        ids = harmony_ids(text if text.endswith("<|call|>") else text + "<|return|>")
+        for token_id in ids:
+            row = np.zeros(VOCAB_SIZE, np.float32)
+            assert guide.mask(row, np.empty((1, VOCAB_SIZE // 32), np.int32))
+            if not np.isfinite(row[token_id]):
+                return False
+            guide.accept(token_id)
+        return True
+
+    return check
+
+
+async def check(accepts: Accepts, tag: str | None, texts: dict[str, bool]) -> None:
+    assert {text: await accepts(tag, text) for text in texts} == texts
+
+
+def test_nothing_is_guided_unless_something_is_asked_for() -> None:
+    assert structural_tag(()) is None
+    assert structural_tag(TOOLS) is None
+    assert structural_tag(TOOLS, ToolChoice("none")) is None
+    assert structural_tag((Tool("f", strict=False),)) is None
+
+
+async def test_required_forces_a_call(accepts: Accepts) -> None:
+    """vllm#44216, vllm#48672, sglang#9980: required means a call of one of the tools."""
+    texts = {
+        CALL + "<|call|>": True,
+        THOUGHT + CALL + "<|call|>": True,
+        THOUGHT + PREAMBLE + CALL + "<|call|>": True,
+        "<|channel|>commentary to=functions.clock<|message|>{}<|call|>": True,
+        ANSWER: False,
+        THOUGHT + ANSWER: False,
+        PREAMBLE + ANSWER: False,
+        THOUGHT: False,
+        CALL: False,  # closed by <|return|>
+        CALL.replace('"city"', '"town"') + "<|call|>": False,
+        CALL.replace("get_weather", "get_time") + "<|call|>": False,
+        THOUGHT + THOUGHT + CALL + "<|call|>": False,
+    }
+    await check(accepts, structural_tag(TOOLS, REQUIRED), texts)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        " to=functions.get_weather<|channel|>commentary json<|message|>",
+        " to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>",
+        " to=functions.get_weather<|channel|>commentary<|constrain|>json<|message|>",
+        " to=functions.get_weather<|channel|>commentary<|message|>",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>",
+        "<|channel|>commentary to=functions.get_weather<|constrain|>json<|message|>",
+        "<|channel|>commentary to=functions.get_weather json<|message|>",
+        "<|channel|>commentary to=functions.get_weather<|message|>",
+    ],
+)
+async def test_every_spelling_of_a_call_is_allowed(accepts: Accepts, header: str) -> None:
+    assert await accepts(structural_tag(TOOLS, REQUIRED), header + '{"city": "Oslo"}<|call|>')
+
+
+async def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
+    """cloudflare/ai#574: a forced call is a call, not JSON in the text."""
+    texts = {
+        THOUGHT + CALL + "<|call|>": True,
+        "<|channel|>commentary to=functions.clock<|message|>{}<|call|>": False,
+        '<|channel|>final<|message|>{"city":"é"}': False,
+    }
+    await check(accepts, structural_tag(TOOLS, ToolChoice.named("get_weather")), texts)
+
+
+async def test_allowed_tools_narrow_the_choice(accepts: Accepts) -> None:
+    clock = "<|channel|>commentary to=functions.clock<|message|>{}<|call|>"
+    allowed = frozenset(("clock",))
+    texts = {clock: True, ANSWER: True, CALL + "<|call|>": False}
+    await check(accepts, structural_tag(TOOLS, ToolChoice("auto", allowed)), texts)
+    texts = {clock: True, ANSWER: False, CALL + "<|call|>": False}
+    await check(accepts, structural_tag(TOOLS, ToolChoice("required", allowed)), texts)
+
+
+async def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
+    """sglang#19074: a strict tool works with auto, beside others that are not strict."""
+    texts = {
+        CALL + "<|call|>": True,
+        THOUGHT + ANSWER: True,
+        CALL.replace('"é"', "3") + "<|call|>": False,
+        CALL.replace('"city":"é"', "") + "<|call|>": False,
+        '<|channel|>commentary to=functions.clock<|message|>{"any": [1]}<|call|>': True,
+        "<|channel|>commentary to=functions.clock<|message|>now<|call|>": False,
+    }
+    await check(accepts, structural_tag(STRICT), texts)
+
+
+async def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
+    accepts: Accepts,
+) -> None:
+    """vllm#23120, vllm#45570, sglang#31019, sglang#9259, ollama#11691.
+
+    The final header stands before the JSON, in every spelling; reasoning stays free.
+    """
+    texts = {
+        JSON: True,
+        THOUGHT + JSON: True,
+        '<|channel|>final json<|message|>{"age": 3}': True,
+        '<|channel|>final<|constrain|>json<|message|>{"age": 3}': True,
+        '<|channel|>final<|message|>{\n  "age": 3\n}': True,
+        '{"age": 3}': False,
+        THOUGHT + '{"age": 3}': False,
+        ANSWER: False,
+        JSON.replace("3", '"3"'): False,
+        JSON.replace("}", ', "x": 1}'): False,
+        JSON + " That is all.": False,
+        PREAMBLE + JSON: False,  # would stand before the JSON in the content
+        '<|channel|>final<|message|>{"age": 3': False,
+    }
+    await check(accepts, structural_tag((), format=PERSON), texts)
+
+
+async def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
+    texts = {
+        THOUGHT + JSON: True,
+        THOUGHT + PREAMBLE + CALL + "<|call|>": True,
+        THOUGHT + ANSWER: False,
+        PREAMBLE + JSON: False,
+    }
+    await check(accepts, structural_tag(TOOLS, format=PERSON), texts)
+    none = structural_tag(TOOLS, ToolChoice("none"), PERSON)
+    await check(accepts, none, {JSON: True, CALL + "<|call|>": False})
+    forced = structural_tag(TOOLS, REQUIRED, PERSON)
+    await check(accepts, forced, {JSON: False, CALL + "<|call|>": True})
+
+
+@pytest.mark.parametrize(
+    ("format", "good", "bad"),
+    [
+        (TextFormat("json_object"), '{"a": [1, {"b": null}]}', "[1]"),
+        (TextFormat("regex", "[a-c]{2}"), "ab", "abc"),
+        (TextFormat("choice", ("yes", "no")), "no", "maybe"),
+        (TextFormat("grammar", 'root ::= "x" | "y" root'), "yyx", "yy"),
+        (TextFormat("structural_tag", {"type": "const_string", "value": "ok"}), "ok", "no"),
+    ],
+)
+async def test_every_kind_of_format(
+    accepts: Accepts, format: TextFormat, good: str, bad: str
+) -> None:
+    head = THOUGHT + "<|channel|>final<|message|>"
+    await check(accepts, structural_tag((), format=format), {head + good: True, head + bad: False})
+
+
+async def test_text_cannot_hold_control_tokens_but_may_spell_them(
+    accepts: Accepts, harmony_ids: Callable[[str], tuple[int, ...]]
+) -> None:
+    """vllm#32587, TensorRT-LLM#9256: no marker in a text, a name or arguments."""
+    tag = structural_tag(STRICT)
+    texts = {
+        "<|channel|>final<|message|>a <|start|> b": False,
+        "<|channel|>final<|message|>a <|channel|> b": False,
+        "<|channel|>analysis<|message|>a <|message|> b<|end|><|start|>assistant" + ANSWER: False,
+        CALL.replace("é", "<|end|>") + "<|call|>": False,
+        "<|channel|>final<|message|>a < |end|> b": True,
+    }
+    await check(accepts, tag, texts)
+
+
+@pytest.mark.parametrize("budget", [0, 4])
+async def test_a_thinking_budget_closes_the_analysis_message(accepts: Accepts, budget: int) -> None:
+    tag = structural_tag((), max_reasoning_tokens=budget)
+    thought = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
+    texts = {
+        thought.format(" a" * budget) + ANSWER: True,
+        thought.format(" a" * (budget + 1)) + ANSWER: False,
+        ANSWER: True,
+    }
+    await check(accepts, tag, texts)
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "word"),
+    [
+        ((), REQUIRED, "send tools"),
+        ((), ToolChoice.named("f"), "'f'"),
+        (TOOLS, ToolChoice.named("f"), "clock, get_weather"),
+        (TOOLS, ToolChoice("auto", frozenset(("clock", "f"))), "'f'"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(
+    tools: tuple[Tool, ...], choice: ToolChoice, word: str
+) -> None:
+    """vllm#48672, vllm#53626: no silent downgrade."""
+    with pytest.raises(RequestError, match=word) as caught:
+        structural_tag(tools, choice)
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    "format",
+    [
+        {"type": "token", "token": RETURN},
+        {"type": "sequence", "elements": [{"type": "any_tokens", "exclude_tokens": []}]},
+        {"type": "tag", "begin": {"type": "token", "token": 1}, "content": {}, "end": ""},
+        {"type": "dispatch", "rules": [["a", {"type": "token", "token": RETURN}]]},
+        {"elements": []},
+    ],
+)
+def test_a_clients_tag_cannot_name_tokens(format: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        structural_tag((), format=TextFormat("structural_tag", format))
+    assert caught.value.code == "invalid_grammar"
+    assert str(caught.value.param).startswith("response_format")
+
+
+def test_equal_requests_make_equal_tags() -> None:
+    tags = {structural_tag(STRICT, format=PERSON) for _ in range(3)}
+    assert len(tags) == 1
+    assert json.loads(tags.pop() or "")["type"] == "structural_tag"
