@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -34,6 +34,9 @@ from service.harmony.vocabulary import (
     encode_text,
 )
 from service.plan import Plan
+from service.responses.document import end_of, ended
+from service.responses.events import ResponseEvents
+from service.responses.output import Piece, pieces_of
 
 NAMES = frozenset({"f", "get_weather"})
 PROMPT = tuple(range(40))
@@ -111,9 +114,36 @@ class Stream:
         self._sent += self._encoder.step(step)
 
     def events(self) -> list[dict[str, Any]]:
-        text = (self._sent + self._encoder.end()).decode()
-        lines = (line for line in text.split("\n") if line.startswith("data: "))
-        return [json.loads(line.removeprefix("data: ")) for line in lines]
+        return parsed(self._sent + self._encoder.end())
+
+
+class Response:
+    """Collects the pieces of a response and the bytes of its events."""
+
+    head: ClassVar = {"id": f"resp_{0:032x}", "status": "in_progress"}
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._pieces: list[Piece] = []
+        self._events = ResponseEvents(self.head)
+        self._sent = self._events.begin()
+
+    def add(self, step: Step) -> None:
+        pieces = pieces_of(step, [])
+        self._pieces += pieces
+        self._sent += self._events.add(pieces)
+
+    def document(self) -> dict[str, Any]:
+        return ended(self.head, self._pieces, end_of(self._generation, 0))
+
+    def events(self) -> list[dict[str, Any]]:
+        return parsed(self._sent + self._events.end(self.document()))
+
+
+def parsed(sent: bytes) -> list[dict[str, Any]]:
+    """The events on the wire."""
+    lines = (line for line in sent.decode().split("\n") if line.startswith("data: "))
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 def plan_of(script: Sequence[int], **changes: Any) -> Plan:
@@ -139,17 +169,22 @@ def takers(generation: Generation) -> list[Any]:
         Stream(chunks),
         MessageAnswer(head()),
         Stream(MessageEvents(head())),
+        Response(generation),
     ]
 
 
-def answers(made: list[Any]) -> tuple[Answer, Answer, Answer, Answer]:
-    whole_chat, chat_stream, whole_message, message_stream = made
-    return (
+def answers(made: list[Any]) -> list[Answer]:
+    whole_chat, chat_stream, whole_message, message_stream, response = made
+    document, events = response.document(), response.events()
+    assert events[-1]["response"] == document
+    return [
         of_chat(completion_of(whole_chat)),
         of_chunks(chat_stream.events()),
         of_message(json.loads(whole_message.body())),
         of_events(message_stream.events()),
-    )
+        of_items(document["output"], document),
+        of_items(streamed_items(events), document),
+    ]
 
 
 def completion_of(answer: ChatAnswer) -> dict[str, Any]:
@@ -227,6 +262,43 @@ def of_events(events: list[dict[str, Any]]) -> Answer:
     return of_blocks(blocks, {"usage": ending["usage"], **ending["delta"]})
 
 
+def of_items(items: list[dict[str, Any]], response: dict[str, Any]) -> Answer:
+    def texts(kind: str) -> str:
+        parts = (p for item in items if item["type"] == kind for p in item["content"])
+        return "".join(part["text"] for part in parts)
+
+    calls = [(i["name"], i["arguments"]) for i in items if i["type"] == "function_call"]
+    usage = response["usage"]
+    finish = "tool_calls" if calls else "stop"
+    return Answer(
+        texts("message"),
+        texts("reasoning"),
+        calls,
+        (
+            usage["input_tokens"],
+            usage["output_tokens"],
+            usage["output_tokens_details"]["reasoning_tokens"],
+        ),
+        "length" if response["status"] == "incomplete" else finish,
+    )
+
+
+def streamed_items(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items that a client puts together from the deltas alone."""
+    items: list[dict[str, Any]] = []
+    for event in events:
+        match event["type"].removeprefix("response.").rsplit(".", 1):
+            case ["output_item", "added"]:
+                items.append(event["item"])
+            case ["content_part", "added"]:
+                items[-1]["content"].append(event["part"])
+            case ["function_call_arguments", "delta"]:
+                items[-1]["arguments"] += event["delta"]
+            case ["output_text" | "reasoning_text", "delta"]:
+                items[-1]["content"][-1]["text"] += event["delta"]
+    return items
+
+
 def read(arguments: str) -> dict[str, Any] | None:
     """The object that arguments are, if they are one."""
     try:
@@ -245,8 +317,8 @@ def test_every_route_gives_the_same_answer(script: list[int], step: int) -> None
     made = answers(asyncio.run(run(script, 1, plan, takers)))
     stepped = answers(asyncio.run(run(script, step, plan, takers)))
     assert made == stepped
-    chat, chunks, message, events = made
-    assert chat == chunks == events
+    chat, chunks, message, events, items, item_events = made
+    assert chat == chunks == events == items == item_events
     for (name, arguments), (other_name, input) in zip(chat.calls, message.calls, strict=True):
         assert name == other_name
         assert read(arguments) is None or read(arguments) == input
