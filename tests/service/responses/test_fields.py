@@ -1,0 +1,287 @@
+"""Every field of the published request is supported, accepted without effect, or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
+
+from engines.base import EngineRequest
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.harmony import vocabulary
+from service.schemas.responses import HOSTED_TOOLS, NO_EFFECT, REFUSED, ResponseRequest
+
+Fixture = Callable[..., Any]
+
+PATH = "/v1/responses"
+DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+DOCS = DOCS[DOCS.index("## Responses") : DOCS.index("## Text completions")]
+FINAL = "<|channel|>final<|message|>Hi<|return|>"
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "17"}
+WITHOUT_EFFECT: list[dict[str, Any]] = [
+    {"max_tool_calls": 3},
+    {"user": "someone"},
+    {"service_tier": "flex"},
+    {"safety_identifier": "someone"},
+    {"prompt_cache_key": "key"},
+    {"prompt_cache_retention": "24h"},
+    {"prompt_cache_options": {"mode": "implicit"}},
+    {"include": ["reasoning.encrypted_content", "file_search_call.results"]},
+    {"metadata": {"team": "a"}},
+    {"store": False},
+    {"stream": True, "stream_options": {"include_obfuscation": True}},
+    {"text": {"format": {"type": "text"}, "verbosity": "medium"}},
+    {"reasoning": {"effort": "medium", "summary": "auto", "mode": "standard"}},
+    {"truncation": "auto"},
+    {"tool_choice": "auto", "parallel_tool_calls": True},
+    {"tools": [{"type": kind, "anything": {"goes": 1}} for kind in sorted(HOSTED_TOOLS)]},
+]
+
+
+@pytest.fixture
+def engine_requests() -> list[EngineRequest]:
+    return []
+
+
+@pytest.fixture
+async def client(
+    make_runtime: Fixture, make_client: Fixture, engine_requests: list[EngineRequest]
+) -> httpx.AsyncClient:
+    """Of a service with a short context, whose engine remembers what it was asked."""
+
+    def script(request: EngineRequest) -> list[int]:
+        engine_requests.append(request)
+        return [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE, 1, 200002]
+
+    runtime = make_runtime(engine=FakeEngine(FakeOptions(script=(1,), max_model_len=600), script))
+    result: httpx.AsyncClient = await make_client(runtime)
+    return result
+
+
+@pytest.fixture
+def send(client: httpx.AsyncClient, body: Fixture) -> Fixture:
+    async def post(**changes: Any) -> Any:
+        return await client.post(PATH, json=body(**changes), headers={"X-Request-Id": "same"})
+
+    return post
+
+
+@pytest.fixture
+def refused(send: Fixture) -> Fixture:
+    async def post(**changes: Any) -> dict[str, Any]:
+        response = await send(**changes)
+        assert 400 <= response.status_code < 500, response.text
+        error: dict[str, Any] = response.json()["error"]
+        assert error["message"]
+        return error
+
+    return post
+
+
+def test_no_field_of_the_published_schema_is_forgotten() -> None:
+    published = {
+        name
+        for params in (ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming)
+        for name in params.__annotations__
+    }
+    assert {"input", "background", "stream", "prompt"} <= published
+    assert published - ResponseRequest.model_fields.keys() == set()
+
+
+def test_the_documentation_names_every_field() -> None:
+    names = (name for name in ResponseRequest.model_fields if name not in ("reasoning", "text"))
+    assert [name for name in names if f"`{name}" not in DOCS] == []
+    assert [reason for reason in (NO_EFFECT | REFUSED).values() if reason not in DOCS] == []
+
+
+def test_each_field_without_effect_is_tried_here() -> None:
+    assert {name for changes in WITHOUT_EFFECT for name in changes} >= NO_EFFECT.keys()
+
+
+@pytest.mark.parametrize("changes", WITHOUT_EFFECT, ids=lambda changes: next(iter(changes)))
+async def test_a_field_without_effect_is_accepted_and_changes_no_token(
+    send: Fixture, engine_requests: list[EngineRequest], changes: dict[str, Any]
+) -> None:
+    """codex#10635: tools that a client offers unasked do not end in an error."""
+    for given_changes in ({}, changes):
+        response = await send(**given_changes)
+        assert response.status_code == 200, response.text
+    assert engine_requests[0] == engine_requests[1]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_refused_field_is_named_with_the_reason(refused: Fixture, name: str) -> None:
+    error = await refused(**{name: {}})
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert REFUSED[name] in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"foo": 1}, "foo"),
+        ({"input": []}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": [7]}, "input[0]"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"input": [{"role": "user", "content": "x", "foo": 1}]}, "input[0].foo"),
+        ({"input": [RESULT]}, "input[0].call_id"),
+        ({"input": [CALL, CALL]}, "input[1].call_id"),
+        ({"input": [CALL, RESULT, RESULT]}, "input[2].call_id"),
+        ({"input": [CALL | {"id": "x"}, RESULT | {"id": "x"}]}, "input[1].id"),
+        ({"input": [{"id": "msg_unknown"}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference", "id": ""}]}, "input[0].id"),
+        ({"previous_response_id": "resp_unknown"}, "previous_response_id"),
+        ({"background": True, "store": False}, "background"),
+        ({"stream_options": {}}, "stream_options"),
+        (
+            {"stream_options": {"include_usage": True}, "stream": True},
+            "stream_options.include_usage",
+        ),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 599}, "max_output_tokens"),
+        ({"input": "x " * 700}, "input"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"truncation": "middle"}, "truncation"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
+        ({"tools": [{"type": "custom", "name": "a"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "name": "a"}] * 2}, "tools[1].name"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
+        ({"model": "gpt-17"}, "model"),
+    ],
+)
+async def test_what_is_wrong_is_named_by_its_path(
+    refused: Fixture, changes: dict[str, Any], param: str
+) -> None:
+    """vllm#53626: a choice that cannot be met is a 4xx, never a 5xx."""
+    assert (await refused(**changes))["param"].startswith(param)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=x", "include[]=x"])
+async def test_a_wrong_query_is_named(client: httpx.AsyncClient, send: Fixture, query: str) -> None:
+    made = (await send()).json()
+    error = (await client.get(f"{PATH}/{made['id']}/input_items?{query}")).json()["error"]
+    assert error["param"] == query.partition("=")[0]
+
+
+async def test_starting_after_is_for_streams(client: httpx.AsyncClient, send: Fixture) -> None:
+    made = (await send()).json()
+    stray = await client.get(f"{PATH}/{made['id']}?starting_after=3")
+    assert stray.json()["error"]["param"] == "starting_after"
+
+
+async def test_sampling_reaches_the_engine(
+    send: Fixture, engine_requests: list[EngineRequest]
+) -> None:
+    asked = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "min_p": 0.125, "seed": 7}
+    await send(**asked, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.5)
+    sampling = engine_requests[0].sampling
+    assert {name: getattr(sampling, name) for name in asked} == asked
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -1)
+    await send(max_output_tokens=5, top_logprobs=3, logit_bias={"5": 2}, repetition_penalty=1.5)
+    sampling = engine_requests[1].sampling
+    assert (sampling.max_tokens, sampling.logprobs, sampling.logit_bias) == (5, 3, {5: 2.0})
+
+
+async def test_guided_answers_reach_the_engine(
+    send: Fixture, engine_requests: list[EngineRequest]
+) -> None:
+    """vllm#44216, vllm#48672, sglang#9980: required, a name and a schema all become a grammar."""
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}}
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "f"}],
+    }
+    for changes, word in (
+        ({"tools": [tool], "tool_choice": "required"}, "functions.f"),
+        ({"tools": [tool], "tool_choice": {"type": "function", "name": "f"}}, "functions.f"),
+        ({"tools": [tool], "tool_choice": allowed}, "functions.f"),
+        ({"tools": [tool | {"strict": True}]}, "functions.f"),
+        ({"text": {"format": {"type": "json_object"}}}, "json_schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}}, "age"),
+        ({"thinking_token_budget": 9}, "max_tokens"),
+    ):
+        response = await send(**changes)
+        assert response.status_code == 200, response.text
+        grammar = engine_requests[-1].grammar
+        assert grammar is not None
+        assert word in grammar
+    await send(tools=[tool], tool_choice="none")
+    assert engine_requests[-1].grammar is None
+    prompt = b"".join(map(vocabulary.decode_bytes, engine_requests[-1].prompt_token_ids))
+    assert b"namespace functions" not in prompt
+
+
+async def test_a_schema_that_cannot_be_enforced_names_its_place(refused: Fixture) -> None:
+    """llama.cpp#19051: never silently unconstrained."""
+    format = {
+        "type": "json_schema",
+        "name": "a",
+        "schema": {"type": "object", "minProperties": "x"},
+    }
+    error = await refused(text={"format": format})
+    assert error["param"].startswith("text.format")
+
+
+NAMES = [
+    *sorted(ResponseRequest.model_fields),
+    "type", "role", "content", "text", "id", "call_id", "name", "arguments", "output", "summary",
+]  # fmt: skip
+WORDS = ["user", "message", "function_call", "function_call_output", "reasoning", "input_text", "é"]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+async def test_no_body_is_a_server_error(make_runtime: Fixture, make_client: Fixture) -> None:
+    samples: list[dict[str, Any]] = []
+
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @given(st.dictionaries(st.sampled_from(NAMES), values, min_size=1, max_size=3))
+    def collect(changes: dict[str, Any]) -> None:
+        samples.append({"model": "gpt-oss-20b", "input": "Hi", "max_output_tokens": 2} | changes)
+
+    collect()
+    client = await make_client(make_runtime(FINAL))
+    headers = {"content-type": "application/json"}
+    for sample in samples:
+        response = await client.post(PATH, content=json.dumps(sample).encode(), headers=headers)
+        assert response.status_code < 500, (sample, response.text)
+        assert response.status_code == 200 or response.json()["error"]["message"]
