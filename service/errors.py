@@ -42,6 +42,7 @@ class Row:
     type: str
     code: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    message: str | None = None  # instead of the exception's own words, which are the log's
 
 
 _AUTH_HEADERS = {"WWW-Authenticate": "Bearer"}
@@ -57,7 +58,12 @@ TABLE: dict[type[Exception], Row] = {
     engine.InvalidGrammar: Row(400, INVALID_REQUEST, "invalid_grammar"),
     engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
     engine.RequestFailed: Row(500, "server_error", "request_failed"),
-    StoreError: Row(503, UNAVAILABLE, "store_failed"),
+    StoreError: Row(
+        503,
+        UNAVAILABLE,
+        "store_failed",
+        message="Stored responses cannot be read or written now; try again later.",
+    ),
     NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),
     AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
     MissingCredentials: Row(401, INVALID_REQUEST, "missing_api_key", _AUTH_HEADERS),
@@ -115,5 +121,6 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(row, str(error), error.param)
     for cls in type(error).__mro__:
         if cls in TABLE:
-            return Failure(TABLE[cls], str(error) or TABLE[cls].code)
+            row = TABLE[cls]
+            return Failure(row, row.message or str(error) or row.code)
     return Failure(INTERNAL, INTERNAL_MESSAGE)

@@ -6,6 +6,7 @@ share a hash tag, so that a cluster keeps them together and scripts may touch th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -13,6 +14,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.responses.store import Bounds, MissingRecord, Record, StoreError
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -181,6 +184,7 @@ class RedisStore:
         try:
             return await work()
         except (RedisError, OSError) as error:
+            log.error("the store of responses (Redis) failed: %s", error)
             raise StoreError(f"The store of responses (Redis) failed: {error}") from error
 
 

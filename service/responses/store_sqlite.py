@@ -109,6 +109,7 @@ class SqliteStore:
                 return work(*args, **kwargs)
         except (sqlite3.Error, OSError) as error:
             place = self._path or "in memory"
+            log.error("the store of responses (%s) failed: %s", place, error)
             raise StoreError(f"The store of responses ({place}) failed: {error}") from error
 
     def _connection(self) -> sqlite3.Connection:

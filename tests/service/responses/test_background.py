@@ -221,3 +221,4 @@ async def test_without_a_store_answers_go_on_and_say_so(
     assert typed_events(streamed.text)[-1]["response"]["store"] is False
     refused = await client.post(PATH, json=body(background=True))
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
+    assert "no space left" not in refused.text  # the log's, not the client's
