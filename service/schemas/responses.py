@@ -25,6 +25,7 @@ from service.schemas.response_items import InputItem
 from service.schemas.sampling import SamplingFields
 
 NO_EFFECT: dict[str, str] = {
+    "client_metadata": "it is for OpenAI's own servers; Codex sends it",
     "max_tool_calls": "it limits built-in tools, and none runs here",
     "user": "the server keeps no record of end users",
     "service_tier": "there is one tier",
@@ -242,6 +243,7 @@ class ResponseRequest(SamplingFields):
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
+    client_metadata: dict[str, Any] | None = None
     max_tool_calls: int | None = Field(None, ge=1)
     user: str | None = None
     service_tier: str | None = None

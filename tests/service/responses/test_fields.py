@@ -31,6 +31,7 @@ FINAL = "<|channel|>final<|message|>Hi<|return|>"
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "17"}
 WITHOUT_EFFECT: list[dict[str, Any]] = [
+    {"client_metadata": {"session": "1"}},
     {"max_tool_calls": 3},
     {"user": "someone"},
     {"service_tier": "flex"},
