@@ -61,29 +61,26 @@ class ResponseEvents:
     def _add(self, piece: Piece) -> bytes:
         opening = b""
         if self._output.begins_item(piece):
-            opening = self._close("completed")
-            opening += self._open(self._output.add(piece))
-        else:
-            self._output.add(piece)
+            opening = self._close("completed") + self._open(self._output.open(piece))
         if not piece.text:
             return opening
-        number, self._number = self._number, self._number + 1
+        item = self._output.items[-1]
+        item.add(piece)
+        number = self._number
+        self._number = number + 1
         if number <= self._starting_after:
             return opening
-        logprobs = b"" if piece.logprobs is None else _encode(piece.logprobs)
-        return b'%b%b%d%b%b,"delta":%b}\n\n' % (
+        text = _encode(piece.text)
+        if item.kind is DeltaKind.CONTENT:
+            logprobs = b"[]" if piece.logprobs is None else _encode(piece.logprobs)
+            text += b',"logprobs":' + logprobs
+        return b"%b%b%d%b%b}\n\n" % (
             opening,
             self._delta_start,
             number,
             self._delta_middle,
-            self._logprobs_field(logprobs),
-            _encode(piece.text),
+            text,
         )
-
-    def _logprobs_field(self, logprobs: bytes) -> bytes:
-        if self._output.items[-1].kind is not DeltaKind.CONTENT:
-            return b""
-        return b',"logprobs":' + (logprobs or b"[]")
 
     def _open(self, item: Item) -> bytes:
         name = _TEXT_EVENTS[item.kind] + ".delta"
@@ -92,7 +89,7 @@ class ResponseEvents:
             name.encode(),
             name.encode(),
         )
-        self._delta_middle = b"," + place
+        self._delta_middle = b',%b,"delta":' % place
         events = self._event(
             "response.output_item.added", {"output_index": item.index, "item": item.opened()}
         )

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 _PREFIXES = {DeltaKind.REASONING: "rs", DeltaKind.CONTENT: "msg", DeltaKind.TOOL_CALL: "fc"}
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What one step added to one item; a tool call's first piece has its name and no text."""
 
     kind: DeltaKind
@@ -46,6 +46,9 @@ def decode_pieces(stored: bytes) -> list[Piece]:
 
 def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
     """A step's deltas; neighbours of one kind become one piece."""
+    if len(step.deltas) == 1:  # nearly always, when tokens come one by one
+        delta = step.deltas[0]
+        return [_piece(delta, logprobs)] if delta.text or delta.name else []
     pieces: list[Piece] = []
     for delta in step.deltas:
         piece = _piece(delta, logprobs)
@@ -142,13 +145,17 @@ class Output:
             self.items and self.items[-1].kind is piece.kind
         )
 
-    def add(self, piece: Piece) -> Item:
-        """Take a piece and give the item it went to."""
+    def open(self, first: Piece) -> Item:
+        """Begin an item, without the text of its first piece."""
+        self.items.append(Item(self._response_id, len(self.items), first))
+        return self.items[-1]
+
+    def add(self, piece: Piece) -> None:
+        """Put a piece where it belongs."""
         if self.begins_item(piece):
-            self.items.append(Item(self._response_id, len(self.items), piece))
+            self.open(piece)
         if piece.text:
             self.items[-1].add(piece)
-        return self.items[-1]
 
     def closed(self, last: ItemStatus) -> list[Json]:
         """All items; only the last may have been cut."""
