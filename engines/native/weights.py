@@ -89,7 +89,7 @@ class Checkpoint:
 
     def _expected(self) -> dict[str, tuple[tuple[int, ...], set[str]]]:
         """Name to (shape, dtypes) as stored, MXFP4 pairs spelt out."""
-        expected = {}
+        expected: dict[str, tuple[tuple[int, ...], set[str]]] = {}
         for name, spec in self._specs.items():
             if spec.is_packable and name not in self._entries and self._is_packed(name):
                 experts, num_in, num_out = spec.shape
