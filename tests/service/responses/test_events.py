@@ -111,7 +111,10 @@ async def test_a_stream_is_complete_ordered_and_adds_up_to_the_whole(
     changes: dict[str, Any],
     kinds: list[str],
 ) -> None:
-    """vllm#24170, vllm#28635, vllm#26291, sglang#9368: any step size, every event, no loss."""
+    """Any step size, any number of messages, every event, no loss.
+
+    vllm#24170, vllm#28635, vllm#26291, vllm#22403, sglang#9368, TensorRT-LLM#9256.
+    """
     text = request.getfixturevalue(script) if script in ("hello", "call") else script
     changes = {"tools": [tool], "max_output_tokens": 60, **changes}
     client = await make_client(make_runtime(text, tokens_per_step=step))

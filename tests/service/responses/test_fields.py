@@ -202,11 +202,47 @@ async def test_starting_after_is_for_streams(client: httpx.AsyncClient, send: Fi
     assert stray.json()["error"]["param"] == "starting_after"
 
 
+async def test_what_codex_sends_is_served(
+    send: Fixture, engine_requests: list[EngineRequest]
+) -> None:
+    """codex#10635: a whole request of the Codex CLI, in the second turn of its tool loop."""
+    text = {"type": "input_text", "text": "Fix it."}
+    thought = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
+    shell = {"type": "function", "name": "shell", "strict": False, "parameters": {}}
+    response = await send(
+        instructions="You are Codex.",
+        input=[
+            {"type": "message", "role": "developer", "content": [text]},
+            {"type": "message", "role": "user", "content": [text]},
+            thought,
+            CALL | {"name": "shell"},
+            RESULT,
+        ],
+        tools=[shell, {"type": "web_search", "external_web_access": False}],
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        reasoning={"effort": "high", "summary": "auto"},
+        store=False,
+        stream=True,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="key",
+        client_metadata={"x-codex-installation-id": "id"},
+        text={"format": {"type": "text"}, "verbosity": "medium"},
+    )
+    assert response.status_code == 200, response.text
+    assert "response.completed" in response.text
+    prompt = b"".join(map(vocabulary.decode_bytes, engine_requests[0].prompt_token_ids))
+    assert b"type shell" in prompt
+    assert b"web_search" not in prompt
+
+
 async def test_sampling_reaches_the_engine(
     send: Fixture, engine_requests: list[EngineRequest]
 ) -> None:
+    """TensorRT-LLM#10651: and so do the tokens that end a turn."""
     asked = {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "min_p": 0.125, "seed": 7}
     await send(**asked, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.5)
+    assert set(vocabulary.STOP_TOKEN_IDS) <= set(engine_requests[0].stop_token_ids)
     sampling = engine_requests[0].sampling
     assert {name: getattr(sampling, name) for name in asked} == asked
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -1)

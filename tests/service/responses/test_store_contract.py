@@ -91,6 +91,7 @@ async def test_only_who_made_it_finds_it(store: ResponseStore) -> None:
 
 
 async def test_what_is_deleted_is_gone_with_its_pieces(store: ResponseStore) -> None:
+    """vllm#39624."""
     await store.put(A, b"[2]")
     await store.delete("resp_a", "ann")
     with pytest.raises(MissingRecord):
@@ -156,6 +157,7 @@ async def test_what_nobody_used_for_too_long_is_gone(store: ResponseStore, clock
 
 
 async def test_the_least_used_make_room(store: ResponseStore, clock: Clock) -> None:
+    """vllm#48275: stored responses do not grow without bounds."""
     for name in "abcdefgh":
         await store.put(replace(A, id=f"resp_{name}", response=b"x" * 100), b"y" * 50)
         clock.now += 1
