@@ -80,7 +80,7 @@ async def cancel_response(response_id: str, runtime: CurrentRuntime, caller: Cal
             param="response_id",
             code="not_in_background",
         )
-    return _json((await retrieval.stop(runtime, record)).response)
+    return _json(await retrieval.shown(runtime, await retrieval.stop(runtime, record)))
 
 
 @router.get("/v1/responses/{response_id}/input_items", response_model=InputItemList)

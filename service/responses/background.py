@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from service.errors import failure_of
+from service.errors import INTERNAL, Failure, failure_of
 from service.generation import Generation
 from service.responses.document import End, Json, encode, end_of, ended
 from service.responses.output import Piece, encode_pieces, pieces_of
@@ -17,6 +17,7 @@ from service.streaming import summary_of
 
 log = logging.getLogger("harmonium.background")
 
+LOST = "The server that wrote this response stopped before its end; send the request again."
 SAVE_S = 0.25  # how far the store may be behind, and how soon a stop from elsewhere is seen
 
 
@@ -72,6 +73,9 @@ class BackgroundRun:
                     await asyncio.wait((generating,))
             await self._finish(self._end_of(generating))
         finally:
+            if self.document is None:  # cut off itself: who follows must not wait for ever
+                end = End("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
+                self.document = ended(self.draft.head, self.pieces, end)
             self._runtime.background.pop(self.draft.id, None)
             self._wake()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from service.errors import Failure
 from service.harmony.types import DeltaKind
 from service.responses.output import Item, ItemStatus, Output, Piece
 
@@ -57,6 +58,11 @@ class ResponseEvents:
         # The published events have none for a cancelled response.
         name = "incomplete" if status == "cancelled" else status
         return closing + self._lifecycle(name, document)
+
+    def error(self, failure: Failure) -> bytes:
+        """Say that the stream, not the response, ends here."""
+        body = {"code": failure.row.code, "message": failure.message, "param": failure.param}
+        return self._event("error", body)
 
     def _add(self, piece: Piece) -> bytes:
         opening = b""

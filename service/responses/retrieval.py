@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Literal
 
 import msgspec
 
-from service.errors import INTERNAL, Failure, RequestError
-from service.responses.background import SAVE_S, BackgroundRun
+from service.errors import INTERNAL, Failure, RequestError, failure_of
+from service.responses.background import LOST, SAVE_S, BackgroundRun
 from service.responses.document import End, Json, decode, encode, ended, unfinished
 from service.responses.events import ResponseEvents
 from service.responses.output import Piece, decode_pieces
-from service.responses.store import MissingRecord, Record
+from service.responses.store import MissingRecord, Record, StoreError
 from service.runtime import Runtime
 
 LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
-_LOST = "The server that wrote this response stopped before its end; send the request again."
-_STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
 
 
 async def read(runtime: Runtime, id: str, caller: str) -> Record:
@@ -30,7 +31,7 @@ async def read(runtime: Runtime, id: str, caller: str) -> Record:
     is_alive = record.idle_s < LEASE_S or id in runtime.background
     if record.is_final or is_alive:
         return record
-    end = End("failed", runtime.clock(), failure=Failure(INTERNAL, _LOST))
+    end = End("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
     pieces = await stored_pieces(runtime, id)
     await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
     return await runtime.responses.get(id, caller)
@@ -63,10 +64,12 @@ async def stop(runtime: Runtime, record: Record) -> Record:
 
 
 async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
+    """Wait a while for the run's own process; one that is dead is found out by its lease."""
     await runtime.responses.request_stop(record.id)
-    async with asyncio.timeout(_STOP_TIMEOUT_S):
-        while not (await read(runtime, record.id, record.caller)).is_final:
-            await asyncio.sleep(SAVE_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            while not (await read(runtime, record.id, record.caller)).is_final:
+                await asyncio.sleep(SAVE_S)
 
 
 async def delete(runtime: Runtime, record: Record) -> None:
@@ -96,6 +99,17 @@ async def follow_record(
     """The same from the store: of a response that has ended, or runs elsewhere."""
     events = ResponseEvents(_head(decode(record.response)), starting_after)
     yield events.begin()
+    try:
+        async with aclosing(_stored_events(runtime, record, events)) as stored:
+            async for written in stored:
+                yield written
+    except (RequestError, StoreError) as error:  # deleted meanwhile, or out of reach
+        yield events.error(failure_of(error))
+
+
+async def _stored_events(
+    runtime: Runtime, record: Record, events: ResponseEvents
+) -> AsyncGenerator[bytes, None]:
     num_batches = 0
     while True:
         record = await read(runtime, record.id, record.caller)

@@ -14,6 +14,7 @@ import pytest
 from engines.fake import FakeEngine
 from engines.fake_sequence import FakeOptions
 from service.app import create_app
+from service.responses import retrieval
 from service.responses.background import end_background
 from service.responses.retrieval import LEASE_S
 from service.responses.store import Bounds, ResponseStore, StoreError
@@ -112,6 +113,20 @@ async def test_deleting_a_running_response_stops_it(
         assert (await here.request(method, f"{PATH}/{made['id']}")).status_code == 404
 
 
+async def test_a_follower_is_told_when_the_response_is_gone(
+    replicas: tuple[Runtime, Runtime], body: Fixture
+) -> None:
+    made = (await client_of(replicas[0]).post(PATH, json=body(background=True))).json()
+    there = replicas[1]
+    record = await retrieval.read(there, made["id"], "")
+    following = retrieval.follow_record(there, record, -1)
+    assert b"response.created" in await anext(following)
+    await there.responses.delete(made["id"], "")
+    rest = [written async for written in following]
+    assert rest[-1].startswith(b"event: error\n")
+    assert b"response_not_found" in rest[-1]
+
+
 async def test_it_is_no_previous_response_before_its_end(
     replicas: tuple[Runtime, Runtime], body: Fixture
 ) -> None:
@@ -123,7 +138,11 @@ async def test_it_is_no_previous_response_before_its_end(
 
 
 async def test_what_a_dead_server_left_is_failed(
-    make_runtime: Fixture, tmp_path: Path, body: Fixture, typed_events: Fixture
+    make_runtime: Fixture,
+    tmp_path: Path,
+    body: Fixture,
+    typed_events: Fixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restart must not leave a response in progress for ever."""
     now = [1_000_000.0]
@@ -139,12 +158,16 @@ async def test_what_a_dead_server_left_is_failed(
         if task.get_name() == f"background {id}":
             task.cancel()  # as a killed process: nothing more is stored
             await asyncio.wait((task,))
-    assert run.document is None
+    assert run.document is not None
+    assert run.document["status"] == "failed"  # for who followed it in that process
 
     restarted = replace(make_runtime("unused"), responses=SqliteStore(path, bounds))
     client = client_of(restarted)
     now[0] += LEASE_S - 1
     assert (await client.get(f"{PATH}/{id}")).json()["status"] == "in_progress"
+    monkeypatch.setattr(retrieval, "STOP_TIMEOUT_S", 0.01)
+    stopping = await client.post(f"{PATH}/{id}/cancel")
+    assert stopping.json()["status"] == "in_progress"  # nobody is there to stop it
     now[0] += 2
     failed = (await client.get(f"{PATH}/{id}")).json()
     assert failed["status"] == "failed"

@@ -207,7 +207,12 @@ async def test_what_codex_sends_is_served(
 ) -> None:
     """codex#10635: a whole request of the Codex CLI, in the second turn of its tool loop."""
     text = {"type": "input_text", "text": "Fix it."}
-    thought = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
+    thought: dict[str, Any] = {
+        "type": "reasoning",
+        "summary": [],
+        "content": None,
+        "encrypted_content": None,
+    }
     shell = {"type": "function", "name": "shell", "strict": False, "parameters": {}}
     response = await send(
         instructions="You are Codex.",
