@@ -48,6 +48,10 @@ layers: $(VENV)/.test ## Check that imports point down only
 bench: $(VENV)/.test ## Measure: native beside transformers, start-up, the API layer
 	@$(BIN)/python -m benchmarks
 
+.PHONY: guided
+guided: $(VENV)/.test ## Check 200 random schemas: every guided answer must be valid
+	@$(BIN)/python -m benchmarks.guided
+
 .PHONY: docs
 docs: $(VENV)/.test ## Regenerate the tables in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md

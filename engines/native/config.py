@@ -150,7 +150,7 @@ class NativeConfig:
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
-    grammar_timeout_s: float = 20.0  # a grammar that takes longer to compile is refused
+    grammar_timeout_s: float = 60.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(DType):

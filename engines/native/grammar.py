@@ -6,6 +6,7 @@ xgrammar is loaded when the first grammar comes, in the thread that compiles it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from collections import OrderedDict
@@ -29,6 +30,8 @@ MAX_GRAMMAR_BYTES: Final = 1_000_000  # of the tag's JSON
 MAX_CACHED_BYTES: Final = 512 * 1024 * 1024  # of compiled grammars; a usual one has 9 MB
 MAX_PENDING: Final = 64  # grammars waiting to be compiled
 MAX_OVERDUE: Final = 2  # threads still busy with a grammar that was given up
+
+_NUM_THREADS: Final = max(1, min(4, (os.cpu_count() or 1) // 2))  # the step loop has the rest
 
 _Result = TypeVar("_Result")
 
@@ -169,7 +172,7 @@ class GrammarCompiler:
             vocab_size=self._vocab_size,
             stop_token_ids=[self._vocab_size - 1],  # each guide has its own instead
         )
-        return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        return xgrammar.GrammarCompiler(info, max_threads=_NUM_THREADS, cache_enabled=False)
 
     async def _in_thread(self, work: Callable[[], _Result], timeout_s: float | None) -> _Result:
         """Run in a daemon thread, which is left to itself when it takes too long."""
@@ -205,9 +208,20 @@ class GrammarCompiler:
             raise
 
 
+_LOOSE_CHARACTERS = re.compile(r'(_characters(?:_\d+)? ::= \(\(\[\^\\"\\\\)\\r\\n(\]\)\))')
+
+
 def compile_tag(compiler: xgrammar.GrammarCompiler, tag: str) -> xgrammar.CompiledGrammar:
     """Compile; raises RuntimeError for whatever xgrammar refuses."""
-    return compiler.compile_structural_tag(tag)
+    import xgrammar
+
+    # xgrammar 0.2.8 lets control characters, tabs above all, into strings with minLength or
+    # maxLength, where JSON has none.
+    grammar = str(xgrammar.Grammar.from_structural_tag(tag))
+    tight = _LOOSE_CHARACTERS.sub(r"\1\\0-\\x1f\2", grammar)
+    if tight == grammar:
+        return compiler.compile_structural_tag(tag)
+    return compiler.compile_grammar(tight)
 
 
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+\.cc:\d+: (?:Check failed: .*? is false: )?", re.DOTALL)

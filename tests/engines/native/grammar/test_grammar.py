@@ -83,6 +83,20 @@ async def test_neighbours_and_preemption_change_nothing(
     assert (await crowded.stats()).num_preemptions > 0
 
 
+@pytest.mark.parametrize("bound", [{"minLength": 1}, {"maxLength": 9}])
+async def test_strings_of_a_length_hold_no_control_characters(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture, bound: dict[str, int]
+) -> None:
+    """xgrammar 0.2.8 itself would allow a tab, which makes the JSON invalid."""
+    tag = tag_of({"type": "json_schema", "json_schema": {"type": "string", **bound}})
+    tab, letter = (encode_text(text)[0] for text in ("\t", "a"))
+    wish = {tab: 90.0, letter: 80.0, encode_text('"')[0]: 70.0}
+    engine = await make_engine()
+    events = await collect(engine, make_request(tag, max_tokens=20, logit_bias=wish))
+    assert text_of(events).startswith('"a')
+    assert "\t" not in text_of(events)
+
+
 async def test_a_seed_repeats_and_equal_grammars_are_compiled_once(
     make_engine: Fixture, make_request: Fixture, collect: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,193 @@
+"""Guided answers end to end: the API over the native engine, whose model writes noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from benchmarks.checkpoint import write_random
+from benchmarks.schemas import random_schema
+from engines.native.config import NativeConfig
+from engines.native.engine import NativeEngine
+from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text
+from service.harmony.vocabulary_file import write_vocabulary
+
+Fixture = Callable[..., Any]
+
+PATH = "/v1/chat/completions"
+# A random model would hardly ever end a text, a string or a list by itself.
+ENDS = {str(END): 14.0, str(RETURN): 16.0, str(CALL): 16.0} | {
+    str(encode_text(text)[0]): 11.0 for text in ('"', "}", "]", '"}', '"]', ":")
+}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"enum": [1, 3, 7]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+TOOLS = [WEATHER, CLOCK]
+STRICT = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": CITY, "strict": True},
+}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [NAMED]},
+}
+
+
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("guided")
+    write_vocabulary(folder)
+    return write_random(folder / "model", hidden=16, num_layers=2, num_experts=4).parent
+
+
+@pytest.fixture
+async def post(
+    folder: Path, make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
+) -> Fixture:
+    """await post(**fields) gives the response of a service around the native engine."""
+    config = NativeConfig(
+        folder / "model", vocabulary_path=write_vocabulary(folder), num_threads=1, num_kv_blocks=800
+    )
+    client = await make_client(make_runtime(engine=NativeEngine(config)))
+
+    async def send(**fields: Any) -> Any:
+        body = chat_body(**{"max_tokens": 200, "logit_bias": ENDS, "seed": 1, **fields})
+        return await client.post(PATH, json=body)
+
+    return send
+
+
+@pytest.fixture
+def choices(post: Fixture) -> Fixture:
+    """The choices of an answer that ended by themselves; at least one did."""
+
+    async def send(**fields: Any) -> list[Any]:
+        response = await post(n=3, **fields)
+        assert response.status_code == 200, response.text
+        ended = [c for c in response.json()["choices"] if c["finish_reason"] != "length"]
+        assert ended
+        return ended
+
+    return send
+
+
+@pytest.mark.parametrize("choice", [NAMED, ALLOWED])
+async def test_a_forced_call_is_a_call_with_valid_arguments(choices: Fixture, choice: Any) -> None:
+    """vllm#44216, vllm#48672, sglang#9102, cloudflare/ai#574."""
+    for answer in await choices(tools=TOOLS, tool_choice=choice):
+        assert answer["finish_reason"] == "tool_calls"
+        (call,) = answer["message"]["tool_calls"]
+        assert call["function"]["name"] == "get_weather"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), CITY)
+
+
+async def test_required_calls_one_of_the_tools(choices: Fixture) -> None:
+    for answer in await choices(tools=TOOLS, tool_choice="required", parallel_tool_calls=False):
+        (call,) = answer["message"]["tool_calls"]
+        assert call["function"]["name"] in ("get_weather", "clock")
+        assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+async def test_none_never_calls(choices: Fixture) -> None:
+    """vllm#30867: with none there is no call, and a format holds all the same."""
+    fields = {"tools": TOOLS, "tool_choice": "none", "response_format": schema_format(CITY)}
+    for answer in await choices(**fields):
+        assert answer["message"]["tool_calls"] is None
+        jsonschema.validate(json.loads(answer["message"]["content"]), CITY)
+
+
+async def test_a_format_is_enforced_beside_reasoning(choices: Fixture) -> None:
+    """vllm#23120, sglang#31019, sglang#9259, TensorRT#4855, ollama#11691."""
+    for answer in await choices(response_format=schema_format(CITY), logprobs=True):
+        jsonschema.validate(json.loads(answer["message"]["content"]), CITY)
+        assert answer["logprobs"]["content"]
+
+
+@pytest.mark.parametrize(("word", "finish"), [("final", "stop"), ("comment", "tool_calls")])
+async def test_tools_and_a_format_leave_both_possible(
+    choices: Fixture, word: str, finish: str
+) -> None:
+    wish = dict.fromkeys(ENDS, 20.0) | {str(encode_text(word)[0]): 15.0, str(CHANNEL): 15.0}
+    format = {"type": "json_object"}
+    for answer in await choices(tools=[STRICT], response_format=format, logit_bias=wish):
+        assert answer["finish_reason"] == finish
+        calls = answer["message"]["tool_calls"]
+        text = calls[0]["function"]["arguments"] if calls else answer["message"]["content"]
+        assert isinstance(json.loads(text), dict)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "allowed"),
+    [
+        ({"choice": ["yes", "no"]}, {"yes", "no"}),
+        ({"regex": "a[bc]"}, {"ab", "ac"}),
+        ({"grammar": 'root ::= "x" ("y" | "z")'}, {"xy", "xz"}),
+        ({"json": {"const": 5}}, {"5"}),
+    ],
+)
+async def test_structured_outputs(choices: Fixture, outputs: Any, allowed: set[str]) -> None:
+    for answer in await choices(structured_outputs=outputs):
+        assert answer["message"]["content"] in allowed
+
+
+async def test_a_thinking_budget_ends_the_reasoning(post: Fixture) -> None:
+    response = await post(thinking_token_budget=3, n=4)
+    answer = response.json()
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": schema_format({"not": {}})}, "response_format.json_schema.schema"),
+        ({"response_format": schema_format({"$ref": "http://x"})}, None),
+        ({"structured_outputs": {"regex": "["}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar"),
+        ({"tools": TOOLS, "tool_choice": {**NAMED, "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+    ],
+)
+async def test_what_cannot_be_enforced_is_a_400(post: Fixture, fields: Any, param: Any) -> None:
+    """llama.cpp#19051, TensorRT#4855, vllm#53626: never unconstrained, never a 5xx."""
+    for is_stream in (False, True):
+        response = await post(stream=is_stream, **fields)
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert error["param"] == (param or "response_format.json_schema.schema")
+        assert error["message"]
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_random_schemas_hold(post: Fixture, number: int) -> None:
+    """A sample of what `make guided` does for 200."""
+    schema = random_schema(number)
+    response = await post(response_format=schema_format(schema), temperature=1.3)
+    assert response.status_code == 200, response.text
+    for answer in response.json()["choices"]:
+        if answer["finish_reason"] == "stop":
+            found = json.loads(answer["message"]["content"])
+            jsonschema.validate(found, schema, cls=jsonschema.Draft202012Validator)
