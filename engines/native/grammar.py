@@ -210,6 +210,8 @@ class GrammarCompiler:
 
 _LOOSE_CHARACTERS = re.compile(r'(_characters(?:_\d+)? ::= \(\(\[\^\\"\\\\)\\r\\n(\]\)\))')
 
+_BYTE_ESCAPE = re.compile(r"\\\\|\\x([0-9a-f]{2})")  # a backslash pair is passed over
+
 
 def compile_tag(compiler: xgrammar.GrammarCompiler, tag: str) -> xgrammar.CompiledGrammar:
     """Compile; raises RuntimeError for whatever xgrammar refuses."""
@@ -221,7 +223,9 @@ def compile_tag(compiler: xgrammar.GrammarCompiler, tag: str) -> xgrammar.Compil
     tight = _LOOSE_CHARACTERS.sub(r"\1\\0-\\x1f\2", grammar)
     if tight == grammar:
         return compiler.compile_structural_tag(tag)
-    return compiler.compile_grammar(tight)
+    # Its printer writes "ße" as "\\xdfe", which its parser reads as one character.
+    exact = _BYTE_ESCAPE.sub(lambda m: rf"\u00{m[1]}" if m[1] else m[0], tight)
+    return compiler.compile_grammar(exact)
 
 
 _PREFIX = re.compile(r"^\[[\d:]+\] \S+\.cc:\d+: (?:Check failed: .*? is false: )?", re.DOTALL)

@@ -97,6 +97,23 @@ async def test_strings_of_a_length_hold_no_control_characters(
     assert "\t" not in text_of(events)
 
 
+async def test_names_beside_strings_of_a_length_stay_what_they_are(
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
+) -> None:
+    names = ["größe", "naïf", "a\\xdfe", "é", "日本", 'q"']
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "string", "maxLength": 3} for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+    tag = tag_of({"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1})
+    engine = await make_engine()
+    events = await collect(engine, make_request(tag))
+    assert events[-1].finish_reason is FinishReason.STOP
+    assert list(json.loads(text_of(events))) == names
+
+
 async def test_a_seed_repeats_and_equal_grammars_are_compiled_once(
     make_engine: Fixture, make_request: Fixture, collect: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
