@@ -50,9 +50,8 @@ def fold(schema: Schema, root: Schema, depth: int = 0) -> dict[str, Any]:
     if depth > _MAX_FOLDS:
         raise Conflict("its references never end")
     plain = {k: v for k, v in schema.items() if k not in ANNOTATIONS}
+    _check_kinds(plain)
     parts: list[Any] = plain.pop("allOf", [])
-    if not isinstance(parts, list):
-        raise Conflict("allOf must be a list")
     parts = [part for part in parts if part is not True]
     if "$ref" in plain and (parts or len(plain) > 1):
         parts = [resolve(plain.pop("$ref"), root), *parts]
@@ -62,6 +61,32 @@ def fold(schema: Schema, root: Schema, depth: int = 0) -> dict[str, Any]:
         _check_ends(plain["$ref"], root)
     whole = reduce(lambda a, b: _merged(a, b), (_whole(p, root, depth) for p in parts), plain)
     return _distributed(_with_enum(whole), root)
+
+
+_KINDS: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum", "prefixItems"), (list, "a list")),
+    **dict.fromkeys(("properties", "patternProperties"), (dict, "an object")),
+    **dict.fromkeys((*_LARGEST, *_SMALLEST, "multipleOf"), ((int, float), "a number")),
+    **dict.fromkeys(("items", "propertyNames"), ((dict, bool, list), "a schema")),
+    **dict.fromkeys(("additionalProperties", "additionalItems"), ((dict, bool), "a schema")),
+    **dict.fromkeys(("pattern", "$ref", "format"), (str, "a string")),
+    "type": ((str, list), "a name or a list of names"),
+    "required": (list, "a list of names"),
+}
+
+
+def _check_kinds(schema: Schema) -> None:
+    """Raise Conflict for a keyword whose value is of another kind than it must be."""
+    for key, (kinds, words) in _KINDS.items():
+        value = schema.get(key)
+        is_number = kinds == (int, float)
+        is_wrong = not isinstance(value, kinds) or (is_number and isinstance(value, bool))
+        if key in schema and is_wrong:
+            raise Conflict(f"{key} must be {words}")
+    for key in ("type", "required"):
+        names = schema.get(key, [])
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            raise Conflict(f"{key} must be a list of names")
 
 
 def _object(schema: Any) -> Schema:
