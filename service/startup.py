@@ -46,8 +46,8 @@ def prepare(settings: Settings) -> Launch:
     chosen = selection.chosen
     model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
     options = dict(chosen.profile.engine_options(chosen.max_model_len))
-    if chosen.profile.engine == "native":  # it cannot load the vocabulary itself
-        options["vocabulary_path"] = str(write_vocabulary(settings.cache_path / "vocabulary"))
+    if chosen.profile.engine == "native":
+        options |= _vocabulary_option(settings)
     return Launch(
         hardware=hardware,
         selection=selection,
@@ -55,6 +55,21 @@ def prepare(settings: Settings) -> Launch:
         spec=EngineSpec(chosen.profile.engine, {**options, "model_dir": str(model_dir)}),
         served_name=settings.served_model_name or chosen.profile.model.name,
     )
+
+
+def _vocabulary_option(settings: Settings) -> dict[str, str]:
+    """The native engine knows no text: grammars need the vocabulary as a file."""
+    folder = settings.cache_path / "vocabulary"
+    try:
+        return {"vocabulary_path": str(write_vocabulary(folder))}
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): requests that need guided decoding will be refused; "
+            "point NIM_CACHE_PATH to a folder that can be written",
+            folder,
+            error.strerror,
+        )
+        return {}
 
 
 def warn_of_unknown_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,37 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
     return asked
 
 
+@pytest.fixture(scope="session")
+def default_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: writing the vocabulary takes half a second."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def cache(default_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(default_cache))
+    return default_cache
+
+
 def launch(**settings: Any) -> Launch:
     return prepare(load(settings))
+
+
+def test_the_native_engine_is_given_the_vocabulary(cache: Path) -> None:
+    path = Path(launch(model_name="nano").spec.options["vocabulary_path"])
+    assert cache in path.parents
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    # As published for o200k_base.
+    assert digest == "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+
+
+def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    launched = launch(model_name="nano", cache_path=tmp_path / "file")
+    assert "vocabulary_path" not in launched.spec.options
+    assert "guided decoding will be refused" in caplog.text
 
 
 def test_the_model_asked_for_is_launched() -> None:
