@@ -55,11 +55,11 @@ class SchemaMaker:
             lambda: {"type": self._pick(["null", ["string", "null"], ["integer", "string"]])},
         ]
         if depth == 0:
-            return self._pick(leaves)()
+            return self._random.choice(leaves)()
         nested = [self._object, self._object, self._array, self._union, self._reference]
         if self._random.random() < 0.5:
-            return self._pick(leaves)()
-        return self._pick(nested)(depth - 1)
+            return self._random.choice(leaves)()
+        return self._random.choice(nested)(depth - 1)
 
     def _pick(self, options: Any) -> Any:
         return self._random.choice(options)
