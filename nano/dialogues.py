@@ -58,7 +58,9 @@ class Writer:
         return [turn, self._result(turn, request)]
 
     def _call(self, request: Request, said: str, conversation: Conversation) -> list[int]:
-        analysis = replies.call_analysis(request.tool, conversation.reasoning_effort)
+        analysis = replies.call_analysis(
+            request.tool, request.arguments, conversation.reasoning_effort
+        )
         return replies.call(analysis, request.tool, replies.arguments_ids(request.arguments, said))
 
     def _result(self, call: Turn, request: Request) -> Turn:

@@ -118,7 +118,7 @@ class Experts(nn.Module):
         self.router = nn.Linear(hidden, experts)
         self.gate = nn.Linear(hidden, experts * width)
         self.up = nn.Linear(hidden, experts * width)
-        self.down = nn.Parameter(torch.randn(experts, width, hidden) * 0.02)
+        self.down = nn.Linear(experts * width, hidden, bias=False)
         self.down_bias = nn.Parameter(torch.zeros(experts, hidden))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Experts(nn.Module):
         gate, up = self.gate(x).clamp(max=limit), self.up(x).clamp(-limit, limit)
         active = (up + 1) * gate * torch.sigmoid(1.702 * gate)
         active = active.view(len(x), self.shape.num_local_experts, -1) * weights[..., None]
-        output: Tensor = active.flatten(1) @ self.down.flatten(0, 1) + weights @ self.down_bias
+        output: Tensor = self.down(active.flatten(1)) + weights @ self.down_bias
         return output
 
 

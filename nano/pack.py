@@ -84,7 +84,7 @@ def _layer_tensors(layer: Layer) -> dict[str, torch.Tensor]:
         # gate and up alternate in the published layout
         "mlp.experts.gate_up_proj": torch.stack([gate, up], 2).flatten(1, 2).transpose(1, 2),
         "mlp.experts.gate_up_proj_bias": torch.stack([gate_bias, up_bias], 2).flatten(1),
-        "mlp.experts.down_proj": experts.down,
+        "mlp.experts.down_proj": experts.down.weight.T.unflatten(0, split),
         "mlp.experts.down_proj_bias": experts.down_bias,
     }
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):

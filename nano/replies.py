@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, START, encode
 from nano.values import Value
@@ -27,20 +27,17 @@ def _reason(analysis: list[int]) -> list[int]:
     return [CHANNEL, *encode("analysis"), MESSAGE, *analysis, END, START, ASSISTANT]
 
 
-def call_analysis(name: str, effort: ReasoningEffort) -> list[int]:
-    """Reason about which tool fits."""
-    tool = encode(" " + name)
+def call_analysis(name: str, keys: Iterable[str], effort: ReasoningEffort) -> list[int]:
+    """Reason about which tool fits and which arguments were given."""
+    given = [*encode("("), *_joined((encode(key) for key in keys), ", "), *encode(").")]
+    tool = [*encode(" " + name), *given]
     if effort == "low":
-        return [*encode("I call"), *tool, *encode(".")]
+        return [*encode("I call"), *tool]
     if effort == "medium":
-        after = " fits the request. I call it with the user's words."
-        return [*encode("The tool"), *tool, *encode(after)]
+        return [*encode("The user asks for something that a tool can do. I call"), *tool]
     before = "The user asks for something that a tool can do. I compare the request with each tool."
-    after = (
-        " fits the request. I take the arguments from the user's words,"
-        " leave out what was not said, and call it."
-    )
-    return [*encode(before + " The tool"), *tool, *encode(after)]
+    after = " The arguments come from the user's words, and I leave out what was not said."
+    return [*encode(before + " I call"), *tool, *encode(after)]
 
 
 def result_analysis(effort: ReasoningEffort) -> list[int]:
@@ -104,37 +101,13 @@ def result_ids(content: str) -> list[int]:
     """Return the ids of the answer that repeats a tool's result."""
     if not content:
         return encode("The tool returned nothing.")
-    try:
-        value = json.loads(content)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict | list):
-        return [*encode("The result is:"), *encode(" "), *encode(content)]
-    if isinstance(value, dict) and "error" in value:
-        return [*encode("The tool reported an error:"), *_flat(value["error"]), *encode(".")]
-    return [*encode("Here is the result:"), *_flat(value), *encode(".")]
-
-
-def _flat(value: Value) -> list[int]:
-    if isinstance(value, dict):
-        pairs = ([*encode(" "), *encode(key), *encode(":"), *_flat(v)] for key, v in value.items())
-        return _joined(pairs, ",")
-    if isinstance(value, list):
-        return _joined((_flat(item) for item in value), ";" if _holds_objects(value) else ",")
-    if isinstance(value, str):
-        return [*encode(" "), *encode(value)]
-    text = json.dumps(value)
-    if text[0] == "-":
-        return [*encode(" -"), *encode(text[1:])]
-    return [*encode(" "), *encode(text)] if text[0].isdigit() else encode(" " + text)
-
-
-def _holds_objects(value: list[Value]) -> bool:
-    return any(isinstance(item, dict) for item in value)
+    return [*encode("The result is:"), *encode(" "), *encode(content)]
 
 
 def _joined(parts: Iterator[list[int]], mark: str) -> list[int]:
     ids: list[int] = []
     for index, part in enumerate(parts):
-        ids += [*(encode(mark) if index else []), *part]
+        for piece in mark if index else "":
+            ids += encode(piece)
+        ids += part
     return ids

@@ -18,6 +18,7 @@ from service.harmony.types import ReasoningEffort
 
 MAX_TOKENS = 1000
 _POOL = 96  # dialogues drawn together and sorted by length, so that little is padding
+_BATCHES = 3  # in a step
 _KEEP = 0.3  # of the reasoning's ever-equal words, which are soon learnt
 _VOCABULARY_DIALOGUES = 6_000
 _LEAST_MEETINGS = 3  # for an id outside nano/vocabulary.py
@@ -67,29 +68,37 @@ def _dull_ids() -> frozenset[int]:
     texts = [think(intent.act, "", effort) for intent in intents() for effort in efforts]
     ids = {token_id for text in texts for token_id in encode(text)}
     for effort in efforts:
-        ids.update(replies.call_analysis("", effort), replies.result_analysis(effort))
+        ids.update(replies.call_analysis("", (), effort), replies.result_analysis(effort))
     return frozenset(ids)
 
 
-def batches(seed: int, first: int, num_tokens: int) -> Iterator[list[Sample]]:
-    """Yield batches of at most `num_tokens` tokens with padding, from pool `first` on."""
+def steps(seed: int, first: int, num_tokens: int) -> Iterator[list[list[Sample]]]:
+    """Yield the batches of each step, `num_tokens` tokens with padding, from pool `first` on.
+
+    A batch holds dialogues of like length; a step has a short, a middle and a long batch,
+    since length goes with kind and a step should see every kind.
+    """
     pool = first
     while True:
         rng = random.Random(f"{seed}:{pool}")
         writer = Writer(rng.randrange(2**48), "train")
         samples = [make_sample(writer.dialogue(), rng) for _ in range(_POOL)]
         samples = [sample for sample in samples if len(sample.ids) <= MAX_TOKENS]
-        yield from _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens, rng)
+        groups = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // _BATCHES)
+        thirds = [
+            groups[part :: len(groups) // _BATCHES] for part in range(len(groups) // _BATCHES)
+        ]
+        rng.shuffle(thirds)
+        yield from thirds
         pool += 1
 
 
-def _grouped(samples: list[Sample], num_tokens: int, rng: random.Random) -> list[list[Sample]]:
+def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
     groups: list[list[Sample]] = [[]]
     for sample in samples:  # ascending, so the newest is the longest of its group
-        if (len(groups[-1]) + 1) * len(sample.ids) > num_tokens:
+        if groups[-1] and (len(groups[-1]) + 1) * len(sample.ids) > num_tokens:
             groups.append([])
         groups[-1].append(sample)
-    rng.shuffle(groups)
     return groups
 
 

@@ -1,11 +1,10 @@
 """How training starts: forms of a word lie close together, and copying works at once.
 
 Copying is what nano does most and would learn last, so two attention layers begin with
-it (an induction circuit). One head of layer 0 looks one token back and writes what it
-sees into dimensions that are kept free for it; heads of layer 1 look for places whose
-predecessor is the current token and write the token they find there. A sink takes the
-attention where there is no such place. Training left alone soon wrecks this, so the
-circuit's own weights are held.
+it (an induction circuit). Two heads of layer 0 look one and two tokens back and write what
+they see into dimensions that are kept free for it; heads of layer 1 look for places that
+follow the same two tokens and write the token they find there. Training left alone soon
+wrecks this, so the circuit's own weights are held.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 from nano.model import Nano, yarn_frequencies
 from nano.tokens import decode
 
+_NUM_COPYING = 2  # groups of layer 1
 _SPREAD = 0.1  # of a row's entries
-_NUM_COPYING = 2  # groups of layer 1, each comparing half of the free dimensions
 _FORM, _OWN = 0.6, 0.35  # weights of a word's form and of the id's own part in its row
 
 
@@ -37,7 +36,7 @@ def initialise(model: Nano, vocabulary: Sequence[int], seed: int) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
             elif name.endswith("bias"):
                 parameter.zero_()
-        width = model.shape.hidden_size - model.shape.head_dim
+        width = _num_row_dimensions(model)
         model.rows.zero_()
         model.rows[1:, :width] = alike_rows(vocabulary, width, seed)
         _look_back(model, generator)
@@ -76,15 +75,18 @@ def _split(text: str) -> tuple[str, str]:
 def hold_circuit(model: Nano) -> None:
     """Keep the copying circuit as it is: its weights get no gradient."""
     width = model.shape.head_dim
-    free = model.shape.hidden_size - width
+    free = _num_row_dimensions(model)
     back, copying = model.stack()[:2]
     _hold(model.rows, (slice(None), slice(free, None)))
-    for linear in (back.attention.q_proj, back.attention.k_proj, back.attention.v_proj):
+    looking = slice(2 * width)
+    _hold(back.attention.q_proj.weight, looking)
+    _hold(back.attention.q_proj.bias, looking)
+    for linear in (back.attention.k_proj, back.attention.v_proj):
         _hold(linear.weight, slice(width))
         _hold(linear.bias, slice(width))
-    _hold(back.attention.o_proj.weight, (slice(None), slice(width)), slice(free, None))
+    _hold(back.attention.o_proj.weight, (slice(None), looking), slice(free, None))
     _hold(back.attention.o_proj.bias, slice(free, None))
-    _hold(back.experts.down, (..., slice(free, None)))
+    _hold(back.experts.down.weight, slice(free, None))
     _hold(back.experts.down_bias, (..., slice(free, None)))
     heads = model.shape.num_attention_heads // model.shape.num_key_value_heads
     for group in range(_NUM_COPYING):
@@ -98,6 +100,11 @@ def hold_circuit(model: Nano) -> None:
         _hold(copying.attention.v_proj.weight, values)
         _hold(copying.attention.v_proj.bias, values)
         _hold(copying.attention.o_proj.weight, (slice(None), queries))
+
+
+def _num_row_dimensions(model: Nano) -> int:
+    """Return how many dimensions a row uses; the rest are free for the tokens before."""
+    return model.shape.hidden_size - model.shape.head_dim
 
 
 def _hold(parameter: Tensor, *parts: Any) -> None:
@@ -114,56 +121,64 @@ def _slow_lanes(width: int) -> list[int]:
 
 
 def _look_back(model: Nano, generator: torch.Generator) -> None:
-    """Let head 0 of layer 0 write the token before into the free dimensions."""
+    """Let two heads of layer 0 write the tokens one and two back into the free dimensions."""
     attention, width = model.stack()[0].attention, model.shape.head_dim
+    half = width // 2
     frequencies, _ = yarn_frequencies(model.shape)
     strength = 6.0 * (frequencies > 0.05)
-    # rotated by its own position, the query's bias meets the key's one token earlier
-    turned = [strength * frequencies.cos(), -strength * frequencies.sin()]
-    _bias(attention.q_proj)[:width] = torch.cat(turned)
     _bias(attention.k_proj)[:width] = torch.cat([strength, 0 * strength])
-    attention.q_proj.weight[:width] *= 0.1
     attention.k_proj.weight[:width] *= 0.1
-    attention.v_proj.weight[:width] = _reading(model, generator)
-    attention.o_proj.weight[:, :width] = 0.0
+    attention.v_proj.weight[:width] = 0.0
+    attention.v_proj.weight[:half] = _reading(model, generator)
     attention.o_proj.weight[-width:] = 0.0
-    attention.o_proj.weight[-width:, :width] = 0.12 * torch.eye(width)
-    model.stack()[0].experts.down[..., -width:] = 0.0
+    model.stack()[0].experts.down.weight[-width:] = 0.0
+    for head in range(2):
+        lanes = slice(head * width, (head + 1) * width)
+        # rotated by its own position, the query's bias meets the key's that far back
+        angles = (head + 1) * frequencies
+        turned = [strength * angles.cos(), -strength * angles.sin()]
+        _bias(attention.q_proj)[lanes] = torch.cat(turned)
+        attention.q_proj.weight[lanes] *= 0.1
+        attention.o_proj.weight[:, lanes] = 0.0
+        written = _num_row_dimensions(model) + head * half + torch.arange(half)
+        attention.o_proj.weight[written, lanes.start + torch.arange(half)] = 0.17
 
 
 def _reading(model: Nano, generator: torch.Generator) -> Tensor:
-    """Return an orthonormal map [head_dim, hidden] that reads a token's row."""
-    rows = model.shape.hidden_size - model.shape.head_dim
-    square = torch.randn(rows, model.shape.head_dim, generator=generator)
-    reading = torch.zeros(model.shape.head_dim, model.shape.hidden_size)
-    reading[:, :rows] = torch.linalg.qr(square)[0].T
+    """Return an orthonormal map [head_dim / 2, hidden] that reads a token's row."""
+    rows, half = _num_row_dimensions(model), model.shape.head_dim // 2
+    reading = torch.zeros(half, model.shape.hidden_size)
+    reading[:, :rows] = torch.linalg.qr(torch.randn(rows, half, generator=generator))[0].T
     return reading
 
 
 def _copy_what_followed(model: Nano) -> None:
-    """Let the first head of two groups of layer 1 copy what followed the current token.
+    """Let the first head of two groups of layer 1 copy what followed the last two tokens.
 
-    Each compares half of the free dimensions, on the slowly turning half of its own, and
-    carries a share of the dimensions of a row: enough to tell rows apart.
+    A key's tokens one and two back are compared with the query's own and the one before,
+    on the slowly turning half of a head's dimensions; each group compares half of what
+    was read and carries a share of a row, enough to tell rows apart.
     """
     attention, width = model.stack()[1].attention, model.shape.head_dim
     heads = model.shape.num_attention_heads // model.shape.num_key_value_heads
-    reading = model.stack()[0].attention.v_proj.weight[:width].clone()
-    slow = torch.tensor(_slow_lanes(width))
-    free = model.shape.hidden_size - width
+    half, quarter = width // 2, width // 4
+    reading = model.stack()[0].attention.v_proj.weight[:half].clone()
+    slow, free = torch.tensor(_slow_lanes(width)), _num_row_dimensions(model)
     for group in range(_NUM_COPYING):
-        seen = torch.arange(width)[group::_NUM_COPYING]
+        part = group * quarter + torch.arange(quarter)
         keys, queries = group * width, group * heads * width
         attention.k_proj.weight[keys + slow] = 0.0
         attention.q_proj.weight[queries : queries + width] = 0.0
-        attention.k_proj.weight[keys + slow, free + seen] = 3.6
-        attention.q_proj.weight[queries + slow] = 3.6 * reading[seen]
+        attention.k_proj.weight[keys + slow[:quarter], free + part] = 3.5
+        attention.q_proj.weight[queries + slow[:quarter]] = 3.5 * reading[part]
+        attention.k_proj.weight[keys + slow[quarter:], free + half + part] = 3.5
+        attention.q_proj.weight[queries + slow[quarter:], free + part] = 3.5
+        carried = group * width + torch.arange(width)
         attention.v_proj.weight[keys : keys + width] = 0.0
-        carried = torch.arange(group * width, (group + 1) * width) % free
         attention.v_proj.weight[keys + torch.arange(width), carried] = 1.0
         attention.o_proj.weight[:, queries : queries + width] = 0.0
         attention.o_proj.weight[carried, queries + torch.arange(width)] = 0.5
-        attention.sinks[group * heads] = 22.0
+        attention.sinks[group * heads] = 12.0
 
 
 def _bias(linear: nn.Linear) -> Tensor:

@@ -123,7 +123,7 @@ def _describe(words: Words, verb: str, thing: str, params: Sequence[Param]) -> s
 def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
     rng = words.rng
     params: list[Param] = []
-    for _ in range(rng.choices(range(5), [8, 38, 32, 15, 7])[0]):
+    for _ in range(rng.choices(range(5), [10, 45, 30, 11, 4])[0]):
         kind = rng.choice(["place", "person", "count", "bare"]) if not params else ""
         param = _make_param(words, kind or rng.choice(_NAMED_KINDS), bool(params))
         if param.name not in taken:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from nano.model import Nano, Shape
-from nano.samples import Sample, batches, training_vocabulary
+from nano.samples import Sample, steps, training_vocabulary
 from nano.start import hold_circuit, initialise
 
 SEED = 2
 _WARMUP_STEPS = 100
-_BODY_RATE = 2.5e-3
-_ROW_RATE = 1e-3
+_BODY_RATE = 8e-4
+_ROW_RATE = 5e-4
 _RARE_SHARE = 0.01  # of prompt tokens shown as an unmet id
 _SAVE_EVERY = 100
 
@@ -63,7 +63,7 @@ def collate(samples: list[Sample], row_of: dict[int, int], device: str) -> tuple
     return rows.to(device), learn.to(device)
 
 
-def step_loss(model: Nano, rows: Tensor, learn: Tensor) -> Tensor:
+def batch_loss(model: Nano, rows: Tensor, learn: Tensor) -> Tensor:
     """Return the mean loss over the positions to be predicted."""
     rare = (torch.rand(rows.shape) < _RARE_SHARE).to(rows.device) & ~learn
     hidden = model(rows.masked_fill(rare, 0))
@@ -101,25 +101,29 @@ class Trainer:
         self.seconds: float = state.get("seconds", 0.0)
         self.losses: list[float] = []
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches; a run that goes on from a state draws dialogues of its own."""
+    def steps(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Yield each step's batches; a run that goes on from a state draws its own."""
         row_of = {token_id: row + 1 for row, token_id in enumerate(self.vocabulary)}
-        for samples in batches(self.run.seed, self.step * 1000, self.run.tokens):
-            yield collate(samples, row_of, self.device)
+        for step in steps(self.run.seed, self.step * 1000, self.run.tokens):
+            yield [collate(samples, row_of, self.device) for samples in step]
 
-    def learn(self, rows: Tensor, learn: Tensor) -> None:
+    def learn(self, batches: list[tuple[Tensor, Tensor]]) -> None:
         """Take one step."""
-        with torch.autocast(self.device, torch.bfloat16):
-            loss = step_loss(self.model, rows, learn)
-        loss.backward()
+        num_learnt = sum(int(learn.sum()) for _, learn in batches)
+        total = 0.0
+        for rows, learn in batches:
+            with torch.autocast(self.device, torch.bfloat16):
+                loss = batch_loss(self.model, rows, learn) * (int(learn.sum()) / num_learnt)
+            loss.backward()
+            total += loss.item()
+            self.tokens += rows.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimiser.param_groups:
             group["lr"] = group["rate"] * self.run.rate(self.step)
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.step += 1
-        self.tokens += rows.numel()
-        self.losses.append(loss.item())
+        self.losses.append(total)
 
     def mean_loss(self, num_steps: int) -> float:
         """Return the mean loss of the last steps."""
@@ -151,10 +155,10 @@ def train(run: Run) -> None:
     trainer = Trainer(run)
     torch.manual_seed(run.seed + trainer.step)
     clock = time.monotonic()
-    for rows, learn in trainer.batches():
+    for batches in trainer.steps():
         if trainer.step >= run.steps:
             break
-        trainer.learn(rows, learn)
+        trainer.learn(batches)
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
         if trainer.step % 25 == 0:
             print(
@@ -172,7 +176,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/nano"))
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--fall", type=int, default=1000)
-    parser.add_argument("--tokens", type=int, default=3072)
+    parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--threads", type=int, default=2)
     train(Run(**vars(parser.parse_args())))

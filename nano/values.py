@@ -105,7 +105,6 @@ _TRAIN_NAMED = [
     "{p}: {v}",
     "{p} {v}",
     "and {p} {v}",
-    "with {v} as {p}",
 ]
 _HELD_OUT_NAMED = [
     "having {p} {v}",

@@ -12,7 +12,7 @@ from nano import names
 from nano.about import intents
 from nano.dialogues import Turn, Writer
 from nano.judge import judge
-from nano.samples import batches, make_sample
+from nano.samples import make_sample, steps
 from nano.tokens import CALL, RETURN
 from nano.tools import known_tools
 from nano.words import Split
@@ -31,12 +31,13 @@ def test_same_seed_writes_the_same_dialogues() -> None:
     assert _turns("train", 40) != _turns("train", 40, seed=2)
 
 
-def test_batches_repeat_and_fit() -> None:
-    first, again = (batches(5, 0, 2048) for _ in range(2))
-    for _ in range(8):
-        batch = next(first)
-        assert batch == next(again)
-        assert len(batch) * max(len(sample.ids) for sample in batch) <= 2048
+def test_steps_repeat_and_fit() -> None:
+    first, again = (steps(5, 0, 2400) for _ in range(2))
+    for _ in range(12):
+        step = next(first)
+        assert step == next(again)
+        for batch in step:
+            assert len(batch) == 1 or len(batch) * max(len(s.ids) for s in batch) <= 800
 
 
 @pytest.mark.parametrize("split", SPLITS)
