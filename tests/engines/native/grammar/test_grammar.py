@@ -42,12 +42,11 @@ def text_of(events: Iterable[TokenEvent]) -> str:
     return b"".join(decode_bytes(token_id) for token_id in ids_of(events)).decode()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
 async def test_noise_becomes_what_the_grammar_says(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture, temperature: float
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
 ) -> None:
     engine = await make_engine()
-    requests = [make_request(JSON_TAG, seed, temperature=temperature) for seed in range(6)]
+    requests = [make_request(JSON_TAG, seed, temperature=1.0 + seed % 2) for seed in range(6)]
     answers = await asyncio.gather(*(collect(engine, request) for request in requests))
     ended = [events for events in answers if events[-1].finish_reason is FinishReason.STOP]
     assert ended
@@ -151,24 +150,24 @@ async def test_a_dead_end_ends_its_own_request_only(
     await engine.check_health()
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("{", "Failed to parse JSON"),
-        (tag_of({"type": "nonsense"}), "nonsense"),
-        (tag_of({"type": "regex", "pattern": "["}), "Regex parsing error"),
-        (tag_of({"type": "grammar", "grammar": "root ::= missing"}), "missing"),
-        (tag_of({"type": "json_schema", "json_schema": {"type": "king"}}), "king"),
-        (tag_of({"type": "const_string", "value": "a" * 1_000_001}), "at most 1000000"),
-    ],
-)
+REFUSED = [
+    ("{", "Failed to parse JSON"),
+    (tag_of({"type": "nonsense"}), "nonsense"),
+    (tag_of({"type": "regex", "pattern": "["}), "Regex parsing error"),
+    (tag_of({"type": "grammar", "grammar": "root ::= missing"}), "missing"),
+    (tag_of({"type": "json_schema", "json_schema": {"type": "king"}}), "king"),
+    (tag_of({"type": "const_string", "value": "a" * 1_000_001}), "at most 1000000"),
+]
+
+
 async def test_what_cannot_be_compiled_is_refused_with_the_reason(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture, bad: str, reason: str
+    make_engine: Fixture, make_request: Fixture, collect: Fixture
 ) -> None:
     engine = await make_engine()
-    with pytest.raises(InvalidGrammar, match=reason) as caught:
-        await collect(engine, make_request(bad))
-    assert ".cc:" not in str(caught.value)  # no places in xgrammar's source
+    for bad, reason in REFUSED:
+        with pytest.raises(InvalidGrammar, match=reason) as caught:
+            await collect(engine, make_request(bad))
+        assert ".cc:" not in str(caught.value)  # no places in xgrammar's source
 
 
 async def test_a_slow_grammar_is_given_up_and_holds_up_nobody(
