@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -48,6 +49,9 @@ class Settings(BaseSettings):
     )
     profile_goal: Goal | None = Field(
         None, description="Prefer profiles tuned for `latency`, `throughput` or `balanced`."
+    )
+    tags_selector: str | None = Field(
+        None, description="Only profiles with these tags, e.g. `precision=mxfp4,tp=2`."
     )
     served_model_name: Name | None = Field(
         None, description="The id clients use for the model; unset: the model's own name."
@@ -96,6 +100,13 @@ class Settings(BaseSettings):
             raise ValueError("the URL must begin with redis://, rediss:// or unix://")
         return value
 
+    @field_validator("tags_selector")
+    @classmethod
+    def _check_tags(cls, value: str | None) -> str | None:
+        if value and not all(re.fullmatch(r"\s*\w+=[^=]+", pair) for pair in value.split(",")):
+            raise ValueError("tags are written tag=value, with commas between them")
+        return value
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper(cls, value: object) -> object:
@@ -107,6 +118,12 @@ class Settings(BaseSettings):
     @classmethod
     def _expand(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags a profile must have, by name."""
+        pairs = (pair.split("=") for pair in (self.tags_selector or "").split(",") if pair)
+        return {name.strip(): value.strip() for name, value in pairs}
 
     @property
     def api_key_list(self) -> list[str]:

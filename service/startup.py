@@ -39,6 +39,7 @@ def prepare(settings: Settings) -> Launch:
         model=model,
         goal=settings.profile_goal,
         profile=settings.model_profile,
+        tags=settings.tags,
         max_model_len=settings.max_model_len,
         installed=installed_engines(),
     )

@@ -66,6 +66,7 @@ def _constraints(args: argparse.Namespace, settings: Settings, catalogue: Catalo
         goal=args.goal or settings.profile_goal,
         engine=args.engine,
         profile=settings.model_profile,
+        tags=settings.tags,
         max_model_len=args.max_model_len or settings.max_model_len,
         installed=None if args.all_engines else installed_engines(),
     )

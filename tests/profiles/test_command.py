@@ -128,6 +128,19 @@ def test_settings_constrain_and_options_win(
     capsys.readouterr()
 
 
+def test_the_tags_selector_leaves_only_what_has_the_tags(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"tags_selector": "precision=mxfp4, tp=2"}
+    arguments = ("--hardware", "h200x8", "--all-engines", "--json")
+    assert command(*arguments, **settings) == 0
+    listing = json.loads(capsys.readouterr().out)
+    selected = next(p for p in listing["profiles"] if p["id"] == listing["selected"])
+    assert "-tp2-" in selected["name"]
+    assert command("--hardware", "h200x8", tags_selector="tpp=2") == 2
+    assert "'tpp'" in capsys.readouterr().err
+
+
 def test_a_model_path_chooses_the_model_it_holds(
     command: Command, capsys: pytest.CaptureFixture[str], catalogue: Catalogue, tmp_path: Path
 ) -> None:

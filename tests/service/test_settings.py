@@ -44,6 +44,7 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_SSE_KEEPALIVE_S", "0"),
         ("NIM_LOG_LEVEL", "loud"),
         ("NIM_JSONL_LOGGING", "maybe"),
+        ("NIM_TAGS_SELECTOR", "tp:2"),
     ],
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(
