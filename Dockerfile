@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # Any image with Python 3.11 or 3.12 and its venv module will do.
-ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
+ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 # Empty, unless the build names a folder of wheels: --build-context wheels=FOLDER
 FROM scratch AS wheels
