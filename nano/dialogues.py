@@ -34,12 +34,12 @@ class Writer:
         self.rng = random.Random(f"{seed}-{split}")
         self.words = Words(self.rng, split)
         self._kinds: dict[str, tuple[int, Callable[[], list[Turn]]]] = {
-            "tools": (58, self._tool_loop),
-            "chat": (15, self._chat),
+            "tools": (52, self._tool_loop),
+            "chat": (25, self._chat),
             "unknown": (7, self._unknown),
             "no_tool": (5, self._no_tool),
             "ask_back": (3, self._ask_back),
-            "copy": (14, self._copy),
+            "copy": (10, self._copy),
         }
 
     def dialogue(self, kind: str | None = None) -> list[Turn]:
@@ -74,13 +74,22 @@ class Writer:
 
     def _chat(self) -> list[Turn]:
         intent = self._intent()
-        said = self.words.choose(intent.train, intent.heldout)
+        said = self._varied(intent)
         plan = "I know the answer." if intent.answer != "You are welcome!" else "I am polite."
         tools = self._offer()[1] if self.rng.random() < 0.25 else ()
         return [self._plain("chat", said, tools, (intent.act, plan, intent.answer))]
 
+    def _varied(self, intent: Intent) -> str:
+        said, style = self.words.choose(intent.train, intent.heldout), self.rng.random()
+        if intent.name == "greeting" or style > 0.4:
+            return said
+        if style < 0.15:
+            return said.rstrip("?!.").lower()
+        opening = self.rng.choice(["Hello! ", "Hi! ", "Hi, ", "Hey, ", "Please: ", "Hello. "])
+        return opening + said
+
     def _intent(self) -> Intent:
-        weights = [4 if intent.name in ("greeting", "who", "can") else 1 for intent in intents()]
+        weights = [6 if intent.name in ("greeting", "who", "can") else 1 for intent in intents()]
         return self.rng.choices(intents(), weights)[0]
 
     def _unknown(self) -> list[Turn]:
@@ -136,7 +145,7 @@ class Writer:
 
     def _offer(self) -> tuple[ToolSpec, tuple[Tool, ...]]:
         known = known_tools(self.words.split)
-        is_known = self.rng.random() < 0.35
+        is_known = self.rng.random() < 0.25
         spec = self.rng.choice(known) if is_known else make_tool(self.words)
         return spec, self._with_others(spec)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from nano import replies
-from nano.about import intents, think
+from nano.about import think
 from nano.dialogues import Turn, Writer
-from nano.tokens import CALL, END, MESSAGE, encode
+from nano.tokens import CALL, END, MESSAGE, decode, encode
 from nano.vocabulary import met_ids
 from service.harmony.render import render
 from service.harmony.types import ReasoningEffort
@@ -21,6 +22,7 @@ _POOL = 96  # dialogues drawn together and sorted by length, so that little is p
 _BATCHES = 3  # in a step
 _KEEP = 0.3  # of the reasoning's ever-equal words, which are soon learnt
 _VOCABULARY_DIALOGUES = 6_000
+_PHRASE_DIALOGUES = 500  # of each kind
 _LEAST_MEETINGS = 3  # for an id outside nano/vocabulary.py
 
 
@@ -65,7 +67,7 @@ def _worth_learning(reply: tuple[int, ...], rng: random.Random) -> list[bool]:
 @cache
 def _dull_ids() -> frozenset[int]:
     efforts: tuple[ReasoningEffort, ...] = ("low", "medium", "high")
-    texts = [think(intent.act, "", effort) for intent in intents() for effort in efforts]
+    texts = [think("", "", effort) for effort in efforts]  # what the user does is never dull
     ids = {token_id for text in texts for token_id in encode(text)}
     for effort in efforts:
         ids.update(replies.call_analysis("", (), effort), replies.result_analysis(effort))
@@ -100,6 +102,28 @@ def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
             groups.append([])
         groups[-1].append(sample)
     return groups
+
+
+def phrase_ids(seed: int) -> set[int]:
+    """Return the ids of set phrases and of JSON's marks: all but what is copied."""
+    writer = Writer(seed, "train")
+    ids = {*_dull_ids(), *replies.call([], "", []), *encode("{}")}
+    for kind in ("chat", "unknown", "no_tool"):
+        for _ in range(_PHRASE_DIALOGUES):
+            ids.update(*(turn.reply for turn in writer.dialogue(kind)))
+    for kind in ("copy", "ask_back", "tools"):
+        count: Counter[int] = Counter()
+        for _ in range(_PHRASE_DIALOGUES):
+            for turn in writer.dialogue(kind):
+                count.update(set(turn.reply))
+        ids.update(i for i, times in count.items() if _is_phrase(kind, i, times))
+    return ids
+
+
+def _is_phrase(kind: str, token_id: int, times: int) -> bool:
+    if kind == "tools":
+        return bool(re.fullmatch(r"[\s{}\[\]\":,.()]+", decode([token_id])))
+    return times > 0.1 * _PHRASE_DIALOGUES
 
 
 def training_vocabulary(seed: int) -> list[int]:

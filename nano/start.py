@@ -72,12 +72,18 @@ def _split(text: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", "")
 
 
-def hold_circuit(model: Nano) -> None:
-    """Keep the copying circuit as it is: its weights get no gradient."""
+def hold(model: Nano, learnt_rows: Sequence[int]) -> None:
+    """Keep the copying circuit and all but some rows as they are: they get no gradient.
+
+    Rows of words that are only copied stay as drawn. Learnt, the row of a word that is
+    seldom or never a target is pushed away from every reply, and the word cannot be copied.
+    """
     width = model.shape.head_dim
     free = _num_row_dimensions(model)
     back, copying = model.stack()[:2]
-    _hold(model.rows, (slice(None), slice(free, None)))
+    others = torch.ones(model.num_rows, dtype=torch.bool)
+    others[list(learnt_rows)] = False
+    _hold(model.rows, (slice(None), slice(free, None)), others)
     looking = slice(2 * width)
     _hold(back.attention.q_proj.weight, looking)
     _hold(back.attention.q_proj.bias, looking)

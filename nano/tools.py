@@ -22,7 +22,9 @@ class ToolSpec:
     name: str
     description: str
     params: tuple[Param, ...]
-    requests: tuple[str, ...] = ()  # empty: worded by rule
+    requests: tuple[str, ...] = ()  # empty: worded by rule, from the verb and the thing
+    verb: str = ""
+    thing: str = ""
 
     def tool(self) -> Tool:
         """Return the tool as a client offers it."""
@@ -86,13 +88,23 @@ def make_tool(words: Words, noun: str | None = None) -> ToolSpec:
     """Make up a tool around a noun, with up to four parameters."""
     rng = words.rng
     noun = noun or words.noun()
-    is_lookup = rng.random() < 0.5
-    verb = rng.choice(_LOOKUPS) if is_lookup else words.choose(VERBS, HELD_OUT_VERBS)
+    verb = _verb(words)
     second = words.noun() if rng.random() < 0.2 else ""
     thing = f"{noun} {second}".strip()
     name = _name(words, [verb, *thing.split()])
     params = _make_params(words, taken={noun, second})
-    return ToolSpec(name, _describe(words, verb, thing, params), params)
+    described = _describe(words, verb, thing, params)
+    if not name.startswith(verb):
+        verb = ""
+    return ToolSpec(name, described, params, verb=verb, thing=thing)
+
+
+def _verb(words: Words) -> str:
+    """Draw a verb; any word may be one, so that a name's start must be read, not known."""
+    style = words.rng.random()
+    if style < 0.35:
+        return words.rng.choice(_LOOKUPS)
+    return words.choose(VERBS, HELD_OUT_VERBS) if style < 0.55 else words.noun()
 
 
 def _name(words: Words, parts: list[str]) -> str:
@@ -134,7 +146,8 @@ def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
 
 def _make_param(words: Words, kind: str, may_be_optional: bool) -> Param:
     rng = words.rng
-    name = rng.choice(_PARAM_NAMES[kind]) if kind in _PARAM_NAMES else words.noun()
+    is_usual = kind in _PARAM_NAMES and rng.random() < 0.5
+    name = rng.choice(_PARAM_NAMES[kind]) if is_usual else words.noun()
     if rng.random() < 0.15:
         name = f"{words.noun()}_{name}"
     choices: tuple[str, ...] = ()
@@ -142,7 +155,7 @@ def _make_param(words: Words, kind: str, may_be_optional: bool) -> Param:
         choices = tuple(dict.fromkeys(words.noun() for _ in range(rng.randint(2, 4))))
     if kind == "bare":
         kind = rng.choice(["code", "email", "title", "int", "quoted"])
-        name = rng.choice(["id", "number", "name", "title", "key", name])
+        name = rng.choice(["id", "number", "name", "title", "key", name, name, name])
     plain = name.replace("_", " ")
     description = ""
     if rng.random() < 0.3:
@@ -208,7 +221,7 @@ _HELD_OUT_ACTIONS = [
 
 def _ask_made_up(words: Words, spec: ToolSpec) -> Request:
     rng = words.rng
-    verb, thing = _wording(spec.name)
+    verb, thing = spec.verb, spec.thing
     used = [param for param in spec.params if param.is_required or rng.random() < 0.5]
     values = {param.name: param.draw(words) for param in used}
     spoken_links = [link(words, param, values[param.name]) for param in used]
@@ -220,11 +233,3 @@ def _ask_made_up(words: Words, spec: ToolSpec) -> Request:
         form = words.choose(_TRAIN_ACTIONS, _HELD_OUT_ACTIONS)
     text = form.format(v=verb, V=verb.capitalize(), n=thing, N=thing.capitalize(), a=args)
     return Request(text, spec.name, values)
-
-
-def _wording(name: str) -> tuple[str, str]:
-    parts = [part.lower() for part in re.findall(r"[A-Z]?[a-z]+", name)]
-    verbs = {*_LOOKUPS, *VERBS, *HELD_OUT_VERBS}
-    if len(parts) > 1 and parts[0] in verbs:
-        return parts[0], " ".join(parts[1:])
-    return "", " ".join(parts)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from nano.model import Nano, Shape
-from nano.samples import Sample, steps, training_vocabulary
-from nano.start import hold_circuit, initialise
+from nano.samples import Sample, phrase_ids, steps, training_vocabulary
+from nano.start import hold, initialise
 
 SEED = 2
 _WARMUP_STEPS = 100
@@ -91,7 +91,8 @@ class Trainer:
         self.model = Nano(Shape(), len(self.vocabulary) + 1)
         initialise(self.model, self.vocabulary, run.seed)
         self.model.to(self.device)
-        hold_circuit(self.model)
+        phrases = phrase_ids(run.seed)
+        hold(self.model, [row + 1 for row, i in enumerate(self.vocabulary) if i in phrases])
         self.optimiser = optimiser(self.model)
         if state:
             self.model.load_state_dict(state["model"])

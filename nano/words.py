@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _HELD_OUT_EVERY = 8
 
+_LISTED = frozenset(
+    word for name in (*HELD_OUT_CITIES, *HELD_OUT_PEOPLE) for word in name.split(" ")
+)
 _ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pr qu r s sh st t th tr v w z".split()
 _VOWELS = "a e i o u ai ea ee ia io ou".split()
 _CODAS = "b ck d g k l ll m n nd r rd rn s ss st t th x".split() + [""] * 8
@@ -76,7 +79,8 @@ class Words:
         """Draw a capitalised name that no list holds."""
         while True:
             name = self._syllables() if self.rng.random() < 0.5 else self._pieces()
-            if is_held_out(name) == (self.split == "heldout") and is_writable(name):
+            is_other_sides = is_held_out(name) != (self.split == "heldout") or name in _LISTED
+            if not is_other_sides and is_writable(name):
                 return name
 
     def place(self) -> str:
