@@ -16,6 +16,7 @@ from engines.client import EngineClient
 from engines.supervisor import EngineSupervisor
 from service.app import create_app
 from service.harmony import vocabulary
+from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
@@ -38,7 +39,7 @@ class ApiServer:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(runtime),
-                http="httptools",
+                http=BoundedProtocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,

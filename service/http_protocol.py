@@ -1,0 +1,120 @@
+"""uvicorn's HTTP protocol, with an end to a client's slowness and to the size of a request's head.
+
+uvicorn bounds neither: without this, clients that never finish a request keep their sockets
+for ever, and one endless header fills the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.errors import Failure, Row
+
+_BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
+_TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
+_HEAD_TOO_LARGE = Row(431, "invalid_request_error", "headers_too_large")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection; what it says of a request that never reached the application is JSON too."""
+
+    max_head_bytes = 65536
+    patience_s = 30.0  # for a whole head, and for each next piece of a body
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._num_head_bytes = 0
+        self._is_in_head = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_head_bytes += len(data)  # the parser's callbacks set it back
+        super().data_received(data)
+        if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
+            self._refuse(_HEAD_TOO_LARGE, self._too_large())
+        elif self._timer is None and not self._is_answering():
+            self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._num_head_bytes = 0
+        if self._timer is None:
+            self._wait()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._is_in_head = False
+        self._wait()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._wait()
+
+    def on_message_complete(self) -> None:
+        self._stop_waiting()
+        self._is_in_head, self._num_head_bytes = True, 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what its parser cannot read."""
+        self._refuse(_BAD_REQUEST, f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1.")
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(self.patience_s, self._on_silence)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_silence(self) -> None:
+        if self._is_answering_earlier():
+            self._wait()
+            return
+        part = "headers" if self._is_in_head else "body"
+        message = f"The request's {part} did not come within {self.patience_s:g} s; send it again."
+        self._refuse(_TIMED_OUT, message)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _is_answering_earlier(self) -> bool:
+        """Whether closing now would cut the answer to a whole request, or we do not read."""
+        is_earlier = self._is_in_head and self._is_answering()
+        return is_earlier or bool(self.pipeline) or self.flow.read_paused
+
+    def _refuse(self, row: Row, message: str) -> None:
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        if not self._is_answering() or not self.cycle.response_started:
+            self.transport.write(_answer(Failure(row, message)))
+        self.transport.close()
+
+    def _too_large(self) -> str:
+        return f"The request's headers are larger than {self.max_head_bytes} bytes; shorten them."
+
+
+def _answer(failure: Failure) -> bytes:
+    body = msgspec.json.encode(failure.body())
+    status = HTTPStatus(failure.row.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,114 @@
+"""Clients that are slow or send too much, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from service.http_protocol import BoundedProtocol
+
+Talk = Callable[..., Awaitable[bytes]]
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+
+
+class Hasty(BoundedProtocol):
+    """The same with less patience."""
+
+    max_head_bytes = 8192
+    patience_s = 0.3
+
+
+async def echo_size(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers the size of the body; a body of one byte, only after more than the patience."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    if size == 1:
+        await asyncio.sleep(2 * Hasty.patience_s)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d bytes" % size})
+
+
+@pytest.fixture
+async def talk() -> AsyncIterator[Talk]:
+    """Send pieces on one connection; everything it answers until it closes."""
+    config = uvicorn.Config(
+        echo_size, port=0, http=Hasty, log_config=None, lifespan="off", timeout_keep_alive=1
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+
+    async def send(*pieces: bytes, pause_s: float = 0.1) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(pause_s)
+        try:
+            return await asyncio.wait_for(reader.read(), 10)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    yield send
+    server.should_exit = True
+    await serving
+
+
+def error_of(answer: bytes) -> tuple[bytes, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b" ")[1], json.loads(body)["error"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "part"),
+    [
+        ([], "headers"),
+        ([b"\r\n"], "headers"),
+        ([b"GET / HT"], "headers"),
+        ([HEAD], "headers"),
+        ([HEAD + b"Content-Length: 9\r\n\r\n", b"abc"], "body"),
+    ],
+)
+async def test_a_request_that_does_not_come_whole_is_ended(
+    talk: Talk, pieces: list[bytes], part: str
+) -> None:
+    status, error = error_of(await talk(*pieces))
+    assert status == b"408"
+    assert f"{part} did not come within 0.3 s" in error["message"]
+
+
+async def test_an_endless_header_is_refused(talk: Talk) -> None:
+    status, error = error_of(await talk(HEAD + b"X: ", *[b"a" * 3000] * 4, pause_s=0.02))
+    assert status == b"431"
+    assert "8192 bytes" in error["message"]
+
+
+async def test_what_is_no_http_is_answered_in_the_one_shape(talk: Talk) -> None:
+    status, error = error_of(await talk(b"\x16\x03\x01 hello\r\n\r\n"))
+    assert (status, error["code"]) == (b"400", "invalid_http")
+
+
+async def test_a_body_that_keeps_coming_is_read_to_its_end(talk: Talk) -> None:
+    pieces = [b"a" * 4096] * 8
+    answer = await talk(HEAD + b"Content-Length: 32768\r\n\r\n", *pieces)
+    assert b"32768 bytes" in answer
+
+
+async def test_a_slow_answer_is_not_cut_short_by_the_next_head(talk: Talk) -> None:
+    answer = await talk(HEAD + b"Content-Length: 1\r\n\r\nx" + b"GET / HT")
+    assert b"1 bytes" in answer
