@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +16,9 @@ from starlette.exceptions import HTTPException
 from service.errors import RequestError
 
 MAX_DEPTH = 100
+
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
 
 # pydantic's kinds of error under OpenAI's names; any other is an invalid value.
 _CODES = {
@@ -47,6 +52,7 @@ class JSONRequest(Request):
 
     async def _bounded_body(self) -> bytes:
         max_bytes = self.app.state.runtime.limits.max_body_bytes
+        _check_coding(self.headers.get("content-encoding", "identity"))
         announced = self.headers.get("content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
             raise _too_large(max_bytes)
@@ -79,7 +85,7 @@ def parse(body: bytes) -> Any:
     except msgspec.ValidationError as error:
         raise BodyError(f"The body has a number that is too large: {error}") from None
     except msgspec.DecodeError as error:
-        raise BodyError(f"The body is not valid JSON: {error}") from None
+        raise BodyError(f"The body is not valid JSON: {_reason(body, error)}.") from None
     except RecursionError:
         raise _too_deep() from None
     _check_depth(parsed)
@@ -139,6 +145,25 @@ def _not_an_object(body: Any) -> RequestError:
             code="invalid_content_type",
         )
     return RequestError("The body must be a JSON object.", code="invalid_json")
+
+
+def _check_coding(coding: str) -> None:
+    if coding.lower() != "identity":
+        raise BodyError(
+            f"Content-Encoding is {coding[:60]!r}: bodies are read as they are; send plain JSON.",
+            status=415,
+            code="unsupported_content_encoding",
+        )
+
+
+def _reason(body: bytes, error: msgspec.DecodeError) -> str:
+    """msgspec takes half of a surrogate pair for the end of the input."""
+    if found := _HALF_PAIR.search(body):
+        half = found[0].decode()
+        return f"{half} is half of a surrogate pair, which is no character (byte {found.start()})"
+    if body.startswith(codecs.BOM_UTF8):
+        return "it begins with a byte order mark; send UTF-8 without one"
+    return str(error)
 
 
 def _check_depth(value: Any) -> None:

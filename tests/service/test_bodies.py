@@ -46,7 +46,8 @@ async def client(make_runtime: Fixture, make_client: Fixture) -> Any:
         (b'{"model": "m",}', "invalid_json", "not valid JSON"),
         (b'{"model": NaN}', "invalid_json", "not valid JSON"),
         (b'{"model": "\xff"}', "invalid_json", "UTF-8"),
-        (b'{"model": "\\ud800"}', "invalid_json", "not valid JSON"),
+        (b'{"model": "\\ud800"}', "invalid_json", "\\ud800 is half of a surrogate pair"),
+        (b"\xef\xbb\xbf{}", "invalid_json", "byte order mark"),
         (b'{"temperature": 1e999}', "invalid_json", "too large"),
         (b'{"messages": ' + b"[" * 200 + b"]" * 200 + b"}", "invalid_json", "deeper"),
         (b"[" * 1000, "invalid_json", ""),
@@ -67,6 +68,14 @@ async def test_json_under_another_content_type_is_explained(client: Any) -> None
     response = await client.post(PATH, content=b"{}", headers={"content-type": "text/plain"})
     assert response.status_code == 400
     assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+async def test_a_compressed_body_is_refused_by_its_encoding(client: Any) -> None:
+    response = await client.post(
+        PATH, content=b"\x1f\x8b", headers=JSON | {"content-encoding": "gzip"}
+    )
+    assert response.status_code == 415
+    assert "Content-Encoding is 'gzip'" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
