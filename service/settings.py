@@ -93,6 +93,13 @@ class Settings(BaseSettings):
         1 << 30, ge=1 << 20, description="All kept responses together; the least used go first."
     )
 
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not _keys(value):
+            raise ValueError("there is no key between the commas, which would let everyone in")
+        return value
+
     @field_validator("redis_url")
     @classmethod
     def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
@@ -128,8 +135,11 @@ class Settings(BaseSettings):
     @property
     def api_key_list(self) -> list[str]:
         """The keys one by one; empty when the API is open."""
-        joined = self.api_keys.get_secret_value() if self.api_keys else ""
-        return [key.strip() for key in joined.split(",") if key.strip()]
+        return _keys(self.api_keys) if self.api_keys else []
+
+
+def _keys(joined: SecretStr) -> list[str]:
+    return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:

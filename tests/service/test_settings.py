@@ -27,6 +27,15 @@ def test_the_environment_is_read_and_the_command_line_wins(monkeypatch: pytest.M
     assert load({"server_port": "9002"}).server_port == 9002
 
 
+@pytest.mark.parametrize("value", [",", " , ,", " "])
+def test_keys_that_are_none_do_not_open_the_server(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("NIM_API_KEYS", value)
+    with pytest.raises(SettingsError, match=r"NIM_API_KEYS .*no key between the commas"):
+        load()
+
+
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIM_MAX_MODEL_LEN", "")
     assert load().max_model_len is None
