@@ -49,6 +49,11 @@ def resolve(profile: Profile, cache_dir: Path, model_path: Path | None = None) -
 
 def identify(model_path: Path, models: Iterable[Model]) -> Model:
     """Return the model whose shape a checkpoint folder's config.json has."""
+    if not model_path.is_dir():
+        raise ModelStoreError(
+            f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
+            "set it to a folder with a config.json and *.safetensors files"
+        )
     config = read_json(model_path / "config.json")
     for model in models:
         if not _differences(model.shape, config):
@@ -60,23 +65,28 @@ def identify(model_path: Path, models: Iterable[Model]) -> Model:
     )
 
 
-def expand_once(cache_dir: Path, name: str, expand: Callable[[Path], None]) -> Path:
-    """Return cache_dir/models/name, filled by `expand` if it is not there yet.
+def expand_once(
+    cache_dir: Path,
+    name: str,
+    expand: Callable[[Path], None],
+    is_whole: Callable[[Path], bool] = Path.is_dir,
+) -> Path:
+    """Return cache_dir/models/name, filled by `expand` if it is not there yet, or not whole.
 
     Safe when several processes start at once, and after a crash half-way: the folder
     appears under its name only when it is whole.
     """
     folder = cache_dir / "models" / name
-    if folder.is_dir():
+    if is_whole(folder):
         return folder
     try:
         with _locked(cache_dir / "models", name):
-            if not folder.is_dir():
+            if not is_whole(folder):
                 _expand_into(folder, expand)
     except OSError as error:
         raise ModelStoreError(
             f"cannot write to the model cache {cache_dir}: {error.strerror or error}; "
-            f"set NIM_CACHE_PATH to a folder this user may write"
+            f"set NIM_CACHE_PATH to a folder this user may write, with room for the model"
         ) from error
     return folder
 
@@ -96,6 +106,9 @@ def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
     try:
         expand(unfinished)
         unfinished.chmod(0o755)
+        if folder.exists():
+            log.warning("%s is damaged; it is expanded anew", folder)
+            shutil.rmtree(folder)
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -108,8 +121,17 @@ def _bundled_folder(model: Model, cache_dir: Path) -> Path:
     source = bundled_nano()
     digest = content_hash(source)
     return expand_once(
-        cache_dir, f"{model.name}-{digest[:16]}", lambda target: expand(source, target)
+        cache_dir, f"{model.name}-{digest[:16]}", lambda target: expand(source, target), _is_whole
     )
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_json(folder / "config.json")
+        check_shards(folder)
+    except ModelStoreError:
+        return False
+    return True
 
 
 def content_hash(source: Path) -> str:

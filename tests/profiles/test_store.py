@@ -232,6 +232,13 @@ def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> Non
         expand_once(tmp_path / "file", "nano-1", lambda _: None)
 
 
+def test_a_path_to_identify_that_is_no_folder_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelStoreError, match=r"NIM_MODEL_PATH is .*nowhere, which is not a folder"
+    ):
+        identify(tmp_path / "nowhere", [])
+
+
 def test_what_is_shipped_is_named_by_its_content(tmp_path: Path) -> None:
     source = fill(tmp_path / "shipped", {"weights": b"1", "config.json": b"{}"})
     before = content_hash(source)
@@ -252,3 +259,15 @@ def test_nano_becomes_an_ordinary_checkpoint(tmp_path: Path, catalogue: Catalogu
     assert resolve(nano, tmp_path) == folder
     # What was expanded passes the checks of a folder that an operator gives.
     assert resolve(nano, tmp_path / "other", folder) == folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_damaged_cache_is_expanded_anew(tmp_path: Path, catalogue: Catalogue, name: str) -> None:
+    if not (DATA_DIR / "nano" / "config.json").exists():
+        pytest.skip("nano's weights are not shipped yet")
+    nano = next(p for p in catalogue.profiles if p.model.name == "nano")
+    file = resolve(nano, tmp_path) / name
+    size_bytes = file.stat().st_size
+    os.truncate(file, size_bytes // 2)
+    assert resolve(nano, tmp_path) == file.parent
+    assert file.stat().st_size == size_bytes
