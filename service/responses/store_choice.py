@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.responses.store import Bounds, ResponseStore
+from service.responses.store import Bounds, ResponseStore, StoreError
 from service.responses.store_sqlite import SqliteStore
 from service.settings import Settings
 
@@ -23,5 +23,11 @@ def store_of(settings: Settings) -> ResponseStore:
     if settings.responses_path is None:
         return SqliteStore(settings.cache_path / FILE_NAME, bounds, can_fall_back=True)
     store = SqliteStore(settings.responses_path, bounds)
-    store.open()
+    try:
+        store.open()
+    except StoreError as error:
+        raise StoreError(
+            f"NIM_RESPONSES_PATH is {settings.responses_path}: {error.__cause__}; "
+            "set it to a file in a folder this user may write"
+        ) from error
     return store

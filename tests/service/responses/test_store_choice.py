@@ -39,7 +39,7 @@ async def test_a_cache_that_cannot_be_written_leaves_memory_and_says_so(
 
 def test_a_named_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database, and long enough to be looked at as one")
-    with pytest.raises(StoreError, match="file"):
+    with pytest.raises(StoreError, match=r"NIM_RESPONSES_PATH is .*file"):
         store_of(load({"responses_path": tmp_path / "file"}))
 
 
