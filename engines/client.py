@@ -144,7 +144,7 @@ class EngineClient:
         if watching is not None:
             watching.cancel()
             await asyncio.wait([watching])
-        self._disconnect("the engine client was stopped")
+        self._disconnect("the server is shutting down")
         context, self._context = self._context, None
         if context is not None:
             context.destroy(linger=0)

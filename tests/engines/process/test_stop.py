@@ -99,7 +99,7 @@ async def test_a_stopped_client_ends_its_streams_and_their_sequences(
     await begun.wait()
     await client.stop()
     await client.stop()
-    with pytest.raises(EngineDead, match="the engine client was stopped"):
+    with pytest.raises(EngineDead, match="the server is shutting down"):
         await reading
 
     async def is_idle() -> bool:
