@@ -57,4 +57,4 @@ docs: $(VENV)/.test ## Regenerate the tables in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
 	@$(BIN)/python -m service.settings_reference > docs/settings.md
 
-include nano/nano.mk packaging.mk
+include nano/nano.mk packaging.mk conformance.mk

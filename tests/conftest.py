@@ -29,4 +29,5 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what a default run leaves out and how to run it."""
     if terminalreporter.stats.get("deselected"):
-        terminalreporter.write_line("Left out: `make image` and `make chart` run their own tests.")
+        targets = "`make image`, `make chart` and `make conformance`"
+        terminalreporter.write_line(f"Left out: {targets} run their own tests.")
