@@ -1,0 +1,30 @@
+"""docs/regressions.md is whole: every known bug has its row, every named test exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NUM_BUGS = 59
+ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/regressions.md").read_text(), re.M)
+
+
+def functions_in(path: Path) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, functions)}
+
+
+def test_every_bug_has_a_row() -> None:
+    assert [int(number) for number, _ in ROWS] == list(range(1, NUM_BUGS + 1))
+
+
+@pytest.mark.parametrize("answer", [answer for _, answer in ROWS], ids=[n for n, _ in ROWS])
+def test_every_row_names_tests_that_exist_or_says_why_not(answer: str) -> None:
+    named = re.findall(r"`(\S+?)::(\w+)`", answer)
+    assert named or answer.startswith(("not ours: ", "open: "))
+    for path, name in named:
+        assert name in functions_in(ROOT / "tests" / path)
