@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,17 +42,23 @@ async def echo_size(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture
-async def talk() -> AsyncIterator[Talk]:
-    """Send pieces on one connection; everything it answers until it closes."""
+def port() -> Iterator[int]:
+    """A server on the loop that serves users: uvloop's transports are no asyncio.Transport."""
     config = uvicorn.Config(
-        echo_size, port=0, http=Hasty, log_config=None, lifespan="off", timeout_keep_alive=1
+        echo_size, http=Hasty, loop="uvloop", log_config=None, lifespan="off", timeout_keep_alive=1
     )
     server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+@pytest.fixture
+def talk(port: int) -> Talk:
+    """Send pieces on one connection; everything it answers until it closes."""
 
     async def send(*pieces: bytes, pause_s: float = 0.1) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -64,9 +72,7 @@ async def talk() -> AsyncIterator[Talk]:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    yield send
-    server.should_exit = True
-    await serving
+    return send
 
 
 def error_of(answer: bytes) -> tuple[bytes, Any]:
