@@ -30,7 +30,8 @@ INSTRUCTION_SETS = (
 # What a machine that is only written down is taken to have beside its GPUs.
 ASSUMED_CORES_PER_GPU = 16
 ASSUMED_BYTES_PER_CORE = 8 * GB
-_HARDWARE_STRING = re.compile(r"(?:(\d+)\s*x\s*)?([a-z][a-z0-9-]*?)(?:\s*x\s*(\d+))?")
+_MAX_COUNT = 1024  # of GPUs or CPU cores in one machine
+_HARDWARE_STRING = re.compile(r"(?:(\d{1,12})\s*x\s*)?([a-z][a-z0-9-]*?)(?:\s*x\s*(\d{1,12}))?")
 
 
 def detect(nvml: Any = None) -> Hardware:
@@ -62,8 +63,8 @@ def parse_hardware(text: str) -> Hardware:
     if match is None or (match[1] and match[3]):
         raise InvalidHardware(f"hardware '{text}' is not of the form 'h200x8' or 'cpux16'")
     key, count = match[2], int(match[1] or match[3] or 1)
-    if count == 0:
-        raise InvalidHardware(f"hardware '{text}': the count must be at least 1")
+    if not 1 <= count <= _MAX_COUNT:
+        raise InvalidHardware(f"hardware '{text}': the count must be from 1 to {_MAX_COUNT}")
     if key == "cpu":
         return _assumed((), num_cores=count if match[1] or match[3] else 2)
     if key not in BY_KEY:

@@ -151,7 +151,7 @@ def test_a_model_path_chooses_the_model_it_holds(
     profiles = json.loads(capsys.readouterr().out)["profiles"]
     assert {p["model"] for p in profiles if p["fit"] == "runnable"} == {"gpt-oss-20b"}
     assert command(*options, model_path=tmp_path / "nowhere") == 2
-    assert "config.json cannot be read" in capsys.readouterr().err
+    assert "NIM_MODEL_PATH is" in capsys.readouterr().err
 
 
 def test_the_listing_loads_neither_torch_nor_numpy() -> None:

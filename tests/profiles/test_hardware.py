@@ -126,7 +126,8 @@ def test_hardware_strings(text: str, summary: str) -> None:
     [
         ("h20x8", "did you mean 'h200'"),
         ("b20", "known: cpu, a100-40, a100"),
-        ("h200x0", "at least 1"),
+        ("h200x0", "from 1 to 1024"),
+        ("h200x99999999999", "from 1 to 1024"),
         ("2xh200x2", "not of the form"),
         ("", "not of the form"),
     ],
