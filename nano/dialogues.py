@@ -145,7 +145,7 @@ class Writer:
 
     def _offer(self) -> tuple[ToolSpec, tuple[Tool, ...]]:
         known = known_tools(self.words.split)
-        is_known = self.rng.random() < 0.25
+        is_known = self.rng.random() < 0.45
         spec = self.rng.choice(known) if is_known else make_tool(self.words)
         return spec, self._with_others(spec)
 

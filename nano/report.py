@@ -59,10 +59,12 @@ def held_out_turns(num_dialogues: int, seed: int = SEED) -> list[Turn]:
     return [turn for _ in range(num_dialogues) for turn in writer.dialogue()]
 
 
-async def generate(engine: NativeEngine, turn: Turn, temperature: float) -> tuple[list[int], bool]:
+async def generate(
+    engine: NativeEngine, turn: Turn, temperature: float, seed: int = SEED
+) -> tuple[list[int], bool]:
     """Return the ids generated for a turn and whether the model ended by itself."""
     prompt = tuple(render(turn.prompt))
-    sampling = SamplingParams(max_tokens=_MAX_TOKENS, temperature=temperature, seed=SEED)
+    sampling = SamplingParams(max_tokens=_MAX_TOKENS, temperature=temperature, seed=seed)
     request = EngineRequest(str(id(turn)), prompt, sampling, stop_token_ids=STOP_TOKEN_IDS)
     ids: list[int] = []
     is_stopped = False
@@ -79,7 +81,10 @@ async def measure(
     engine = NativeEngine(NativeConfig(checkpoint, num_kv_blocks=4096))
     await engine.start()
     try:
-        replies = await asyncio.gather(*(generate(engine, turn, temperature) for turn in turns))
+        # A seed for each: with one for all, every reply would draw the same numbers.
+        replies = await asyncio.gather(
+            *(generate(engine, turn, temperature, SEED + i) for i, turn in enumerate(turns))
+        )
     finally:
         await engine.stop()
     verdicts = []
