@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nano import replies
@@ -27,27 +27,53 @@ class Turn:
     must_say: tuple[str, ...] = ()  # texts that the final answer must hold
 
 
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How often each kind of dialogue is written, and with which tools."""
+
+    kinds: Mapping[str, int]  # weights
+    known_share: float  # of the tools asked for, those of the list rather than made up
+    known_share_of_others: float
+    others: tuple[int, ...]  # weights of offering 0, 1, 2 ... more tools
+
+
+BROAD = Mix(
+    {"tools": 52, "chat": 25, "unknown": 7, "no_tool": 5, "ask_back": 3, "copy": 10},
+    known_share=0.45,
+    known_share_of_others=0.35,
+    others=(38, 27, 18, 10, 7),
+)
+# What people write, rather than what teaches copying.
+NATURAL = Mix(
+    {"tools": 62, "chat": 20, "unknown": 7, "no_tool": 5, "ask_back": 1, "copy": 5},
+    known_share=0.8,
+    known_share_of_others=0.9,
+    others=(55, 30, 15),
+)
+
+
 class Writer:
     """Writes dialogues of one side of the split, the same ones for the same seed."""
 
-    def __init__(self, seed: int, split: Split) -> None:
+    def __init__(self, seed: int, split: Split, mix: Mix = BROAD) -> None:
         self.rng = random.Random(f"{seed}-{split}")
         self.words = Words(self.rng, split)
-        self._kinds: dict[str, tuple[int, Callable[[], list[Turn]]]] = {
-            "tools": (52, self._tool_loop),
-            "chat": (25, self._chat),
-            "unknown": (7, self._unknown),
-            "no_tool": (5, self._no_tool),
-            "ask_back": (3, self._ask_back),
-            "copy": (10, self._copy),
+        self._mix = mix
+        self._kinds: dict[str, Callable[[], list[Turn]]] = {
+            "tools": self._tool_loop,
+            "chat": self._chat,
+            "unknown": self._unknown,
+            "no_tool": self._no_tool,
+            "ask_back": self._ask_back,
+            "copy": self._copy,
         }
 
     def dialogue(self, kind: str | None = None) -> list[Turn]:
         """Write one dialogue of one or two turns."""
         if kind is None:
-            weights = [weight for weight, _ in self._kinds.values()]
-            kind = self.rng.choices(list(self._kinds), weights)[0]
-        return self._kinds[kind][1]()
+            kinds = self._mix.kinds
+            kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
+        return self._kinds[kind]()
 
     def _tool_loop(self) -> list[Turn]:
         spec, tools = self._offer()
@@ -145,13 +171,14 @@ class Writer:
 
     def _offer(self) -> tuple[ToolSpec, tuple[Tool, ...]]:
         known = known_tools(self.words.split)
-        is_known = self.rng.random() < 0.45
+        is_known = self.rng.random() < self._mix.known_share
         spec = self.rng.choice(known) if is_known else make_tool(self.words)
         return spec, self._with_others(spec)
 
     def _with_others(self, spec: ToolSpec) -> tuple[Tool, ...]:
         specs = {spec.name: spec}
-        for _ in range(self.rng.choices(range(5), [38, 27, 18, 10, 7])[0]):
+        weights = self._mix.others
+        for _ in range(self.rng.choices(range(len(weights)), weights)[0]):
             other = self._other(spec)
             if other.name not in specs and not _rivals(spec.name, other.name):
                 specs[other.name] = other
@@ -160,7 +187,7 @@ class Writer:
         return tuple(offered)
 
     def _other(self, spec: ToolSpec) -> ToolSpec:
-        if self.rng.random() < 0.35:
+        if self.rng.random() < self._mix.known_share_of_others:
             return self.rng.choice(known_tools(self.words.split))
         return make_tool(self.words)
 

@@ -11,7 +11,7 @@ from functools import cache
 
 from nano import replies
 from nano.about import think
-from nano.dialogues import Turn, Writer
+from nano.dialogues import Mix, Turn, Writer
 from nano.tokens import CALL, END, MESSAGE, decode, encode
 from nano.vocabulary import met_ids
 from service.harmony.render import render
@@ -74,7 +74,7 @@ def _dull_ids() -> frozenset[int]:
     return frozenset(ids)
 
 
-def steps(seed: int, first: int, num_tokens: int) -> Iterator[list[list[Sample]]]:
+def steps(seed: int, first: int, num_tokens: int, mix: Mix) -> Iterator[list[list[Sample]]]:
     """Yield the batches of each step, `num_tokens` tokens with padding, from pool `first` on.
 
     A batch holds dialogues of like length; a step has a short, a middle and a long batch,
@@ -83,7 +83,7 @@ def steps(seed: int, first: int, num_tokens: int) -> Iterator[list[list[Sample]]
     pool = first
     while True:
         rng = random.Random(f"{seed}:{pool}")
-        writer = Writer(rng.randrange(2**48), "train")
+        writer = Writer(rng.randrange(2**48), "train", mix)
         samples = [make_sample(writer.dialogue(), rng) for _ in range(_POOL)]
         samples = [sample for sample in samples if len(sample.ids) <= MAX_TOKENS]
         groups = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // _BATCHES)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nano.dialogues import BROAD, NATURAL
 from nano.model import Nano, Shape
 from nano.samples import Sample, phrase_ids, steps, training_vocabulary
 from nano.start import hold, initialise
@@ -37,6 +38,7 @@ class Run:
     steps: int
     fall: int  # the last steps, over which the rate falls to 0
     tokens: int  # in a step, padding counted
+    natural: int  # the last steps, on dialogues as people write them
     seed: int = SEED
     threads: int = 2
 
@@ -105,7 +107,12 @@ class Trainer:
     def steps(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
         """Yield each step's batches; a run that goes on from a state draws its own."""
         row_of = {token_id: row + 1 for row, token_id in enumerate(self.vocabulary)}
-        for step in steps(self.run.seed, self.step * 1000, self.run.tokens):
+        broad, natural = (
+            steps(self.run.seed, self.step * 1000, self.run.tokens, mix) for mix in (BROAD, NATURAL)
+        )
+        while True:
+            is_natural = self.step >= self.run.steps - self.run.natural
+            step = next(natural if is_natural else broad)
             yield [collate(samples, row_of, self.device) for samples in step]
 
     def learn(self, batches: list[tuple[Tensor, Tensor]]) -> None:
@@ -175,8 +182,9 @@ def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/nano"))
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--fall", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=5200)
+    parser.add_argument("--fall", type=int, default=1300)
+    parser.add_argument("--natural", type=int, default=1300)
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--threads", type=int, default=2)

@@ -10,7 +10,7 @@ import pytest
 
 from nano import names
 from nano.about import intents
-from nano.dialogues import Turn, Writer
+from nano.dialogues import BROAD, NATURAL, Turn, Writer
 from nano.judge import judge
 from nano.samples import make_sample, steps
 from nano.tokens import CALL, RETURN
@@ -32,12 +32,22 @@ def test_same_seed_writes_the_same_dialogues() -> None:
 
 
 def test_steps_repeat_and_fit() -> None:
-    first, again = (steps(5, 0, 2400) for _ in range(2))
+    first, again = (steps(5, 0, 2400, BROAD) for _ in range(2))
     for _ in range(12):
         step = next(first)
         assert step == next(again)
         for batch in step:
             assert len(batch) == 1 or len(batch) * max(len(s.ids) for s in batch) <= 800
+
+
+def test_the_natural_mix_asks_mostly_for_the_listed_tools() -> None:
+    listed = {tool.name for tool in known_tools("train")}
+
+    def share(writer: Writer) -> float:
+        calls = [writer.dialogue("tools")[0].request for _ in range(100)]
+        return sum(call is not None and call.tool in listed for call in calls) / len(calls)
+
+    assert share(Writer(1, "train", NATURAL)) > 0.7 > share(Writer(1, "train"))
 
 
 @pytest.mark.parametrize("split", SPLITS)
