@@ -45,7 +45,7 @@ BROAD = Mix(
 )
 # What people write, rather than what teaches copying.
 NATURAL = Mix(
-    {"tools": 62, "chat": 20, "unknown": 7, "no_tool": 5, "ask_back": 1, "copy": 5},
+    {"tools": 70, "chat": 20, "unknown": 4, "no_tool": 1, "copy": 5},
     known_share=0.8,
     known_share_of_others=0.9,
     others=(55, 30, 15),
