@@ -75,7 +75,7 @@ class Server:
         return self.process.wait(timeout=READY_WITHIN_S)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def free_port() -> Callable[[], int]:
     """Finds a port nobody listens on."""
     return _free_port
@@ -91,13 +91,13 @@ def _free_port() -> int:
 StartServer = Callable[..., Server]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One model cache for the whole run, so that nano is expanded once."""
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def start_server(
     cache_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartServer]:
@@ -133,7 +133,7 @@ def start_server(
             server.process.wait(timeout=READY_WITHIN_S)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(start_server: StartServer) -> Iterator[Server]:
     """The server most tests share; it must survive them all and then drain cleanly."""
     running = start_server()
@@ -147,7 +147,7 @@ def client(server: Server) -> Iterator[OpenAI]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def model(server: Server) -> str:
     served: str = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
     return served
