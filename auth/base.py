@@ -8,6 +8,7 @@ AuthError
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 
@@ -31,11 +32,33 @@ class Credentials:
     value: str
 
 
+class Scope(StrEnum):
+    """What a caller may do; each route asks for one."""
+
+    INFERENCE = "inference"
+    MODELS = "models"
+    METRICS = "metrics"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalLimits:
+    """What one principal may use; None: the server's own limit."""
+
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    max_concurrent: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who the caller is; `id` is safe to log."""
+    """Who the caller is; `id` and `tenant_id` are safe to log."""
 
     id: str
+    tenant_id: str = ""  # principals of one tenant share cached prefixes; empty: the common tenant
+    scopes: frozenset[str] = frozenset(Scope)
+    models: tuple[str, ...] | None = None  # the ids it may use; None: all
+    limits: PrincipalLimits | None = None
 
 
 class Authenticator(Protocol):
