@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
@@ -19,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine, EngineStats
 from engines.errors import EngineError
+from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
     from service.generation import Generation
@@ -78,13 +80,20 @@ ENGINE_SERIES: dict[str, tuple[type[Metric], str, Callable[[EngineStats], float]
 class Metrics:
     """The series of one process; nothing is touched per token."""
 
-    def __init__(self, model_name: str, num_restarts: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        num_restarts: Callable[[], int] = lambda: 0,
+        shared_folder: Path | None = None,
+    ) -> None:
+        """`shared_folder`: where the workers count together (service/telemetry/shared.py)."""
         # Without it every series would have a `_created` twin.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._scraped = registry_of_all(shared_folder) if shared_folder else self.registry
         self._model_name = model_name
         self._stats = _StatsCollector(model_name, num_restarts)
-        self.registry.register(self._stats)
+        self._scraped.register(self._stats)
         self._time_to_first = self._histogram(
             "time_to_first_token_seconds", "Request accepted to first token.", _TTFT_S
         )
@@ -129,7 +138,7 @@ class Metrics:
                 self._stats.snapshot = await engine.stats()
         except (EngineError, TimeoutError):
             self._stats.snapshot = None
-        return generate_latest(self.registry)
+        return generate_latest(self._scraped)
 
     def _observe_times(self, generation: Generation) -> None:
         first, ended = generation.first_token_at, generation.ended_at

@@ -1,0 +1,59 @@
+"""Several workers, one scrape: whichever answers it speaks for all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from service.telemetry.shared import forget_live
+
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from prometheus_client import Gauge
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.telemetry.metrics import Metrics
+from service.telemetry.shared import count_in_files
+
+folder, number = Path(sys.argv[1]), int(sys.argv[2])
+count_in_files(number)
+metrics = Metrics("nano", lambda: 3, folder)
+running = Gauge("live", "Now.", registry=metrics.registry, multiprocess_mode="livesum")
+metrics._succeeded.inc(10**number)
+running.set(10**number)
+
+async def main():
+    engine = FakeEngine(FakeOptions(script=(1,)))
+    print((await metrics.render(engine)).decode())
+
+asyncio.run(main())
+"""
+
+
+def scrape(folder: Path, number: int) -> list[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WORKER, str(folder), str(number)],
+        env={"PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+
+def test_counts_of_all_workers_add_up_and_outlive_them(tmp_path: Path) -> None:
+    scrape(tmp_path, 0)
+    scrape(tmp_path, 2)
+    lines = scrape(tmp_path, 0)  # the successor of a worker that died
+    assert 'request_success_total{model_name="nano"} 102.0' in lines
+    assert "live 101.0" in lines
+    assert 'engine_restarts_total{model_name="nano"} 3.0' in lines
+    assert len(lines) == len(set(lines))
+    num_files = len(list(tmp_path.iterdir()))
+    scrape(tmp_path, 0)
+    assert len(list(tmp_path.iterdir())) == num_files
+    forget_live(tmp_path, 2)
+    lines = scrape(tmp_path, 0)
+    assert 'request_success_total{model_name="nano"} 104.0' in lines
+    assert "live 1.0" in lines
