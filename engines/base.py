@@ -49,6 +49,7 @@ class EngineRequest:
     grammar: str | None = None  # an xgrammar structural tag as JSON
     priority: int = 0  # lower runs first
     cache_salt: str | None = None  # prompts share cached prefixes only under the same salt
+    tenant: str = ""  # tenants of one priority share the engine evenly
 
 
 @dataclass(frozen=True, slots=True)

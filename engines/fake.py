@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
+from engines.fair_queue import GENERATED_COST, FairQueue
 from engines.fake_sequence import FakeOptions, FakePrefixCache, FakeSequence
 
 Script = Callable[[EngineRequest], Sequence[int]]
@@ -39,7 +39,7 @@ class FakeEngine:
     def __init__(self, options: FakeOptions, script: Script | None = None) -> None:
         self._options = options
         self._script = script or _script_of(options)
-        self._waiting: deque[FakeSequence] = deque()
+        self._waiting: FairQueue[FakeSequence] = FairQueue()
         self._running: list[FakeSequence] = []
         self._num_blocks = options.max_num_seqs * options.num_blocks(options.max_model_len)
         self._prefixes = FakePrefixCache(options.block_size, self._num_blocks)
@@ -130,10 +130,10 @@ class FakeEngine:
         if self._is_draining:
             raise EngineDraining("the engine is stopping and takes no new requests")
         _check(request, self._options)
-        if len(self._waiting) >= self._options.max_num_waiting:
+        if not self._waiting.has_room(request.tenant, self._options.max_num_waiting):
             raise QueueFull(f"{len(self._waiting)} requests wait already; try again later")
         sequence = FakeSequence(request, self._script(request))
-        self._waiting.append(sequence)
+        self._waiting.add(sequence, request.priority, request.tenant)
         self._idle.clear()
         self._work.set()
         return sequence
@@ -141,8 +141,7 @@ class FakeEngine:
     def _retire(self, sequence: FakeSequence) -> None:
         if sequence in self._running:
             self._running.remove(sequence)
-        elif sequence in self._waiting:
-            self._waiting.remove(sequence)
+        self._waiting.discard(sequence)
         if not self._running and not self._waiting:
             self._work.clear()
             self._idle.set()
@@ -163,13 +162,15 @@ class FakeEngine:
 
     def _step(self) -> None:
         while self._waiting and len(self._running) < self._options.max_num_seqs:
-            self._prefill(self._waiting.popleft())
+            self._prefill(self._waiting.take())
         for sequence in list(self._running):
             self._advance(sequence)
 
     def _prefill(self, sequence: FakeSequence) -> None:
         sequence.num_cached_tokens = self._prefixes.look_up(sequence.request)
-        self._num_prompt += len(sequence.request.prompt_token_ids)
+        num_prompt = len(sequence.request.prompt_token_ids)
+        self._waiting.charge(sequence.request.tenant, num_prompt - sequence.num_cached_tokens)
+        self._num_prompt += num_prompt
         self._num_cached += sequence.num_cached_tokens
         self._running.append(sequence)
 
@@ -181,7 +182,9 @@ class FakeEngine:
         if fail_at is not None:
             num_tokens = min(num_tokens, fail_at - sequence.num_generated)
         event = sequence.advance(num_tokens, self._options)
-        self._num_generated += len(event.token_ids)
+        num_tokens = len(event.token_ids)
+        self._waiting.charge(sequence.request.tenant, GENERATED_COST * num_tokens)
+        self._num_generated += num_tokens
         if event.finish_reason is None:
             sequence.outcomes.put_nowait(event)
         else:

@@ -1,9 +1,11 @@
 """Who computes what in the next step.
 
-The rank of a sequence is (priority, arrival); lower goes first everywhere. A step first
-takes the running sequences that need one token, then goes on with prefills, then admits
-waiting sequences. When blocks run out, the running sequence of the highest rank gives up
-its own and waits again; the lowest rank can therefore always go on.
+Who waits is admitted by priority and by its tenant's turn (engines/fair_queue.py). The rank of
+an admitted sequence is (priority, number of its first admission); lower goes first everywhere.
+A step first takes the running sequences that need one token, then goes on with prefills, then
+admits waiting sequences. When blocks run out, the running sequence of the highest rank gives up
+its own and waits again, before all new ones of its priority; the lowest rank can therefore
+always go on.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from itertools import count
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
+from engines.fair_queue import GENERATED_COST, FairQueue
 from engines.native.block_manager import BlockManager
 from engines.native.grammar import Guide
 from engines.native.sampler import SampledToken
@@ -80,9 +83,9 @@ class Scheduler:
         self.blocks = blocks
         self.limits = limits
         self.counters = Counters()
-        self.waiting: list[Sequence] = []  # by rank
+        self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
-        self._arrivals = count()
+        self._admissions = count()
 
     @property
     def has_work(self) -> bool:
@@ -92,13 +95,12 @@ class Scheduler:
         """Queue a request that `check_request` let pass; raises PromptTooLong or QueueFull."""
         sequence = Sequence(request, self.limits.max_model_len, guide)
         self._check_fits(sequence)
-        if len(self.waiting) >= self.limits.max_num_waiting:
+        if not self.waiting.has_room(request.tenant, self.limits.max_num_waiting):
             raise QueueFull(
                 f"{len(self.waiting)} requests wait already and max_num_waiting is "
                 f"{self.limits.max_num_waiting}; try again later"
             )
-        sequence.rank = (request.priority, next(self._arrivals))
-        insort(self.waiting, sequence, key=_rank)
+        self.waiting.add(sequence, request.priority, request.tenant)
         return sequence
 
     def schedule(self) -> list[Chunk]:
@@ -125,9 +127,9 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
-        for queue in (self.running, self.waiting):
-            if sequence in queue:
-                queue.remove(sequence)
+        if sequence in self.running:
+            self.running.remove(sequence)
+        self.waiting.discard(sequence)
         self.blocks.free(sequence)
 
     def _by_turn(self) -> list[Sequence]:
@@ -154,25 +156,28 @@ class Scheduler:
         self.running.remove(sequence)
         self.blocks.free(sequence)
         sequence.is_resumed = True
-        insort(self.waiting, sequence, key=_rank)  # it arrived before all who wait at its priority
+        self.waiting.restore(sequence, *sequence.rank)
         self.counters.num_preemptions += 1
 
     def _admit(self, step: _Step) -> None:
         while self.waiting and len(self.running) < self.limits.max_num_seqs:
             if step.budget == 0 or step.preempted:
                 return
-            sequence = self.waiting[0]
+            sequence = self.waiting.head()
             num_cached = self.blocks.attach_prefix(sequence)
             if self.running and not self.blocks.has_room_for_all(sequence):
                 self.blocks.free(sequence)
                 return
-            self._count_admission(self.waiting.pop(0), num_cached)
+            self.waiting.take()
+            self._count_admission(sequence, num_cached)
             insort(self.running, sequence, key=_rank)
             self._go_on(sequence, step)
 
     def _count_admission(self, sequence: Sequence, num_cached: int) -> None:
         if sequence.is_resumed:
             return  # its prompt was counted the first time
+        sequence.rank = (sequence.request.priority, next(self._admissions))
+        self.waiting.charge(sequence.request.tenant, sequence.num_prompt_tokens - num_cached)
         sequence.num_cached_tokens = num_cached
         self.counters.prompt_tokens += sequence.num_prompt_tokens
         if self.blocks.is_prefix_caching:
@@ -185,6 +190,7 @@ class Scheduler:
             self.running.remove(sequence)
             self.blocks.free(sequence)
         self.counters.generated_tokens += 1
+        self.waiting.charge(sequence.request.tenant, GENERATED_COST)
         logprobs = None if token.logprob is None else (token.logprob,)
         return TokenEvent((token.token_id,), logprobs, finish_reason, sequence.num_cached_tokens)
 

@@ -64,7 +64,7 @@ class Sequence:
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.num_cached_tokens = 0  # prompt tokens the prefix cache held at the first admission
         self.is_resumed = False  # preempted at least once
-        self.rank = (request.priority, 0)  # the scheduler sets the arrival number
+        self.rank = (request.priority, 0)  # the scheduler sets the number of its admission
         self.num_computed_tokens = 0
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []

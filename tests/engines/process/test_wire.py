@@ -45,6 +45,7 @@ REQUEST = EngineRequest(
     grammar='{"type": "any"}',
     priority=-1,
     cache_salt="salt",
+    tenant="acme",
 )
 EVENT = Event((1, 2), (Logprob(1, -0.5, ((1, -0.5), (9, -2.0))), Logprob(2, -1.0)), None, 16)
 INFO = EngineInfo("fake", "1", 256, 512, 8)

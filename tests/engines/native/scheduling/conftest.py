@@ -20,6 +20,7 @@ from engines.native.sequence import Sequence
 VOCAB_SIZE = 50
 BLOCK_SIZE = 4
 WINDOW = 6
+OUTER = ("priority", "tenant", "cache_salt", "stop_token_ids", "grammar", "request_id")
 
 
 def kv_value(token_id: int, position: int, full: list[int], window: list[int]) -> int:
@@ -110,11 +111,7 @@ def make_request() -> Callable[..., EngineRequest]:
     numbers = count()
 
     def make(prompt: Sequence_[int], max_tokens: int = 8, **options: Any) -> EngineRequest:
-        outer = {
-            key: options.pop(key)
-            for key in ("priority", "cache_salt", "stop_token_ids", "grammar", "request_id")
-            if key in options
-        }
+        outer = {key: options.pop(key) for key in OUTER if key in options}
         sampling = SamplingParams(max_tokens, **{"temperature": 0.0, **options})
         outer.setdefault("request_id", f"r{next(numbers)}")
         return EngineRequest(prompt_token_ids=tuple(prompt), sampling=sampling, **outer)

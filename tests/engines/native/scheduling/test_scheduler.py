@@ -171,7 +171,7 @@ def test_the_preempted_goes_first_and_keeps_its_tokens(
     num_cached_tokens = young.num_cached_tokens
     third = core.scheduler.add(make_request([3], 2))
     assert core.scheduler.running == [old]
-    assert core.scheduler.waiting == [young, third]
+    assert [*core.scheduler.waiting] == [young, third]
     assert young.num_generated_tokens > 0
     run_all(core)
     # What it finds of itself in the cache when it comes back is no hit of its prompt.
@@ -267,6 +267,7 @@ arrivals = st.fixed_dictionaries(
         "family": st.integers(0, 2),  # prompts of one family share prefixes
         "max_tokens": st.integers(1, 20),
         "priority": st.integers(-1, 1),
+        "tenant": st.sampled_from(["", "a", "b"]),
         "step": st.integers(0, 30),
         "abort_after": st.none() | st.integers(0, 25),
     }
@@ -308,7 +309,9 @@ def test_any_mix_is_answered_rightly_and_leaks_nothing(
         for i, item in enumerate(plan):
             if item["step"] == step:
                 prompt = [(item["family"] + 3 * k) % 50 for k in range(item["prompt_len"])]
-                request = make_request(prompt, item["max_tokens"], priority=item["priority"])
+                request = make_request(
+                    prompt, item["max_tokens"], priority=item["priority"], tenant=item["tenant"]
+                )
                 try:
                     sequences[i] = core.scheduler.add(request)
                 except PromptTooLong:
