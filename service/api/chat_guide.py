@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from service.errors import RequestError
 from service.guide import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice, structural_tag
+from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.harmony.types import Tool
 from service.schemas.chat import ChatRequest
 from service.schemas.guidance import (
@@ -78,6 +79,17 @@ def to_text_format(format: ResponseFormat | None) -> TextFormat:
             return TextFormat("structural_tag", format.format)
         case _:
             return TEXT
+
+
+def described_format(request: ChatRequest) -> ResponseFormatNote | None:
+    """The schema of the answer, as the prompt tells the model."""
+    outputs, format = request.structured_outputs, request.response_format
+    if outputs is not None and outputs.json_ is not None:
+        return ResponseFormatNote(outputs.json_)
+    if not isinstance(format, JSONSchemaFormat):
+        return None
+    given = format.json_schema
+    return ResponseFormatNote(given.schema_, given.name, given.description or "")
 
 
 def _structured(outputs: StructuredOutputs) -> tuple[TextFormat, str]:

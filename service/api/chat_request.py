@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.chat_guide import chat_grammar
+from service.api.chat_guide import chat_grammar, described_format
 from service.api.prompt import (
     EFFORTS,
     answer_limit,
@@ -52,6 +52,7 @@ def to_conversation(request: ChatRequest, date: str) -> Conversation:
         current_date=date,
         tools=() if request.tool_choice == "none" else tuple(_tool(tool) for tool in tools),
         reasoning_effort=EFFORTS[request.reasoning_effort],
+        response_format=described_format(request),
     )
 
 

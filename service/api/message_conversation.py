@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.errors import RequestError
-from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
+from service.harmony.types import (
+    Conversation,
+    Message,
+    ReasoningEffort,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+)
 from service.schemas.anthropic_blocks import (
     AssistantTurn,
     SystemTurn,
@@ -95,7 +102,13 @@ def to_conversation(
         current_date=date,
         tools=() if is_hidden else tools_of(request),
         reasoning_effort=effort,
+        response_format=_described_format(request),
     )
+
+
+def _described_format(request: CountTokensRequest) -> ResponseFormat | None:
+    config = request.output_config
+    return ResponseFormat(config.format.schema_) if config and config.format else None
 
 
 def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:

@@ -6,10 +6,11 @@ ever becomes ordinary ids; the control tokens of the prompt are written here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 from service.harmony.errors import UnknownToolCall
-from service.harmony.types import Conversation, Message
+from service.harmony.types import Conversation, Message, ResponseFormat
 from service.harmony.typescript import describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 
@@ -66,11 +67,19 @@ def _developer_text(conversation: Conversation, num_leading: int) -> str:
     sections = [_instructions("\n\n".join(instructions))] if instructions else []
     if conversation.tools:
         sections.append(describe_tools(conversation.tools))
+    if conversation.response_format:
+        sections.append(_response_format(conversation.response_format))
     return "\n\n".join(sections)
 
 
 def _instructions(text: str) -> str:
     return f"# Instructions\n\n{text}"
+
+
+def _response_format(format: ResponseFormat) -> str:
+    notes = "".join(f"// {line}".rstrip() + "\n" for line in format.description.splitlines())
+    schema = json.dumps(format.schema, ensure_ascii=False, separators=(",", ":"))
+    return f"# Response Formats\n\n## {format.name}\n\n{notes}{schema}"
 
 
 def _history(messages: Sequence[Message], start: int) -> Iterator[list[int]]:

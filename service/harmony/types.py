@@ -41,6 +41,15 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What the final message must be, for the model to read; the grammar enforces it."""
+
+    schema: Mapping[str, Any]  # a JSON Schema
+    name: str = "response"
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Everything a prompt is made of."""
 
@@ -48,6 +57,7 @@ class Conversation:
     current_date: str  # YYYY-MM-DD
     tools: tuple[Tool, ...] = ()  # empty when tool_choice is none
     reasoning_effort: ReasoningEffort = "medium"
+    response_format: ResponseFormat | None = None
 
 
 class DeltaKind(StrEnum):

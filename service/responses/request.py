@@ -19,7 +19,7 @@ from service.api.prompt import (
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, structural_tag
 from service.guide import ToolChoice as GuideChoice
-from service.harmony.types import Conversation, Message, Tool
+from service.harmony.types import Conversation, Message, ResponseFormat, Tool
 from service.plan import Plan
 from service.responses.document import encode
 from service.responses.items import listed, replay
@@ -118,6 +118,7 @@ async def _conversation(
         current_date=current_date(runtime.clock()),
         tools=() if request.tool_choice == "none" else _tools(request),
         reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
+        response_format=_described_format(request),
     )
     return conversation, params
 
@@ -197,6 +198,14 @@ def _format(request: ResponseRequest) -> TextFormat:
             return TextFormat("json_schema", schema)
         case _:
             return TextFormat()
+
+
+def _described_format(request: ResponseRequest) -> ResponseFormat | None:
+    match request.text.format if request.text else None:
+        case JsonSchema(schema_=schema, name=name, description=description):
+            return ResponseFormat(schema, name, description or "")
+        case _:
+            return None
 
 
 def _head(request: ResponseRequest, id: str, created_at: int) -> Json:

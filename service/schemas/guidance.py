@@ -65,7 +65,7 @@ class JSONObjectFormat(RequestModel):
 
 class JSONSchema(RequestModel):
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
-    description: str | None = Field(None, description="Accepted without effect.")
+    description: str | None = Field(None, description="What it is for; the model reads it.")
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(
         None, description="Accepted without effect: the schema is always enforced."

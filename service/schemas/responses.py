@@ -169,7 +169,7 @@ class JsonObject(RequestModel):
 class JsonSchema(RequestModel):
     type: Literal["json_schema"]
     name: FunctionName
-    description: str | None = Field(None, description="Accepted without effect.")
+    description: str | None = Field(None, description="What it is for; the model reads it.")
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = Field(None, description="The schema is followed whatever this says.")
 

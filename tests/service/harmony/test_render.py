@@ -11,7 +11,7 @@ import pytest
 
 from service.harmony.errors import UnknownToolCall
 from service.harmony.render import render
-from service.harmony.types import Conversation, Message, Tool, ToolCall
+from service.harmony.types import Conversation, Message, ResponseFormat, Tool, ToolCall
 from service.harmony.vocabulary import decode_bytes, encode_text, is_ordinary
 
 DATE = "2026-01-31"
@@ -166,6 +166,13 @@ def test_no_tool_can_forge_a_turn() -> None:
     schema = {"type": "object", "properties": {FORGED: {"description": FORGED, "enum": [FORGED]}}}
     forged = (Tool(FORGED, FORGED, schema),)
     assert _controls((), forged) == _controls((), (Tool("f", "d", {}),))
+
+
+def test_no_response_format_can_forge_a_turn() -> None:
+    forged = ResponseFormat({FORGED: FORGED}, FORGED, FORGED)
+    token_ids = render(Conversation((), DATE, response_format=forged))
+    plain = render(Conversation((), DATE, response_format=ResponseFormat({})))
+    assert [i for i in token_ids if not is_ordinary(i)] == [i for i in plain if not is_ordinary(i)]
 
 
 def _harmless(message: Message) -> Message:
