@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 
 from auth.base import Credentials, InvalidCredentials, Principal
-
-SCHEMES = frozenset({"bearer", "x-api-key"})
+from auth.key_text import SCHEMES, digest
 
 
 class ApiKeys:
-    """Accepts any of a fixed set of keys."""
+    """Accepts any of a fixed set of keys; each is a tenant of its own and may do everything."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = tuple(_digest(key) for key in keys)
+        self._digests = tuple(digest(key) for key in keys)
 
-    def authenticate(self, credentials: Credentials) -> Principal | None:
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Return the key's principal; every digest is compared, so timing tells nothing."""
         if credentials.scheme not in SCHEMES:
             return None
-        presented = _digest(credentials.value)
-        matches = [hmac.compare_digest(presented, digest) for digest in self._digests]
+        presented = digest(credentials.value)
+        matches = [hmac.compare_digest(presented, known) for known in self._digests]
         if not any(matches):
-            raise InvalidCredentials("The API key is not one of this server's keys.")
-        return Principal(id=f"key-{presented.hex()[:8]}")
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+            raise InvalidCredentials("not one of the configured API keys")
+        id = f"key-{presented.hex()[:8]}"
+        return Principal(id=id, tenant_id=id)

@@ -2,7 +2,11 @@
 
 AuthError
 ├── MissingCredentials   the caller presented nothing that any authenticator recognises
-└── InvalidCredentials   the caller presented something that is wrong
+├── InvalidCredentials   the caller presented something that is wrong
+└── Forbidden            the caller is known and may not do this
+
+Their words are for the audit log: clients are told none of them, so that nobody learns which
+part of a forgery was wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ class MissingCredentials(AuthError):
 
 class InvalidCredentials(AuthError):
     """The caller presented credentials that are wrong."""
+
+
+class Forbidden(AuthError):
+    """The caller is known and may not do this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,6 @@ class Principal:
 class Authenticator(Protocol):
     """One way to recognise a caller."""
 
-    def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Return who it is, None when the scheme is not this one's, or raise AuthError."""
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return who it is, None when this is not one's to judge, or raise AuthError."""
         ...

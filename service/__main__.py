@@ -1,4 +1,4 @@
-"""The command line: `harmonium serve`, `harmonium profiles`, `harmonium version`."""
+"""The command line: `harmonium serve`, `profiles`, `keys`, `version`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from service.commands import profiles, serve
+from service.commands import keys, profiles, serve
 from service.settings import Settings, SettingsError, load
 
 BAD_SETTINGS = 2
@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_SETTINGS
     if args.command == "serve":
         return serve.run(settings, started_at)
+    if args.command == "keys":
+        return keys.run(args, settings)
     try:
         return profiles.run(args, settings)
     except BrokenPipeError:  # `harmonium profiles | head`
@@ -48,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help="list the profiles and why each fits or not")
         command.set_defaults(command="profiles")
         profiles.add_arguments(command)
+    keys.add_arguments(commands.add_parser("keys", help="make, list and revoke API keys"))
     commands.add_parser("version", help="print the version")
     return parser
 

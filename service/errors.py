@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from auth.base import AuthError, InvalidCredentials, MissingCredentials
+from auth.base import AuthError, Forbidden, InvalidCredentials, MissingCredentials
 from engines import errors as engine
 from service.lifecycle import NotReady
 from service.responses.store import StoreError
@@ -45,7 +45,10 @@ class Row:
     message: str | None = None  # instead of the exception's own words, which are the log's
 
 
-_AUTH_HEADERS = {"WWW-Authenticate": "Bearer"}
+_NO_KEY = "This server needs an API key or token: Authorization: Bearer <key>, or X-API-Key: <key>."
+_WRONG_KEY = "The API key or token was not accepted."
+_WRONG_HEADERS = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+_NARROW_HEADERS = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 _RETRY_HEADERS = {"Retry-After": "1"}
 
 TABLE: dict[type[Exception], Row] = {
@@ -65,9 +68,18 @@ TABLE: dict[type[Exception], Row] = {
         message="Stored responses cannot be read or written now; try again later.",
     ),
     NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),
-    AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
-    MissingCredentials: Row(401, INVALID_REQUEST, "missing_api_key", _AUTH_HEADERS),
-    InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _AUTH_HEADERS),
+    AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
+    InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
+    MissingCredentials: Row(
+        401, INVALID_REQUEST, "missing_api_key", {"WWW-Authenticate": "Bearer"}, _NO_KEY
+    ),
+    Forbidden: Row(
+        403,
+        "permission_error",
+        "permission_denied",
+        _NARROW_HEADERS,
+        "This API key or token may not use this route or model.",
+    ),
 }
 
 INTERNAL = Row(500, "server_error", "internal_error")

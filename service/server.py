@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
-from auth.api_keys import ApiKeys
 from engines.client import EngineClient
 from engines.supervisor import EngineSupervisor
 from service.app import create_app
 from service.harmony import vocabulary
 from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
+from service.authentication import authenticator_of
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
 from service.runtime import Limits, Runtime, ServedModel
@@ -91,7 +91,6 @@ def build_runtime(
     """Wire what a request needs; reads the vocabulary, so that no request waits for it."""
     vocabulary.load()
     profile = launch.selection.chosen.profile
-    keys = settings.api_key_list
     return Runtime(
         engine=engine,
         model=ServedModel(
@@ -103,6 +102,6 @@ def build_runtime(
         metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts),
         lifecycle=Lifecycle(),
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
-        authenticator=ApiKeys(keys) if keys else None,
+        authenticator=authenticator_of(settings),
         responses=store_of(settings),
     )

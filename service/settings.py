@@ -65,7 +65,12 @@ class Settings(BaseSettings):
     log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
     jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
     api_keys: SecretStr | None = Field(
-        None, description="Accepted API keys, comma-separated; unset: everyone may call."
+        None, description="Accepted API keys, comma-separated; each may do everything."
+    )
+    api_keys_path: Path | None = Field(
+        None,
+        description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
+        " heeded within a second of a change.",
     )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
@@ -121,7 +126,7 @@ class Settings(BaseSettings):
             return value.upper()
         return value
 
-    @field_validator("cache_path", "model_path", "responses_path")
+    @field_validator("cache_path", "model_path", "responses_path", "api_keys_path")
     @classmethod
     def _expand(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
@@ -137,6 +142,11 @@ class Settings(BaseSettings):
         """The keys one by one; empty when the API is open."""
         return _keys(self.api_keys) if self.api_keys else []
 
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether any way to recognise callers is configured."""
+        return bool(self.api_keys or self.api_keys_path)
 
 def _keys(joined: SecretStr) -> list[str]:
     return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]

@@ -114,20 +114,19 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                scope["state"]["caller"] = self._identify(Headers(scope=scope)).id
+                principal = await self._identify(Headers(scope=scope))
+                scope["state"]["caller"] = principal.id
             except AuthError as error:
                 await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _identify(self, headers: Headers) -> Principal:
+    async def _identify(self, headers: Headers) -> Principal:
         for credentials in _presented(headers):
-            principal = self._authenticator.authenticate(credentials)
+            principal = await self._authenticator.authenticate(credentials)
             if principal is not None:
                 return principal
-        raise MissingCredentials(
-            "This server needs an API key; send Authorization: Bearer <key> or X-API-Key: <key>."
-        )
+        raise MissingCredentials("no credentials")
 
 
 def _presented(headers: Headers) -> Iterator[Credentials]:

@@ -10,14 +10,14 @@ from auth.base import Credentials, InvalidCredentials
 
 @pytest.mark.parametrize("scheme", ["bearer", "x-api-key"])
 @pytest.mark.parametrize("key", ["first", "second"])
-def test_each_key_is_accepted_under_either_scheme(scheme: str, key: str) -> None:
-    assert ApiKeys(["first", "second"]).authenticate(Credentials(scheme, key)) is not None
+async def test_each_key_is_accepted_under_either_scheme(scheme: str, key: str) -> None:
+    assert await ApiKeys(["first", "second"]).authenticate(Credentials(scheme, key)) is not None
 
 
-def test_principals_differ_by_key_and_do_not_show_it() -> None:
+async def test_principals_differ_by_key_and_do_not_show_it() -> None:
     keys = ApiKeys(["first-secret", "second-secret"])
-    first = keys.authenticate(Credentials("bearer", "first-secret"))
-    second = keys.authenticate(Credentials("bearer", "second-secret"))
+    first = await keys.authenticate(Credentials("bearer", "first-secret"))
+    second = await keys.authenticate(Credentials("bearer", "second-secret"))
     assert first is not None
     assert second is not None
     assert first.id != second.id
@@ -25,14 +25,14 @@ def test_principals_differ_by_key_and_do_not_show_it() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "firs", "first ", "FIRST", "f\udcffirst"])
-def test_anything_else_is_rejected_without_repeating_it(key: str) -> None:
+async def test_anything_else_is_rejected_without_repeating_it(key: str) -> None:
     with pytest.raises(InvalidCredentials) as caught:
-        ApiKeys(["first"]).authenticate(Credentials("bearer", key))
+        await ApiKeys(["first"]).authenticate(Credentials("bearer", key))
     assert "first" not in str(caught.value)
 
 
-def test_another_scheme_is_left_to_others() -> None:
-    assert ApiKeys(["first"]).authenticate(Credentials("basic", "first")) is None
+async def test_another_scheme_is_left_to_others() -> None:
+    assert await ApiKeys(["first"]).authenticate(Credentials("basic", "first")) is None
 
 
 def test_the_keys_themselves_are_not_kept() -> None:

@@ -1,0 +1,105 @@
+"""Where key records lie: one JSON file, or a folder of them such as a mounted Secret."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from auth.key_record import KeyFile, KeyRecord, decode
+
+Signature = tuple[tuple[str, int, int, int], ...]
+
+
+class KeyStoreError(Exception):
+    """The key records cannot be read or written; the message names the path and the remedy."""
+
+
+class KeyFolder:
+    """Reads and writes the records under one path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def signature(self) -> Signature:
+        """Differs whenever a file was written or replaced; empty when nothing is there."""
+        found = []
+        for path in self._files():
+            with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                stat = path.stat()
+                found.append((path.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(found)
+
+    def read(self) -> dict[str, KeyRecord]:
+        """All records by id; raises KeyStoreError."""
+        records: dict[str, KeyRecord] = {}
+        for path in self._files():
+            for record in self._read_file(path).keys:
+                if record.id in records:
+                    raise KeyStoreError(f"{path}: the key id {record.id} is there twice; drop one.")
+                records[record.id] = record
+        return records
+
+    def add(self, record: KeyRecord) -> None:
+        """Keep one more record: in the file, or in a file of its own in the folder."""
+        with self._locked():
+            if self.path.is_dir():
+                self._write(self.path / f"{record.id}.json", KeyFile((record,)))
+            else:
+                old = self._read_file(self.path).keys if self.path.exists() else ()
+                self._write(self.path, KeyFile((*old, record)))
+
+    def replace(self, record: KeyRecord) -> None:
+        """Put a changed record in place of the one with its id."""
+        with self._locked():
+            for path in self._files():
+                keys = self._read_file(path).keys
+                if any(old.id == record.id for old in keys):
+                    changed = tuple(record if old.id == record.id else old for old in keys)
+                    self._write(path, KeyFile(changed))
+
+    def _files(self) -> list[Path]:
+        if not self.path.is_dir():
+            return [self.path] if self.path.exists() else []
+        found = self.path.glob("*.json")  # a mounted Secret keeps its own things under dots
+        return sorted(path for path in found if not path.name.startswith("."))
+
+    def _read_file(self, path: Path) -> KeyFile:
+        try:
+            return decode(path.read_bytes())
+        except OSError as error:
+            raise KeyStoreError(f"{path} cannot be read: {error.strerror}.") from None
+        except ValueError as error:
+            message = f"{path} is no file of keys: {error}; `harmonium keys create` writes one."
+            raise KeyStoreError(message) from None
+
+    def _write(self, path: Path, keys: KeyFile) -> None:
+        """Replace the file at once, so that no reader sees half of it; only its owner reads it."""
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".keys-")  # mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(keys.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time; an OSError inside becomes a KeyStoreError."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            message = f"{self.path} cannot be written: {error.strerror}; name a path that can be."
+            raise KeyStoreError(message) from None

@@ -1,0 +1,78 @@
+"""What is kept of one key, and its form in a file: `{"keys": [{...}, ...]}`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from auth.base import Principal, PrincipalLimits, Scope
+
+Time = Annotated[datetime, Meta(tz=True)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+# Control characters could forge log lines.
+Label = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the key may use; None: the server's own limit."""
+
+    requests_per_min: AtLeastOne | None = None
+    tokens_per_min: AtLeastOne | None = None
+    max_concurrent: AtLeastOne | None = None
+
+
+class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key, without the key: only its SHA-256."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
+    name: Label
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    created_at: Time
+    expires_at: Time | None = None
+    revoked_at: Time | None = None
+    scopes: frozenset[Scope] = frozenset({Scope.INFERENCE, Scope.MODELS})
+    models: tuple[Label, ...] | None = None  # None: all
+    tenant: Label | None = None  # None: a tenant of its own
+    limits: KeyLimits | None = None
+
+    def state(self, now: datetime) -> str:
+        """Whether the key opens anything: active, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        is_expired = self.expires_at is not None and self.expires_at <= now
+        return "expired" if is_expired else "active"
+
+    def principal(self) -> Principal:
+        id = f"key-{self.id}"
+        limits = self.limits
+        return Principal(
+            id=id,
+            tenant_id=self.tenant or id,
+            scopes=self.scopes,
+            models=self.models,
+            limits=PrincipalLimits(**msgspec.structs.asdict(limits)) if limits else None,
+        )
+
+
+class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of keys."""
+
+    keys: tuple[KeyRecord, ...] = ()
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
+
+
+def decode(text: bytes) -> KeyFile:
+    """Read a file's bytes; raises ValueError that names the field, never its value."""
+    try:
+        return msgspec.json.decode(text, type=KeyFile)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,95 @@
+"""API keys from a file or folder that may change while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from auth import audit
+from auth.base import Credentials, InvalidCredentials, Principal
+from auth.key_folder import KeyFolder, KeyStoreError, Signature
+from auth.key_record import KeyRecord, now
+from auth.key_text import SCHEMES, digest, key_id
+
+log = logging.getLogger("harmonium")
+
+_NOBODY = bytes(32)  # compared with when the id is unknown, so that both take the same time
+
+
+class KeyStore:
+    """Accepts the keys whose records lie under a path; a change takes effect within a second.
+
+    A file that cannot be read leaves the keys as they were and is logged; one that is gone
+    leaves none.
+    """
+
+    def __init__(
+        self, path: Path, *, check_every_s: float = 1.0, clock: Callable[[], datetime] = now
+    ) -> None:
+        self._folder = KeyFolder(path)
+        self._check_every_s = check_every_s
+        self._clock = clock
+        self._signature: Signature = ()
+        self._records: dict[str, KeyRecord] = {}
+        self._checked_at = 0.0  # monotonic seconds
+        self._checking: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Read the records for the first time; raises KeyStoreError."""
+        if not self._folder.path.exists():
+            raise KeyStoreError(
+                f"{self._folder.path} does not exist; make it with `harmonium keys create`."
+            )
+        self._read()
+        self._checked_at = time.monotonic()
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return the key's principal; None for what is no key of the shape `hmk_...`."""
+        id = key_id(credentials.value) if credentials.scheme in SCHEMES else None
+        if id is None:
+            return None
+        await self._refresh()
+        record = self._records.get(id)
+        known = bytes.fromhex(record.sha256) if record else _NOBODY
+        is_right = hmac.compare_digest(digest(credentials.value), known)
+        if record is None or not is_right:
+            raise InvalidCredentials("no such API key")
+        if (state := record.state(self._clock())) != "active":
+            raise InvalidCredentials(f"API key {record.id} is {state}")
+        return record.principal()
+
+    async def _refresh(self) -> None:
+        """Look at the files now and then, in a thread: they may lie on a slow disk."""
+        if self._checking is None:
+            if time.monotonic() < self._checked_at + self._check_every_s:
+                return
+            self._checking = asyncio.create_task(self._check())
+        await asyncio.shield(self._checking)
+
+    async def _check(self) -> None:
+        try:
+            await asyncio.to_thread(self._reread)
+        except (KeyStoreError, OSError) as error:
+            log.error("API keys stay as they were: %s", error)
+        finally:
+            self._checked_at = time.monotonic()
+            self._checking = None
+
+    def _reread(self) -> None:
+        if self._folder.signature() != self._signature:
+            self._read()
+
+    def _read(self) -> None:
+        # The signature is older than the records, never newer: a change in between is seen later.
+        signature = self._folder.signature()
+        try:
+            records = self._folder.read()
+        finally:
+            self._signature = signature  # a broken file is told once
+        audit.keys_changed(self._records, records)
+        self._records = records

@@ -1,0 +1,199 @@
+"""Keys under a path: who gets in, and how soon a change counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auth.base import Credentials, InvalidCredentials, Principal, PrincipalLimits, Scope
+from auth.key_folder import KeyStoreError
+from auth.key_store import KeyStore
+from service.__main__ import main
+
+CreateKey = Callable[..., str]
+
+
+@pytest.fixture(params=["file", "folder"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "file":
+        return tmp_path / "keys.json"
+    (tmp_path / "keys").mkdir()
+    return tmp_path / "keys"
+
+
+def opened(path: Path, **options: Any) -> KeyStore:
+    store = KeyStore(path, **{"check_every_s": 0.0} | options)
+    store.load()
+    return store
+
+
+async def principal_of(store: KeyStore, key: str, scheme: str = "bearer") -> Principal:
+    principal = await store.authenticate(Credentials(scheme, key))
+    assert principal is not None
+    return principal
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "x-api-key"])
+async def test_a_made_key_opens_with_what_was_given_to_it(
+    create_key: CreateKey, path: Path, scheme: str
+) -> None:
+    options = ("--scopes=metrics", "--models=a,b", "--tenant=t1", "--tokens-per-min=900")
+    key = create_key(path, *options)
+    principal = await principal_of(opened(path), key, scheme)
+    assert principal == Principal(
+        id=f"key-{key.split('_')[1]}",
+        tenant_id="t1",
+        scopes=frozenset({Scope.METRICS}),
+        models=("a", "b"),
+        limits=PrincipalLimits(tokens_per_min=900),
+    )
+
+
+async def test_a_plain_key_is_its_own_tenant_and_no_admin(
+    create_key: CreateKey, path: Path
+) -> None:
+    store_keys = [create_key(path), create_key(path)]
+    first, second = [await principal_of(opened(path), key) for key in store_keys]
+    assert first.tenant_id != second.tenant_id
+    assert first.scopes == {Scope.INFERENCE, Scope.MODELS}
+
+
+async def test_neither_a_guess_nor_the_hash_opens(create_key: CreateKey, path: Path) -> None:
+    key = create_key(path)
+    [file] = path.glob("*.json") if path.is_dir() else [path]
+    sha256 = json.loads(file.read_text())["keys"][0]["sha256"]
+    store = opened(path)
+    other = "A" if key[-1] != "A" else "B"
+    for wrong in (key[:-1] + other, f"hmk_{key.split('_')[1]}_{sha256[:43]}", "hmk_" + "0" * 12):
+        if await is_taken(store, wrong):
+            pytest.fail(f"{wrong} opened")
+
+
+async def is_taken(store: KeyStore, key: str) -> bool:
+    try:
+        return await store.authenticate(Credentials("bearer", key)) is not None
+    except InvalidCredentials:
+        return False
+
+
+async def test_only_the_hash_is_kept_and_only_for_its_owner(
+    create_key: CreateKey, path: Path
+) -> None:
+    key = create_key(path)
+    files = list(path.glob("*.json")) if path.is_dir() else [path]
+    assert len(files) == 1
+    assert key.split("_", 2)[2] not in files[0].read_text()
+    assert files[0].stat().st_mode & 0o077 == 0
+    assert key.split("_", 2)[2] not in repr(vars(opened(path)))
+
+
+async def test_a_key_made_while_serving_opens_and_a_revoked_one_closes(
+    create_key: CreateKey, path: Path
+) -> None:
+    first = create_key(path)
+    store = opened(path)
+    second = create_key(path)
+    assert await is_taken(store, second)
+    assert main(["keys", "--path", str(path), "revoke", first.split("_")[1]]) == 0
+    with pytest.raises(InvalidCredentials, match="revoked"):
+        await store.authenticate(Credentials("bearer", first))
+    assert await is_taken(store, second)
+
+
+async def test_a_secret_that_kubernetes_swaps_is_followed(
+    create_key: CreateKey, tmp_path: Path
+) -> None:
+    """As the kubelet does: files are links through `..data`, which is replaced at once."""
+    keys = [create_key(tmp_path / f"{name}.json") for name in ("old", "new")]
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    for name in ("old", "new"):
+        (mount / f"..{name}").mkdir()
+        (tmp_path / f"{name}.json").rename(mount / f"..{name}" / "keys.json")
+    (mount / "..data").symlink_to("..old")
+    (mount / "keys.json").symlink_to("..data/keys.json")
+    store = opened(mount)
+    assert [await is_taken(store, key) for key in keys] == [True, False]
+    (mount / "..next").symlink_to("..new")
+    (mount / "..next").rename(mount / "..data")
+    assert [await is_taken(store, key) for key in keys] == [False, True]
+
+
+async def test_a_key_ends_at_its_hour(create_key: CreateKey, path: Path) -> None:
+    key = create_key(path, "--expires-in=12h")
+    now = datetime.now(UTC)
+    before = opened(path, clock=lambda: now + timedelta(hours=11, minutes=59))
+    after = opened(path, clock=lambda: now + timedelta(hours=12))
+    assert await is_taken(before, key)
+    with pytest.raises(InvalidCredentials, match="expired"):
+        await after.authenticate(Credentials("bearer", key))
+
+
+async def test_a_broken_file_leaves_the_keys_as_they_were_and_is_told_once(
+    create_key: CreateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.json"
+    key = create_key(path)
+    store = opened(path)
+    path.write_text("{")
+    assert [await is_taken(store, key) for _ in range(3)] == [True] * 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "ERROR" in line]
+    assert str(path) in line
+
+
+async def test_keys_that_are_gone_open_nothing(create_key: CreateKey, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key = create_key(path)
+    store = opened(path)
+    path.unlink()
+    assert not await is_taken(store, key)
+
+
+@pytest.mark.parametrize("value", ["sk-other", "a.b.c", "", "hmk_x", "hmk_" + "0" * 56])
+async def test_what_is_no_made_key_is_left_to_others(
+    create_key: CreateKey, path: Path, value: str
+) -> None:
+    create_key(path)
+    assert await opened(path).authenticate(Credentials("bearer", value)) is None
+
+
+GOOD = {"id": "0" * 12, "name": "n", "sha256": "0" * 64, "created_at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"sha256": "plain-text-key"}, "sha256"),
+        ({"scopes": ["root"]}, "scopes"),
+        ({"limits": {"request_per_min": 1}}, "request_per_min"),
+        ({"limits": {"tokens_per_min": 0}}, "tokens_per_min"),
+        ({"expires": "2026-01-01T00:00:00Z"}, "expires"),
+        ({"expires_at": "2026-01-01T00:00:00"}, "expires_at"),
+        ({"name": "two\nlines"}, "name"),
+    ],
+)
+def test_a_record_that_says_what_we_do_not_know_is_refused(
+    tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [GOOD | change]}))
+    with pytest.raises(KeyStoreError, match=named) as caught:
+        opened(path)
+    assert "plain-text-key" not in str(caught.value)
+
+
+def test_two_records_of_one_id_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [GOOD, GOOD]}))
+    with pytest.raises(KeyStoreError, match="twice"):
+        opened(path)
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KeyStoreError, match=r"none\.json.*harmonium keys create"):
+        opened(tmp_path / "none.json")
