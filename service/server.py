@@ -14,10 +14,10 @@ import uvicorn
 from engines.client import EngineClient
 from engines.supervisor import EngineSupervisor
 from service.app import create_app
+from service.authentication import authenticator_of
 from service.harmony import vocabulary
 from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
-from service.authentication import authenticator_of
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
 from service.runtime import Limits, Runtime, ServedModel

@@ -142,11 +142,11 @@ class Settings(BaseSettings):
         """The keys one by one; empty when the API is open."""
         return _keys(self.api_keys) if self.api_keys else []
 
-
     @property
     def has_auth(self) -> bool:
         """Whether any way to recognise callers is configured."""
         return bool(self.api_keys or self.api_keys_path)
+
 
 def _keys(joined: SecretStr) -> list[str]:
     return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]

@@ -36,7 +36,7 @@ def test_serve_has_a_flag_for_every_setting_but_secrets(
         main([command, "--help"])
     text = capsys.readouterr().out
     assert all(flag in text for field in Settings.model_fields if (flag := flag_name(field)))
-    assert "--api-keys" not in text
+    assert "--api-keys VALUE" not in text
 
 
 def test_a_bad_setting_is_one_line_and_exit_code_2(
