@@ -56,5 +56,6 @@ guided: $(VENV)/.test ## Check 200 random schemas: every guided answer must be v
 docs: $(VENV)/.test ## Regenerate the tables in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
 	@$(BIN)/python -m service.settings_reference > docs/settings.md
+	@$(BIN)/python -m service.metrics_reference > docs/metrics.md
 
 include nano/nano.mk packaging.mk conformance.mk

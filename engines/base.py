@@ -69,6 +69,8 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token id when asked for
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0  # prompt tokens taken from the prefix cache; the same on every event
+    # How long the request waited before its first step; the same on every event.
+    queued_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class EngineStats:
     generated_tokens: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
+    kv_block_size: int = 0  # tokens in a KV block
+    num_grammars_compiled: int = 0  # those refused too; those found compiled not
+    grammar_compile_s: float = 0.0  # spent on them in all
 
     @property
     def kv_usage(self) -> float:

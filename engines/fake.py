@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,7 @@ class FakeEngine:
             generated_tokens=self._num_generated,
             prefix_cache_queries=self._num_prompt,
             prefix_cache_hits=self._num_cached,
+            kv_block_size=self._options.block_size,
         )
 
     async def check_health(self) -> None:
@@ -168,6 +170,7 @@ class FakeEngine:
 
     def _prefill(self, sequence: FakeSequence) -> None:
         sequence.num_cached_tokens = self._prefixes.look_up(sequence.request)
+        sequence.queued_s = time.monotonic() - sequence.arrived_s
         num_prompt = len(sequence.request.prompt_token_ids)
         self._waiting.charge(sequence.request.tenant, num_prompt - sequence.num_cached_tokens)
         self._num_prompt += num_prompt

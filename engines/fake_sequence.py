@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -47,6 +48,8 @@ class FakeSequence:
     request: EngineRequest
     script: Sequence[int]
     num_cached_tokens: int = 0
+    arrived_s: float = field(default_factory=time.monotonic)
+    queued_s: float = 0.0
     num_generated: int = 0
     outcomes: asyncio.Queue[TokenEvent | EngineError] = field(default_factory=asyncio.Queue)
 
@@ -64,7 +67,9 @@ class FakeSequence:
         token_ids, finish_reason = self._next_ids(num_tokens, num_left)
         self.num_generated += len(token_ids)
         logprobs = self._logprobs(token_ids, options.vocab_size)
-        return TokenEvent(token_ids, logprobs, finish_reason, self.num_cached_tokens)
+        return TokenEvent(
+            token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s
+        )
 
     def _next_ids(
         self, num_tokens: int, num_left: int

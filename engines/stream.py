@@ -56,4 +56,5 @@ def merge(events: list[TokenEvent]) -> TokenEvent:
         logprobs,
         last.finish_reason,
         last.num_cached_tokens,
+        last.queued_s,
     )

@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
-from engines.base import Engine
+from engines.base import Engine, EngineRequest
 from engines.errors import InvalidGrammar, RequestFailed
 from service.choice import Choice, Step
 from service.errors import RequestError
+from service.hosted import next_round
 from service.plan import Plan
+from service.telemetry import record
 
 Outcome = Literal["success", "failure", "abort"]
 
@@ -27,6 +29,7 @@ class Generation:
         self.plan = plan
         num_choices = plan.num_choices * len(plan.prompts)
         self.choices = [Choice(plan, index) for index in range(num_choices)]
+        self.record = record.current()
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
@@ -52,14 +55,38 @@ class Generation:
         finally:
             self.ended_at = time.perf_counter()
 
-    async def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
-        events = self._engine.generate(self.plan.engine_request(choice.index))
+    def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
+        request = self.plan.engine_request(choice.index)
+        return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
+
+    async def _rounds(
+        self, choice: Choice, request: EngineRequest
+    ) -> AsyncGenerator[Step, None]:
+        """One round after the other, as long as each ends with a call of a built-in tool."""
+        assert self.plan.hosted is not None
+        max_model_len = self._engine.info.max_model_len
+        async with self.plan.hosted.toolbox.session() as session:
+            while True:
+                async with aclosing(self._round(choice, request)) as steps:
+                    async for step in steps:
+                        yield step
+                if choice.finish_reason is not None:
+                    return
+                step, request = await next_round(
+                    session, self.plan, choice, request, max_model_len
+                )
+                yield step
+                if choice.finish_reason is not None:
+                    return
+
+    async def _round(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+        events = self._engine.generate(request)
         async with aclosing(events):
             async for event in events:
                 step = choice.advance(event)
                 if step is not None:
                     yield step
-                if choice.finish_reason is not None:
+                if choice.finish_reason is not None or choice.is_calling:
                     return
         raise RequestFailed("the engine ended its answer without a finish reason")
 
@@ -71,7 +98,9 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(len(prompt) for prompt in self.plan.prompts)
+        """Prompts, and what built-in tools added to them."""
+        results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
+        return sum(len(prompt) for prompt in self.plan.prompts) + results
 
     @property
     def num_completion_tokens(self) -> int:
@@ -87,6 +116,16 @@ class Generation:
         num_cached = [choice.num_cached_tokens for choice in self.choices]
         size = self.plan.num_choices
         return sum(max(num_cached[i : i + size]) for i in range(0, len(num_cached), size))
+
+    @property
+    def first_event_at(self) -> float:
+        """When the engine's first tokens came, shown or not; 0 when none came."""
+        return min((choice.gaps.first_at for choice in self.choices), default=0.0)
+
+    @property
+    def queued_s(self) -> float:
+        """The longest wait of a choice."""
+        return max(choice.queued_s for choice in self.choices)
 
     @property
     def num_resyncs(self) -> int:

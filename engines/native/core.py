@@ -77,6 +77,7 @@ class EngineCore:
             generated_tokens=counters.generated_tokens,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
+            kv_block_size=scheduler.blocks.block_size,
         )
 
 

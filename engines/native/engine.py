@@ -106,8 +106,14 @@ class NativeEngine:
 
     async def stats(self) -> EngineStats:
         """Count what runs now and what ran so far; who waits for a grammar waits."""
-        stats = self._loaded().stats()
-        return replace(stats, num_waiting=stats.num_waiting + self._num_compiling)
+        stats, grammars = self._loaded().stats(), self._grammars
+        assert grammars is not None
+        return replace(
+            stats,
+            num_waiting=stats.num_waiting + self._num_compiling,
+            num_grammars_compiled=grammars.num_compiled,
+            grammar_compile_s=grammars.compile_s,
+        )
 
     async def check_health(self) -> None:
         """Raise EngineDead before start(), after stop(), and when the worker gave up."""

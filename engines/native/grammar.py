@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,8 @@ class GrammarCompiler:
         self._pending: dict[str, asyncio.Task[xgrammar.CompiledGrammar]] = {}
         self._turn = asyncio.Lock()
         self._overdue: list[threading.Thread] = []
+        self.num_compiled = 0
+        self.compile_s = 0.0  # of the clock, in all
 
     @property
     def num_pending(self) -> int:
@@ -146,6 +149,7 @@ class GrammarCompiler:
             if self._compiler is None:
                 self._compiler = await self._in_thread(self._load, None)
             compiler = self._compiler
+            started_s = time.monotonic()
             try:
                 return await self._in_thread(lambda: compile_tag(compiler, tag), self._timeout_s)
             except TimeoutError:
@@ -157,6 +161,9 @@ class GrammarCompiler:
                 raise
             except Exception as error:  # xgrammar raises RuntimeError for whatever it refuses
                 raise InvalidGrammar(f"the grammar cannot be compiled: {_reason(error)}") from error
+            finally:
+                self.num_compiled += 1
+                self.compile_s += time.monotonic() - started_s
 
     def _load(self) -> xgrammar.GrammarCompiler:
         assert self._vocabulary_path is not None

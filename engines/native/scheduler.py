@@ -10,6 +10,7 @@ always go on.
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -179,6 +180,7 @@ class Scheduler:
         sequence.rank = (sequence.request.priority, next(self._admissions))
         self.waiting.charge(sequence.request.tenant, sequence.num_prompt_tokens - num_cached)
         sequence.num_cached_tokens = num_cached
+        sequence.queued_s = time.monotonic() - sequence.arrived_s
         self.counters.prompt_tokens += sequence.num_prompt_tokens
         if self.blocks.is_prefix_caching:
             self.counters.prefix_cache_queries += sequence.num_prompt_tokens
@@ -192,7 +194,13 @@ class Scheduler:
         self.counters.generated_tokens += 1
         self.waiting.charge(sequence.request.tenant, GENERATED_COST)
         logprobs = None if token.logprob is None else (token.logprob,)
-        return TokenEvent((token.token_id,), logprobs, finish_reason, sequence.num_cached_tokens)
+        return TokenEvent(
+            (token.token_id,),
+            logprobs,
+            finish_reason,
+            sequence.num_cached_tokens,
+            sequence.queued_s,
+        )
 
     def _check_fits(self, sequence: Sequence) -> None:
         num_tokens = sequence.max_len - 1  # the last token's K/V are never needed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 from engines.base import EngineRequest, FinishReason
 from engines.native.grammar import Guide
@@ -23,6 +24,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "arrived_s",
         "block_hashes",
         "full_blocks",
         "guide",
@@ -35,6 +37,7 @@ class Sequence:
         "num_prompt_tokens",
         "num_registered_blocks",
         "num_released_blocks",
+        "queued_s",
         "rank",
         "request",
         "sampling",
@@ -63,6 +66,8 @@ class Sequence:
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.num_cached_tokens = 0  # prompt tokens the prefix cache held at the first admission
+        self.arrived_s = time.monotonic()
+        self.queued_s = 0.0  # until the first admission
         self.is_resumed = False  # preempted at least once
         self.rank = (request.priority, 0)  # the scheduler sets the number of its admission
         self.num_computed_tokens = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
@@ -23,10 +24,11 @@ FATAL: Final = (MemoryError, AssertionError)  # no other request would fare bett
 class Ticket:
     """One submitted request, as the two threads name it to each other."""
 
-    __slots__ = ("guide", "request")
+    __slots__ = ("arrived_s", "guide", "request")
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
+        self.arrived_s = time.monotonic()
         self.guide: Guide | None = None  # set before it is submitted
 
 
@@ -133,6 +135,7 @@ class Worker:
             return
         try:
             sequence = self._core.scheduler.add(ticket.request, ticket.guide)
+            sequence.arrived_s = ticket.arrived_s  # what the inbox and a grammar took counts too
         except EngineError as error:
             self._deliver([(ticket, error)])
             return

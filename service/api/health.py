@@ -48,5 +48,11 @@ async def metadata(runtime: CurrentRuntime) -> Metadata:
 
 @router.get("/v1/metrics", response_class=Response)
 async def metrics(runtime: CurrentRuntime) -> Response:
-    """Prometheus text; series of the engine are left out while it is down."""
+    """Prometheus text in NIM's names and ours; a dead engine's series are left out."""
     return Response(await runtime.metrics.render(runtime.engine), media_type=CONTENT_TYPE)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics_as_vllm(runtime: CurrentRuntime) -> Response:
+    """The same in vLLM's names, for routers, autoscalers and dashboards made for them."""
+    return Response(await runtime.metrics.render(runtime.engine, "vllm"), media_type=CONTENT_TYPE)

@@ -17,12 +17,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from auth.base import Authenticator, AuthError, Credentials, MissingCredentials, Principal
 from service.api.responses import ANTHROPIC_PATH, error_response
 from service.errors import RequestError
+from service.telemetry import record
+from service.telemetry.record import RequestRecord, route_of
 
 log = logging.getLogger("harmonium.access")
 
 REQUEST_ID = "X-Request-Id"
 OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/version"})
-_QUIET_PATHS = OPEN_PATHS | {"/v1/metrics"}  # polled for ever: their log lines are for debugging
+# Polled for ever: their log lines are for debugging.
+_QUIET_PATHS = OPEN_PATHS | {"/v1/metrics", "/metrics"}
 _VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -51,10 +54,13 @@ class _Exchange:
         self._is_valid = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
         given_id = self._given_id if self._is_valid else None
         self._request_id = given_id or f"req-{uuid.uuid4().hex}"
+        state = scope.setdefault("state", {})
+        self._record = RequestRecord(self._request_id, route_of(scope["path"]), state)
 
     async def run(self, receive: Receive) -> None:
         started_at = time.perf_counter()
-        self._scope.setdefault("state", {})["request_id"] = self._request_id
+        self._scope["state"]["request_id"] = self._request_id
+        record.enter(self._record)
         try:
             if self._is_valid:
                 await self._app(self._scope, receive, self._send_with_id)
@@ -68,7 +74,10 @@ class _Exchange:
                 self._scope, receive, self._send_with_id
             )
         finally:
-            self._log(time.perf_counter() - started_at)
+            seconds = time.perf_counter() - started_at
+            self._log(seconds)
+            metrics = self._scope["app"].state.runtime.metrics
+            metrics.count_answer(self._record.route, self._status, seconds)
 
     async def _refuse_id(self, receive: Receive) -> None:
         error = RequestError(

@@ -1,80 +1,47 @@
-"""Every Prometheus series, named once. Names are NIM 1.x's, so its dashboards work."""
+"""Counts what happens and writes the Prometheus text; the tables are series.py and aliases.py."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from engines.base import Engine, EngineStats
+from engines.base import Engine
 from engines.errors import EngineError
+from service.telemetry import aliases
+from service.telemetry.engine_collector import EngineCollector
+from service.telemetry.record import RequestRecord
+from service.telemetry.series import (
+    CALLER_LABELS,
+    FINISH_REASONS,
+    OUTCOMES,
+    OWN,
+    Series,
+)
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
     from service.generation import Generation
+    from service.telemetry.gaps import Gaps
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+Page = Literal["nim", "vllm"]
 _STATS_TIMEOUT_S = 2.0
-
-_LABELS = ("model_name",)
-_TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-_TPOT_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
-_E2E_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600)
-
-ENGINE_SERIES: dict[str, tuple[type[Metric], str, Callable[[EngineStats], float]]] = {
-    "num_requests_running": (
-        GaugeMetricFamily,
-        "Requests the engine is generating for.",
-        lambda stats: stats.num_running,
-    ),
-    "num_requests_waiting": (
-        GaugeMetricFamily,
-        "Requests waiting for room in the engine.",
-        lambda stats: stats.num_waiting,
-    ),
-    "gpu_cache_usage_perc": (
-        GaugeMetricFamily,
-        "Share of KV cache blocks in use, 0 to 1, whatever the device.",
-        lambda stats: stats.kv_usage,
-    ),
-    "prompt_tokens_total": (
-        CounterMetricFamily,
-        "Prompt tokens the engine took.",
-        lambda stats: stats.prompt_tokens,
-    ),
-    "generation_tokens_total": (
-        CounterMetricFamily,
-        "Tokens the engine generated.",
-        lambda stats: stats.generated_tokens,
-    ),
-    "prefix_cache_queries_total": (
-        CounterMetricFamily,
-        "Prompt tokens looked up in the prefix cache.",
-        lambda stats: stats.prefix_cache_queries,
-    ),
-    "prefix_cache_hits_total": (
-        CounterMetricFamily,
-        "Prompt tokens found in the prefix cache.",
-        lambda stats: stats.prefix_cache_hits,
-    ),
-    "num_preemptions_total": (
-        CounterMetricFamily,
-        "Requests put back because KV blocks ran out.",
-        lambda stats: stats.num_preemptions,
-    ),
-}
+_FIRST_ROW = ("/v1/chat/completions", "anonymous")
 
 
 class Metrics:
@@ -85,96 +52,151 @@ class Metrics:
         model_name: str,
         num_restarts: Callable[[], int] = lambda: 0,
         shared_folder: Path | None = None,
+        tenants: Iterable[str] = (),
     ) -> None:
-        """`shared_folder`: where the workers count together (service/telemetry/shared.py)."""
+        """`shared_folder`: where the workers count together (service/telemetry/shared.py).
+
+        `tenants`: those that get series of their own; the others share `other`.
+        """
         # Without it every series would have a `_created` twin.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._scraped = registry_of_all(shared_folder) if shared_folder else self.registry
         self._model_name = model_name
-        self._stats = _StatsCollector(model_name, num_restarts)
-        self._scraped.register(self._stats)
-        self._time_to_first = self._histogram(
-            "time_to_first_token_seconds", "Request accepted to first token.", _TTFT_S
-        )
-        self._time_per_token = self._histogram(
-            "time_per_output_token_seconds",
-            "Mean time between a request's tokens after its first.",
-            _TPOT_S,
-        )
-        self._time_whole = self._histogram(
-            "e2e_request_latency_seconds", "Request accepted to last token.", _E2E_S
-        )
-        self._succeeded = self._counter("request_success", "Requests answered to their end.")
-        self._failed = self._counter("request_failure", "Requests that an error ended.")
-        self._resyncs = self._counter(
-            "harmony_resyncs", "Malformed message headers from the model that were mended."
-        )
-        self._finished = Counter(
-            "request_finish",
-            "Choices by why they ended; abort is a client that left.",
-            (*_LABELS, "finished_reason"),
-            registry=self.registry,
-        )
+        self._tenants = frozenset(tenants)
+        self._engine = EngineCollector(model_name, num_restarts)
+        self._scraped.register(self._engine)
+        self._families = {series.name: _family(series, self.registry) for series in OWN}
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
     def observe(self, generation: Generation) -> None:
         """Count a generation that has ended, however it ended."""
-        if generation.outcome == "success":
-            self._succeeded.inc()
-            self._observe_times(generation)
-        elif generation.outcome == "failure":
-            self._failed.inc()
-        for choice in generation.choices:
-            reason = choice.finish_reason or (
-                "error" if generation.outcome == "failure" else "abort"
-            )
-            self._finished.labels(self._model_name, reason).inc()
-        self._resyncs.inc(generation.num_resyncs)
+        record = generation.record or RequestRecord()
+        self._row(record.route, self.tenant_class(record.tenant_id)).observe(generation)
 
-    async def render(self, engine: Engine) -> bytes:
-        """The exposition, with a fresh snapshot of the engine if it answers."""
+    def count_answer(self, route: str, status: int, seconds: float) -> None:
+        """Count an HTTP exchange; status 0 is a client that left before its answer began."""
+        self._families["http_requests"].labels(route, str(status)).inc()
+        self._families["http_request_duration_seconds"].labels(route).observe(seconds)
+
+    def count_auth_failure(self, reason: str) -> None:
+        """Count a caller turned away; `reason` is a word of the code, never of the caller."""
+        self._families["auth_failures"].labels(reason).inc()
+
+    def count_rate_limited(self, limit: str, tenant_id: str) -> None:
+        """Count a request over a limit; `limit` is its name in the code."""
+        self._families["rate_limited"].labels(limit, self.tenant_class(tenant_id)).inc()
+
+    def count_dropped(self, signal: str, number: int) -> None:
+        """Count records of telemetry that were lost; may be called from any thread."""
+        self._families["telemetry_dropped"].labels(signal).inc(number)
+
+    def tenant_class(self, tenant_id: str) -> str:
+        """What a tenant is called in labels: there are as many as the operator named, plus two."""
+        if not tenant_id:
+            return "anonymous"
+        return tenant_id if tenant_id in self._tenants else "other"
+
+    async def render(self, engine: Engine, page: Page = "nim") -> bytes:
+        """The exposition, with fresh counts of the engine if it answers."""
         try:
             async with asyncio.timeout(_STATS_TIMEOUT_S):
-                self._stats.snapshot = await engine.stats()
+                self._engine.snapshot = await engine.stats(), engine.info
         except (EngineError, TimeoutError):
-            self._stats.snapshot = None
-        return generate_latest(self._scraped)
+            self._engine.snapshot = None
+        return generate_latest(_Page(self._scraped, self._model_name, page))
 
-    def _observe_times(self, generation: Generation) -> None:
-        first, ended = generation.first_token_at, generation.ended_at
-        if first is None or ended is None:
-            return
-        self._time_to_first.observe(first - generation.started_at)
-        self._time_whole.observe(ended - generation.started_at)
-        longest = max(choice.num_tokens for choice in generation.choices)
-        if longest > 1:
-            self._time_per_token.observe((ended - first) / (longest - 1))
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, _LABELS, registry=self.registry).labels(self._model_name)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(name, text, _LABELS, registry=self.registry, buckets=buckets)
-        return histogram.labels(self._model_name)
+    def _row(self, route: str, tenant_class: str) -> _Row:
+        key = route, tenant_class
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = _Row(self._families, (route, self._model_name, tenant_class))
+        return row
 
 
-class _StatsCollector(Collector):
-    """The engine's own counts, from the last snapshot."""
+class _Row:
+    """The children of all caller-labelled families for one set of labels, looked up once."""
 
-    def __init__(self, model_name: str, num_restarts: Callable[[], int]) -> None:
-        self.snapshot: EngineStats | None = None
-        self._labels = [model_name]
-        self._num_restarts = num_restarts
+    def __init__(self, families: dict[str, Any], labels: tuple[str, ...]) -> None:
+        by_caller = [series.name for series in OWN if series.labels == CALLER_LABELS]
+        self._children = {name: families[name].labels(*labels) for name in by_caller}
+        self._finish = {name: families["finish"].labels(*labels, name) for name in FINISH_REASONS}
+        self._outcome = {name: families["requests"].labels(*labels, name) for name in OUTCOMES}
+
+    def observe(self, generation: Generation) -> None:
+        self._outcome[generation.outcome].inc()
+        default = "error" if generation.outcome == "failure" else "abort"
+        for choice in generation.choices:
+            self._finish[choice.finish_reason or default].inc()
+            self._observe_gaps(choice.gaps)
+        for name, number in _tokens(generation):
+            self._children[name].inc(number)
+        if generation.outcome == "success":
+            for name, value in _measures(generation):
+                self._children[name].observe(value)
+
+    def _observe_gaps(self, gaps: Gaps) -> None:
+        """Add the sorted gaps at once, which the library's observe() cannot."""
+        histogram = self._children["inter_token_latency_seconds"]
+        for bucket, count in zip(histogram._buckets, gaps.counts, strict=True):
+            if count:
+                bucket.inc(count)
+        histogram._sum.inc(gaps.total_s)
+
+
+def _tokens(generation: Generation) -> Iterator[tuple[str, int]]:
+    yield "prompt_tokens", generation.num_prompt_tokens
+    yield "cached_prompt_tokens", generation.num_cached_tokens
+    yield "completion_tokens", generation.num_completion_tokens
+    yield "reasoning_tokens", generation.num_reasoning_tokens
+    yield "harmony_resyncs", generation.num_resyncs
+
+
+def _measures(generation: Generation) -> Iterator[tuple[str, float]]:
+    first, ended = generation.first_token_at, generation.ended_at
+    if first is None or ended is None:
+        return
+    started, queued_s = generation.started_at, generation.queued_s
+    yield "time_to_first_token_seconds", first - started
+    yield "e2e_latency_seconds", ended - started
+    yield "queue_time_seconds", queued_s
+    yield "prefill_time_seconds", max(0.0, generation.first_event_at - started - queued_s)
+    yield "decode_time_seconds", ended - generation.first_event_at
+    yield "request_prompt_tokens", generation.num_prompt_tokens
+    yield "request_completion_tokens", generation.num_completion_tokens
+    longest = max(choice.num_tokens for choice in generation.choices)
+    if longest > 1 and ended > first:
+        yield "time_per_output_token_seconds", (ended - first) / (longest - 1)
+        yield "output_tokens_per_second", (generation.num_completion_tokens - 1) / (ended - first)
+
+
+def _family(series: Series, registry: CollectorRegistry) -> Any:
+    if series.kind == "histogram":
+        return Histogram(
+            series.family, series.text, series.labels, registry=registry, buckets=series.buckets
+        )
+    if series.kind == "counter":
+        return Counter(series.family, series.text, series.labels, registry=registry)
+    return Gauge(
+        series.family, series.text, series.labels, registry=registry, multiprocess_mode="livesum"
+    )
+
+
+class _Page(Collector):
+    """Our series and one set of aliases."""
+
+    def __init__(self, scraped: CollectorRegistry, model_name: str, page: Page) -> None:
+        self._scraped = scraped
+        self._model_name = model_name
+        self._page = page
 
     def collect(self) -> Iterator[Metric]:
-        restarts = CounterMetricFamily(
-            "engine_restarts", "Times the engine process was started again.", labels=_LABELS
-        )
-        restarts.add_metric(self._labels, self._num_restarts())
-        yield restarts
-        if self.snapshot is None:
-            return
-        for name, (family, text, value) in ENGINE_SERIES.items():
-            metric = family(name, text, labels=_LABELS)  # type: ignore[call-arg]
-            metric.add_metric(self._labels, value(self.snapshot))  # type: ignore[attr-defined]
-            yield metric
+        families = {family.name: family for family in self._scraped.collect()}
+        constant = {"model_name": self._model_name}
+        if self._page == "vllm":
+            constant["engine"] = "0"
+            yield from aliases.router_infos(families, constant, time.time())
+        table = aliases.NIM if self._page == "nim" else aliases.VLLM
+        yield from aliases.renamed(table, families, constant)
+        yield from families.values()

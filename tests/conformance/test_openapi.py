@@ -56,6 +56,7 @@ OPERATIONS = [
     "GET /v1/version",
     "GET /v1/metadata",
     "GET /v1/metrics",
+    "GET /metrics",
 ]
 RUNNING = ("queued", "in_progress")
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]

@@ -1,4 +1,4 @@
-"""/v1/metrics: the names dashboards rely on, and that they count what they say."""
+"""/v1/metrics and /metrics: the names dashboards rely on, and that they count what they say."""
 
 from __future__ import annotations
 
@@ -9,42 +9,86 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.metrics_reference import markdown
+from service.telemetry.metrics import Metrics
+from service.telemetry.record import route_of
+from service.telemetry.series import all_series
+
 Fixture = Callable[..., Any]
 
 PATH = "/v1/chat/completions"
-DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-SCRIPT = "<|channel|>final<|message|>Hi there<|return|>"
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+SCRIPT = (
+    "<|channel|>analysis<|message|>Hm.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>Hi there<|return|>"
+)
+OURS = {"route": PATH, "model": "gpt-oss-20b", "tenant_class": "anonymous"}
 NIM_NAMES = {
     "num_requests_running",
     "num_requests_waiting",
+    "num_request_max",
     "gpu_cache_usage_perc",
     "prompt_tokens_total",
     "generation_tokens_total",
     "time_to_first_token_seconds_count",
     "time_per_output_token_seconds_count",
     "e2e_request_latency_seconds_count",
+    "request_prompt_tokens_count",
+    "request_generation_tokens_count",
     "request_success_total",
     "request_failure_total",
     "request_finish_total",
 }
+VLLM_NAMES = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:inter_token_latency_seconds_count",
+    "vllm:request_time_per_output_token_seconds_count",
+    "vllm:e2e_request_latency_seconds_count",
+    "vllm:request_queue_time_seconds_count",
+    "vllm:request_prefill_time_seconds_count",
+    "vllm:request_decode_time_seconds_count",
+    "vllm:request_prompt_tokens_count",
+    "vllm:request_generation_tokens_count",
+    "vllm:request_success_total",
+}
+
+
+class Scrape:
+    """The samples of one page."""
+
+    def __init__(self, text: str) -> None:
+        families = text_string_to_metric_families(text)
+        self.samples = [sample for family in families for sample in family.samples]
+        self.names = {sample.name for sample in self.samples}
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples that have these labels."""
+        found = [
+            s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items()
+        ]
+        assert found, f"no sample {name} with {labels}"
+        return sum(found)
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        return [sample.labels for sample in self.samples if sample.name == name]
 
 
 @pytest.fixture
 def scrape(make_client: Fixture, chat_body: Fixture) -> Fixture:
-    """Send a request to the runtime; give every sample by name, labels other than the model's."""
+    """Send a request to the runtime and scrape it."""
 
-    async def read(runtime: Any, **changes: Any) -> dict[str, float]:
+    async def read(runtime: Any, page: str = "/v1/metrics", **changes: Any) -> Scrape:
         client = await make_client(runtime)
         await client.post(PATH, json=chat_body(**changes))
-        samples: dict[str, float] = {}
-        text = (await client.get("/v1/metrics")).text
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                assert sample.labels["model_name"] == "gpt-oss-20b"
-                reason = sample.labels.get("finished_reason")
-                samples[f"{sample.name}:{reason}" if reason else sample.name] = sample.value
-                assert f"`{family.name}" in DOCS, f"{family.name} is not documented"
-        return samples
+        return Scrape((await client.get(page)).text)
 
     return read
 
@@ -52,40 +96,151 @@ def scrape(make_client: Fixture, chat_body: Fixture) -> Fixture:
 async def test_a_success_is_counted_and_timed(
     make_runtime: Fixture, scrape: Fixture, harmony_ids: Fixture
 ) -> None:
-    samples = await scrape(make_runtime(SCRIPT))
-    assert {name.partition(":")[0] for name in samples} >= NIM_NAMES
-    assert samples["request_success_total"] == 1
-    assert samples["request_failure_total"] == 0
-    assert samples["request_finish_total:stop"] == 1
-    assert samples["generation_tokens_total"] == len(harmony_ids(SCRIPT))
-    assert samples["time_to_first_token_seconds_count"] == 1
-    assert samples["time_per_output_token_seconds_count"] == 1
-    assert samples["e2e_request_latency_seconds_sum"] > samples["time_to_first_token_seconds_sum"]
-    assert samples["num_requests_running"] == 0
-    assert not any(name.endswith("_created") for name in samples)
+    page = await scrape(make_runtime(SCRIPT))
+    assert page.names >= NIM_NAMES
+    assert page.value("request_success_total", model_name="gpt-oss-20b") == 1
+    assert page.value("request_failure_total") == 0
+    assert page.value("request_finish_total", finished_reason="stop") == 1
+    assert page.value("generation_tokens_total") == len(harmony_ids(SCRIPT))
+    assert page.value("time_to_first_token_seconds_count") == 1
+    assert page.value("time_per_output_token_seconds_count") == 1
+    whole_s = page.value("e2e_request_latency_seconds_sum")
+    assert whole_s > page.value("time_to_first_token_seconds_sum")
+    assert page.value("num_requests_running") == 0
+    assert page.value("num_request_max") == 256
+    assert not any(name.endswith("_created") for name in page.names)
+
+
+async def test_our_series_say_by_which_route_and_for_whom(
+    make_runtime: Fixture, scrape: Fixture, harmony_ids: Fixture
+) -> None:
+    page = await scrape(make_runtime(SCRIPT))
+    num_tokens = len(harmony_ids(SCRIPT))
+    assert page.value("harmonium_requests_total", **OURS, outcome="success") == 1
+    assert page.value("harmonium_completion_tokens_total", **OURS) == num_tokens
+    assert page.value("harmonium_inter_token_latency_seconds_count", **OURS) == num_tokens - 1
+    assert 0 < page.value("harmonium_reasoning_tokens_total", **OURS) < num_tokens
+    assert page.value("harmonium_output_tokens_per_second_count", **OURS) == 1
+    assert page.value("harmonium_http_requests_total", route=PATH, status="200") == 1
+    whole_s = page.value("harmonium_e2e_latency_seconds_sum", **OURS)
+    parts = ("queue_time", "prefill_time", "decode_time")
+    parts_s = sum(page.value(f"harmonium_{part}_seconds_sum", **OURS) for part in parts)
+    assert parts_s == pytest.approx(whole_s, rel=0.05)
+
+
+async def test_tokens_of_one_step_share_its_time(make_runtime: Fixture, scrape: Fixture) -> None:
+    page = await scrape(make_runtime(SCRIPT, tokens_per_step=4), max_tokens=12)
+    assert page.value("harmonium_inter_token_latency_seconds_count") == 8
+
+
+async def test_waiting_is_told_apart_from_computing(make_runtime: Fixture, scrape: Fixture) -> None:
+    page = await scrape(make_runtime(SCRIPT, max_num_seqs=1, step_s=0.002), n=2)
+    queue_s = page.value("harmonium_queue_time_seconds_sum")
+    assert 0.002 <= queue_s < page.value("harmonium_e2e_latency_seconds_sum")
+
+
+async def test_vllms_names_have_the_same_values(make_runtime: Fixture, scrape: Fixture) -> None:
+    page = await scrape(make_runtime(SCRIPT), page="/metrics")
+    assert page.names >= VLLM_NAMES
+    assert not page.names & NIM_NAMES
+    labels = {"model_name": "gpt-oss-20b", "engine": "0"}
+    assert page.value("vllm:request_success_total", **labels, finished_reason="stop") == 1
+    gaps = page.value("vllm:inter_token_latency_seconds_count", **labels)
+    assert gaps == page.value("harmonium_inter_token_latency_seconds_count")
+
+
+async def test_inference_routers_find_their_gauges(make_runtime: Fixture, scrape: Fixture) -> None:
+    """The model servers' protocol of the Gateway API Inference Extension."""
+    page = await scrape(make_runtime(SCRIPT), page="/metrics")
+    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
+        assert page.value(f"vllm:{name}") == 0
+    (cache,) = page.labels("vllm:cache_config_info")
+    assert cache["block_size"] == "16"
+    assert int(cache["num_gpu_blocks"]) > 0
+    (adapters,) = page.labels("vllm:lora_requests_info")
+    assert adapters["max_lora"] == "0"
+
+
+def test_only_named_tenants_get_series_of_their_own() -> None:
+    metrics = Metrics("gpt-oss-20b", tenants=("acme",))
+    names = ("acme", "a stranger", "another", "")
+    assert {metrics.tenant_class(name) for name in names} == {"acme", "other", "anonymous"}
 
 
 async def test_a_failure_is_counted_and_not_timed(make_runtime: Fixture, scrape: Fixture) -> None:
-    samples = await scrape(make_runtime(SCRIPT, fail_at=2), stream=True)
-    assert samples["request_failure_total"] == 1
-    assert samples["request_success_total"] == 0
-    assert samples["request_finish_total:error"] == 1
-    assert samples["time_to_first_token_seconds_count"] == 0
+    page = await scrape(make_runtime(SCRIPT, fail_at=2), stream=True)
+    assert page.value("request_failure_total") == 1
+    assert page.value("request_success_total") == 0
+    assert page.value("request_finish_total", finished_reason="error") == 1
+    assert page.value("time_to_first_token_seconds_count") == 0
 
 
 async def test_every_choice_is_counted_by_why_it_ended(
     make_runtime: Fixture, scrape: Fixture
 ) -> None:
-    samples = await scrape(make_runtime(SCRIPT), n=3, max_tokens=3)
-    assert samples["request_finish_total:length"] == 3
+    page = await scrape(make_runtime(SCRIPT), n=3, max_tokens=3)
+    assert page.value("request_finish_total", finished_reason="length") == 3
 
 
 async def test_mended_messages_are_counted(make_runtime: Fixture, scrape: Fixture) -> None:
-    samples = await scrape(make_runtime("no header at all<|return|>"))
-    assert samples["harmony_resyncs_total"] >= 1
+    page = await scrape(make_runtime("no header at all<|return|>"))
+    assert page.value("harmonium_harmony_resyncs_total") >= 1
 
 
-async def test_a_refused_request_touches_nothing(make_runtime: Fixture, scrape: Fixture) -> None:
-    samples = await scrape(make_runtime(SCRIPT), temperature=9)
-    assert samples["request_failure_total"] == 0
-    assert samples["prompt_tokens_total"] == 0
+async def test_a_refused_request_is_counted_as_an_answer_only(
+    make_runtime: Fixture, scrape: Fixture
+) -> None:
+    page = await scrape(make_runtime(SCRIPT), temperature=9)
+    assert page.value("request_failure_total") == 0
+    assert page.value("prompt_tokens_total") == 0
+    assert page.value("harmonium_http_requests_total", status="400") == 1
+
+
+async def test_paths_that_are_not_ours_share_one_label(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    for path in ("/a", "/b", "/v1/nothing"):
+        await client.get(path)
+    page = Scrape((await client.get("/metrics")).text)
+    assert page.value("harmonium_http_requests_total", route="other", status="404") == 3
+
+
+async def test_each_route_has_its_label(make_runtime: Fixture, make_client: Fixture) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    for path in paths:
+        template = path.replace("{model_id:path}", "{model_id}")
+        assert route_of(template.replace("{", "").replace("}", "")) == template
+
+
+async def test_callers_turned_away_and_lost_records_are_counted(
+    make_runtime: Fixture, scrape: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    runtime.metrics.count_auth_failure("invalid")
+    runtime.metrics.count_rate_limited("requests", "a stranger")
+    runtime.metrics.count_dropped("traces", 7)
+    page = await scrape(runtime)
+    assert page.value("harmonium_auth_failures_total", reason="invalid") == 1
+    limited = page.value("harmonium_rate_limited_total", limit="requests", tenant_class="other")
+    assert limited == 1
+    assert page.value("harmonium_telemetry_dropped_total", signal="traces") == 7
+
+
+async def test_what_is_written_is_what_the_table_says(
+    make_runtime: Fixture, scrape: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    runtime.metrics.count_auth_failure("invalid")
+    runtime.metrics.count_rate_limited("requests", "")
+    runtime.metrics.count_dropped("logs", 1)
+    page = await scrape(runtime)
+    written = {name for name in page.names if name.startswith("harmonium_")}
+    known = {series.sample for series in all_series()}
+    parts = ("_count", "_sum")
+    assert {name for name in written if not name.endswith(parts)} == known
+
+
+def test_the_documentation_is_current() -> None:
+    assert DOCS.read_text() == markdown(), "run `make docs`"

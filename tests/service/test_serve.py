@@ -209,7 +209,7 @@ def test_a_killed_engine_ends_streams_turns_readiness_and_comes_back(serve: Fixt
         time.sleep(0.02)
     assert httpx.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
     metrics = httpx.get(f"{server.url}/v1/metrics").text
-    assert 'engine_restarts_total{model_name="nano"} 1.0' in metrics
+    assert 'harmonium_engine_restarts_total{model="nano"} 1.0' in metrics
 
 
 def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:

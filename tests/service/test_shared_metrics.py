@@ -21,7 +21,7 @@ folder, number = Path(sys.argv[1]), int(sys.argv[2])
 count_in_files(number)
 metrics = Metrics("nano", lambda: 3, folder)
 running = Gauge("live", "Now.", registry=metrics.registry, multiprocess_mode="livesum")
-metrics._succeeded.inc(10**number)
+metrics.count_dropped("traces", 10**number)
 running.set(10**number)
 
 async def main():
@@ -46,14 +46,15 @@ def test_counts_of_all_workers_add_up_and_outlive_them(tmp_path: Path) -> None:
     scrape(tmp_path, 0)
     scrape(tmp_path, 2)
     lines = scrape(tmp_path, 0)  # the successor of a worker that died
-    assert 'request_success_total{model_name="nano"} 102.0' in lines
+    assert 'harmonium_telemetry_dropped_total{signal="traces"} 102.0' in lines
     assert "live 101.0" in lines
-    assert 'engine_restarts_total{model_name="nano"} 3.0' in lines
+    assert 'request_success_total{model_name="nano"} 0.0' in lines
+    assert 'harmonium_engine_restarts_total{model="nano"} 3.0' in lines
     assert len(lines) == len(set(lines))
     num_files = len(list(tmp_path.iterdir()))
     scrape(tmp_path, 0)
     assert len(list(tmp_path.iterdir())) == num_files
     forget_live(tmp_path, 2)
     lines = scrape(tmp_path, 0)
-    assert 'request_success_total{model_name="nano"} 104.0' in lines
+    assert 'harmonium_telemetry_dropped_total{signal="traces"} 104.0' in lines
     assert "live 1.0" in lines

@@ -1,0 +1,116 @@
+"""Other servers' names for what we measure, made from our series at the moment of a scrape.
+
+Nothing is counted twice: an alias sums its source over the labels it does not keep.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import Metric
+
+from service.telemetry.series import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """`name` and `source` without suffixes; `source` without our prefix."""
+
+    name: str
+    source: str
+    only: Mapping[str, str] = field(default_factory=dict)  # samples with these labels
+    keep: tuple[str, ...] = ()  # labels besides the model's
+
+    @property
+    def source_family(self) -> str:
+        return PREFIX + self.source
+
+
+NIM: tuple[Alias, ...] = (
+    Alias("num_requests_running", "engine_running_requests"),
+    Alias("num_requests_waiting", "engine_waiting_requests"),
+    Alias("num_request_max", "engine_max_requests"),
+    Alias("gpu_cache_usage_perc", "engine_kv_usage_ratio"),
+    Alias("prompt_tokens", "engine_prompt_tokens"),
+    Alias("generation_tokens", "engine_generated_tokens"),
+    Alias("time_to_first_token_seconds", "time_to_first_token_seconds"),
+    Alias("time_per_output_token_seconds", "time_per_output_token_seconds"),
+    Alias("e2e_request_latency_seconds", "e2e_latency_seconds"),
+    Alias("request_prompt_tokens", "request_prompt_tokens"),
+    Alias("request_generation_tokens", "request_completion_tokens"),
+    Alias("request_success", "requests", only={"outcome": "success"}),
+    Alias("request_failure", "requests", only={"outcome": "failure"}),
+    Alias("request_finish", "finish", keep=("finished_reason",)),
+)
+VLLM: tuple[Alias, ...] = (
+    Alias("vllm:num_requests_running", "engine_running_requests"),
+    Alias("vllm:num_requests_waiting", "engine_waiting_requests"),
+    Alias("vllm:kv_cache_usage_perc", "engine_kv_usage_ratio"),
+    Alias("vllm:prefix_cache_queries", "engine_prefix_cache_queries"),
+    Alias("vllm:prefix_cache_hits", "engine_prefix_cache_hits"),
+    Alias("vllm:num_preemptions", "engine_preemptions"),
+    Alias("vllm:prompt_tokens", "engine_prompt_tokens"),
+    Alias("vllm:generation_tokens", "engine_generated_tokens"),
+    Alias("vllm:time_to_first_token_seconds", "time_to_first_token_seconds"),
+    Alias("vllm:inter_token_latency_seconds", "inter_token_latency_seconds"),
+    Alias("vllm:request_time_per_output_token_seconds", "time_per_output_token_seconds"),
+    Alias("vllm:e2e_request_latency_seconds", "e2e_latency_seconds"),
+    Alias("vllm:request_queue_time_seconds", "queue_time_seconds"),
+    Alias("vllm:request_prefill_time_seconds", "prefill_time_seconds"),
+    Alias("vllm:request_decode_time_seconds", "decode_time_seconds"),
+    Alias("vllm:request_prompt_tokens", "request_prompt_tokens"),
+    Alias("vllm:request_generation_tokens", "request_completion_tokens"),
+    Alias("vllm:request_success", "finish", keep=("finished_reason",)),
+)
+# What the router of the Gateway API Inference Extension also reads, in labels.
+CACHE_INFO = "vllm:cache_config_info"
+LORA_INFO = "vllm:lora_requests_info"
+_LABEL_NAMES = {"model": "model_name", "le": "le"}
+
+
+def renamed(
+    aliases: Iterable[Alias], families: Mapping[str, Metric], constant: Mapping[str, str]
+) -> Iterator[Metric]:
+    """The families under their other names; a family that is not there has no alias now."""
+    for alias in aliases:
+        source = families.get(alias.source_family)
+        if source is not None:
+            yield _renamed(alias, source, constant)
+
+
+def _renamed(alias: Alias, source: Metric, constant: Mapping[str, str]) -> Metric:
+    names = _LABEL_NAMES | {label: label for label in alias.keep}
+    totals: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
+    for sample in source.samples:
+        if all(sample.labels[label] == value for label, value in alias.only.items()):
+            labels = tuple(
+                (names[key], sample.labels[key]) for key in names if key in sample.labels
+            )
+            totals[sample.name.removeprefix(source.name), labels] += sample.value
+    family = Metric(alias.name, source.documentation, source.type)
+    for (suffix, kept), value in totals.items():
+        family.add_sample(alias.name + suffix, {**constant, **dict(kept)}, value)
+    return family
+
+
+def router_infos(
+    families: Mapping[str, Metric], constant: Mapping[str, str], now: float
+) -> Iterator[Metric]:
+    """The size of the KV cache, and that there are no adapters, as labels."""
+    blocks = families.get(f"{PREFIX}engine_kv_blocks")
+    size = families.get(f"{PREFIX}engine_kv_block_tokens")
+    if blocks is None or size is None:
+        return
+    cache = Metric(CACHE_INFO, "The KV cache: its blocks and the tokens in one.", "gauge")
+    labels = {
+        "block_size": f"{size.samples[0].value:.0f}",
+        "num_gpu_blocks": f"{blocks.samples[0].value:.0f}",
+    }
+    cache.add_sample(CACHE_INFO, {**constant, **labels}, 1)
+    yield cache
+    lora = Metric(LORA_INFO, "Adapters in use (there are none) and when that was so.", "gauge")
+    adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    lora.add_sample(LORA_INFO, {**constant, **adapters}, now)
+    yield lora

@@ -1,0 +1,35 @@
+"""The engine's own counts as series, from the last snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from engines.base import EngineInfo, EngineStats
+from service.telemetry.series import ENGINE, MAX_REQUESTS, RESTARTS, UP, Series
+
+
+class EngineCollector(Collector):
+    """Says less while there is no snapshot: counts of a dead engine would be stale."""
+
+    def __init__(self, model_name: str, num_restarts: Callable[[], int]) -> None:
+        self.snapshot: tuple[EngineStats, EngineInfo] | None = None
+        self._labels = {"model": model_name}
+        self._num_restarts = num_restarts
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric(RESTARTS, self._num_restarts())
+        yield self._metric(UP, self.snapshot is not None)
+        if self.snapshot is None:
+            return
+        stats, info = self.snapshot
+        yield self._metric(MAX_REQUESTS, info.max_num_seqs)
+        for item in ENGINE:
+            yield self._metric(item.series, item.value(stats))
+
+    def _metric(self, series: Series, value: float) -> Metric:
+        metric = Metric(series.family, series.text, series.kind)
+        metric.add_sample(series.sample, self._labels, value)
+        return metric

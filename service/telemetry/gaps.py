@@ -1,0 +1,37 @@
+"""Times between the tokens of one choice, sorted into buckets as they come.
+
+This runs once for every event of every stream: no locks, no labels, no allocation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from time import perf_counter
+
+from service.telemetry.series import GAP_S
+
+
+class Gaps:
+    """`counts[i]` gaps were at most GAP_S[i] seconds; the last count is of longer ones."""
+
+    __slots__ = ("counts", "first_at", "last_at")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(GAP_S) + 1)
+        self.first_at = 0.0  # 0: no token yet
+        self.last_at = 0.0
+
+    def note(self, num_tokens: int) -> None:
+        """An event brought so many tokens now; they came evenly since the one before."""
+        now = perf_counter()
+        if self.first_at:
+            gap_s = (now - self.last_at) / num_tokens if num_tokens else 0.0
+            self.counts[bisect_left(GAP_S, gap_s)] += num_tokens
+        else:
+            self.first_at = now
+        self.last_at = now
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all gaps."""
+        return self.last_at - self.first_at
