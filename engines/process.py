@@ -76,13 +76,15 @@ class EngineProcess:
         """Return when the engine has started; raises EngineStartError with its own words."""
         await asyncio.wait([self._ready, self._life], return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
-            raise EngineStartError(self._fatal or f"the engine process {self._manner_of_death()}")
+            raise EngineStartError(
+                self._fatal or f"the engine process {manner_of_death(self._process.returncode)}"
+            )
 
     async def ended(self) -> str:
         """Return, once the process is gone, why it is."""
         await asyncio.wait([self._life])
         said = f": {self._fatal}" if self._fatal else ""
-        return f"the engine process {self._manner_of_death()}{said}"
+        return f"the engine process {manner_of_death(self._process.returncode)}{said}"
 
     async def stop(self, drain_timeout_s: float, grace_s: float) -> None:
         """Let running requests finish, then abort them, then kill; return when it is gone."""
@@ -159,13 +161,14 @@ class EngineProcess:
                 _log_line(line)
         _log_line(rest)
 
-    def _manner_of_death(self) -> str:
-        code = self._process.returncode
-        if code is None or code >= 0:
-            return f"exited with code {code}"
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"was killed by signal {-code}"
+
+def manner_of_death(code: int | None) -> str:
+    """Say how a process with this exit code ended."""
+    if code is None or code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
 
 
 def _log_line(line: bytes) -> None:

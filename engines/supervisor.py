@@ -7,7 +7,7 @@ import logging
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,12 @@ class EngineSupervisor:
         spec: EngineSpec,
         policy: RestartPolicy | None = None,
         environment: Mapping[str, str] | None = None,
+        on_change: Callable[[], None] | None = None,
     ) -> None:
-        """`environment`: the engine process's whole environment; None for the same as ours."""
+        """`environment`: the engine process's whole environment; None for the same as ours.
+
+        `on_change`: called whenever `reason` or `num_restarts` has changed.
+        """
         self._spec = spec
         self._environment = environment
         self._policy = policy or RestartPolicy()
@@ -59,6 +63,7 @@ class EngineSupervisor:
         self._watching: asyncio.Task[None] | None = None
         self._reason: str | None = "the engine process has not been started"
         self._num_restarts = 0
+        self._on_change = on_change
 
     @property
     def address(self) -> str:
@@ -101,10 +106,15 @@ class EngineSupervisor:
             watching.cancel()
             await asyncio.wait([watching])
         process, self._process = self._process, None
-        self._reason = "the engine was stopped"
+        self._say("the engine was stopped")
         if process is not None:
             await process.stop(drain_timeout_s, grace_s)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _say(self, reason: str | None) -> None:
+        self._reason = reason
+        if self._on_change is not None:
+            self._on_change()
 
     def _make_folder(self) -> None:
         path = self.address.removeprefix("ipc://")
@@ -121,7 +131,7 @@ class EngineSupervisor:
             ) from error
 
     async def _launch(self) -> EngineProcess:
-        self._reason = "the engine is starting"
+        self._say("the engine is starting")
         try:
             self._process = process = await EngineProcess.spawn(
                 self._spec, self.address, self._policy.hang_timeout_s, self._environment
@@ -129,14 +139,14 @@ class EngineSupervisor:
         except OSError as error:
             raise EngineStartError(f"the engine process cannot be started: {error}") from error
         await process.ready()
-        self._reason = None
+        self._say(None)
         log.info("The engine runs as process %d", process.pid)
         return process
 
     async def _watch(self, process: EngineProcess) -> None:
         delay_s = None
         while True:
-            self._reason = await process.ended()
+            self._say(await process.ended())
             delay_s = self._policy.next_delay_s(delay_s, process.age_s)
             process, delay_s = await self._restart(delay_s)
 
@@ -149,5 +159,5 @@ class EngineSupervisor:
             try:
                 return await self._launch(), delay_s
             except EngineStartError as error:
-                self._reason = str(error)
+                self._say(str(error))
             delay_s = self._policy.next_delay_s(delay_s, lived_s=0.0)

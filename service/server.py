@@ -7,12 +7,13 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 import uvicorn
 
 from engines.client import EngineClient
-from engines.supervisor import EngineSupervisor
 from service.app import create_app
 from service.authentication import authenticator_of
 from service.harmony import vocabulary
@@ -61,6 +62,25 @@ class ApiServer:
             await end_background(self._runtime, _CLOSE_TIMEOUT_S)
             await self._runtime.responses.close()
 
+    async def run(
+        self,
+        listener: socket.socket,
+        stop: StopSignal,
+        starting: asyncio.Future[None],
+        *,
+        on_ready: Callable[[], None],
+        grace_s: float,
+    ) -> None:
+        """Serve until a signal comes, then drain; raises what `starting` the engine raises."""
+        async with self.listening(listener):
+            if await first_of(stop.requested, starting):
+                return
+            await starting
+            self._runtime.lifecycle.mark_ready()
+            on_ready()
+            await stop.requested.wait()
+            await self.drain(stop, grace_s)
+
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
         """Refuse what comes, wait for what runs; what outlives the grace ends with an error."""
         lifecycle = self._runtime.lifecycle
@@ -85,10 +105,24 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class EngineHistory(Protocol):
+    """Whoever knows how often the engine was started again."""
+
+    @property
+    def num_restarts(self) -> int: ...
+
+
 def build_runtime(
-    settings: Settings, launch: Launch, supervisor: EngineSupervisor, engine: EngineClient
+    settings: Settings,
+    launch: Launch,
+    supervisor: EngineHistory,
+    engine: EngineClient,
+    shared_folder: Path | None = None,
 ) -> Runtime:
-    """Wire what a request needs; reads the vocabulary, so that no request waits for it."""
+    """Wire what a request needs; reads the vocabulary, so that no request waits for it.
+
+    `shared_folder`: where several workers count together; None when this is the only process.
+    """
     vocabulary.load()
     profile = launch.selection.chosen.profile
     return Runtime(
@@ -99,7 +133,7 @@ def build_runtime(
             profile_id=profile.id,
             created=int(time.time()),
         ),
-        metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts),
+        metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts, shared_folder),
         lifecycle=Lifecycle(),
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
         authenticator=authenticator_of(settings),

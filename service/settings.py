@@ -78,8 +78,14 @@ class Settings(BaseSettings):
     sse_keepalive_s: float = Field(
         15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
     )
+    api_workers: int = Field(
+        1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
+    )
     drain_grace_s: float = Field(
         30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
+    )
+    engine_quarantine_s: float = Field(
+        600.0, gt=0, description="Seconds a request is refused that the engine died under twice."
     )
 
     responses_path: Path | None = Field(
@@ -138,14 +144,14 @@ class Settings(BaseSettings):
         return {name.strip(): value.strip() for name, value in pairs}
 
     @property
-    def api_key_list(self) -> list[str]:
-        """The keys one by one; empty when the API is open."""
-        return _keys(self.api_keys) if self.api_keys else []
-
-    @property
     def has_auth(self) -> bool:
         """Whether any way to recognise callers is configured."""
         return bool(self.api_keys or self.api_keys_path)
+
+    @property
+    def api_key_list(self) -> list[str]:
+        """The keys one by one; empty when the API is open."""
+        return _keys(self.api_keys) if self.api_keys else []
 
 
 def _keys(joined: SecretStr) -> list[str]:
@@ -179,6 +185,11 @@ def engine_environment() -> dict[str, str]:
     secrets = {env_name(field) for field in SECRETS}
     inherited = {name: value for name, value in os.environ.items() if name not in secrets}
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def worker_environment(shared_folder: Path) -> dict[str, str]:
+    """The environment of an API worker; `shared_folder`: where the workers count together."""
+    return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(shared_folder)}
 
 
 def env_name(field: str) -> str:

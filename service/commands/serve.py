@@ -12,28 +12,34 @@ import json
 import logging
 import socket
 import time
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 import uvloop
 
+from auth.key_folder import KeyStoreError
 from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
-from service.lifecycle import Lifecycle
 from service.listener import ListenError, listen, url_of
 from service.responses.store import StoreError
 from service.settings import Settings, engine_environment, flag_name
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
-from service.stop_signal import StopSignal, first_of
+from service.stop_signal import StopSignal
 from service.telemetry import logs
-
-if TYPE_CHECKING:
-    from service.server import ApiServer
+from service.workers.messages import WorkerError
 
 log = logging.getLogger("harmonium")
 
+_KNOWN_ERRORS = (
+    ListenError,
+    ProfileError,
+    EngineStartError,
+    StoreError,
+    KeyStoreError,
+    WorkerError,
+)
 FORCED = 130  # what a shell reports for Ctrl-C
 _ENGINE_GRACE_S = 5.0
 
@@ -56,7 +62,7 @@ def run(settings: Settings, started_at: float) -> int:
             tell(launch)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(_serve(settings, launch, listener, started_at))
-    except (ListenError, ProfileError, EngineStartError, StoreError) as error:
+    except _KNOWN_ERRORS as error:
         log.error("%s", error)
         return 1
     except KeyboardInterrupt:
@@ -66,7 +72,12 @@ def run(settings: Settings, started_at: float) -> int:
 async def _serve(
     settings: Settings, launch: Launch, listener: socket.socket, started_at: float
 ) -> int:
-    return await _Service(settings, launch, listener, started_at).run()
+    if settings.api_workers == 1:
+        return await _Service(settings, launch, listener, started_at).run()
+    workers = import_module("service.workers.service")  # only who uses them waits for them
+    tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
+    code: int = await workers.SharedService(settings, launch, listener).run(tell)
+    return code
 
 
 class _Service:
@@ -92,7 +103,13 @@ class _Service:
             runtime = await asyncio.to_thread(
                 api.build_runtime, self._settings, self._launch, self._supervisor, self._engine
             )
-            await self._answer(api.ApiServer(runtime), runtime.lifecycle, starting)
+            await api.ApiServer(runtime).run(
+                self._listener,
+                self._stop,
+                starting,
+                on_ready=self._tell_ready,
+                grace_s=self._settings.drain_grace_s,
+            )
         finally:
             starting.cancel()
             await asyncio.wait((starting,))
@@ -106,29 +123,21 @@ class _Service:
         await self._supervisor.start()
         await self._engine.start()
 
-    async def _answer(
-        self, server: ApiServer, lifecycle: Lifecycle, starting: asyncio.Task[None]
-    ) -> None:
-        async with server.listening(self._listener):
-            if await first_of(self._stop.requested, starting):
-                return
-            await starting
-            lifecycle.mark_ready()
-            self._tell_ready()
-            await self._stop.requested.wait()
-            await server.drain(self._stop, self._settings.drain_grace_s)
-
     def _tell_ready(self) -> None:
-        seconds = time.monotonic() - self._started_at
-        url = url_of(self._listener)
-        log.info("Ready after %.1f s: serving %s on %s", seconds, self._launch.served_name, url)
-        log.info("Try it:\n\n%s\n", curl_line(url, self._launch.served_name, self._settings))
+        tell_ready(self._settings, self._launch, url_of(self._listener), self._started_at)
+
+
+def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:
+    """The line that says so, and a first request to try."""
+    seconds = time.monotonic() - started_at
+    log.info("Ready after %.1f s: serving %s on %s", seconds, launch.served_name, url)
+    log.info("Try it:\n\n%s\n", curl_line(url, launch.served_name, settings))
 
 
 def curl_line(url: str, model: str, settings: Settings) -> str:
     """A first request, ready to paste into a shell."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_key_list else ""
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_auth else ""
     return (
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
         f"-d '{json.dumps(body)}'"

@@ -1,0 +1,132 @@
+"""Several API workers are one server: one port, one engine, one store, one scrape, one end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+Fixture = Callable[..., Any]
+
+PATIENCE_S = 60
+CHAT = "/v1/chat/completions"
+BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
+STREAM = BODY | {"stream": True}
+RUNNING = 'num_requests_running{model_name="nano"}'
+
+
+def metric(client: httpx.Client, series: str) -> float:
+    lines = client.get("/v1/metrics").text.splitlines()
+    [line] = [line for line in lines if series in line and line[0] != "#"]
+    return float(line.rsplit(" ", 1)[1])
+
+
+def test_what_one_worker_began_every_worker_knows(serve: Fixture) -> None:
+    server = serve(step_s=0.02).ready()
+    first, second = (server.client_of(worker) for worker in server.workers)
+    for client in (first, second, second):
+        assert client.post(CHAT, json=BODY | {"max_tokens": 9}).status_code == 200
+    for client in (first, second):
+        assert metric(client, 'request_success_total{model_name="nano"}') == 3
+
+    body = {"model": "nano", "input": "Hi", "max_output_tokens": 16}
+    stored = first.post("/v1/responses", json=body).json()
+    more = second.post("/v1/responses", json=body | {"previous_response_id": stored["id"]})
+    assert more.json()["previous_response_id"] == stored["id"]
+
+    run = first.post("/v1/responses", json=body | {"background": True, "max_output_tokens": 4000})
+    path = f"/v1/responses/{run.json()['id']}"
+    texts = []
+    with second.stream("GET", path, params={"stream": True, "starting_after": 3}) as followed:
+        events = (json.loads(line[6:]) for line in followed.iter_lines() if line[:6] == "data: ")
+        for event in events:
+            assert event["sequence_number"] > 3
+            texts.append(event.get("delta", ""))
+            if "word" in texts[-1]:
+                break
+    other = server.client_of(server.workers[1])
+    assert other.post(f"{path}/cancel").json()["status"] == "cancelled"
+    assert first.get(path).json()["status"] == "cancelled"
+    assert metric(first, RUNNING) == 0
+
+    server.engine.kill()
+    for client in (first, other):
+        server.until(lambda c=client: "SIGKILL" in c.get("/v1/health/ready").text)
+    for client in (first, other):
+        server.until(lambda c=client: c.get("/v1/health/ready").status_code == 200)
+    assert metric(other, "engine_restarts_total") == 1
+    children = server.children
+    with other.stream("POST", CHAT, json=STREAM) as response:
+        next(response.iter_lines())
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("Stopping")
+        server.process.send_signal(signal.SIGINT)
+        assert server.exit_code() == 130
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    assert "Traceback" not in server.log
+
+
+def test_a_killed_worker_ends_its_own_streams_only_and_is_replaced(serve: Fixture) -> None:
+    server = serve(step_s=0.01).ready()
+    victim, other = server.workers
+    theirs, ours = server.client_of(victim), server.client_of(other)
+    probe = server.client_of(other)
+    with (
+        theirs.stream("POST", CHAT, json=STREAM) as cut,
+        ours.stream("POST", CHAT, json=STREAM) as whole,
+    ):
+        cut_lines, lines = cut.iter_lines(), whole.iter_lines()
+        next(cut_lines)
+        next(lines)
+        assert metric(probe, RUNNING) == 2
+        victim.kill()
+        with pytest.raises(httpx.HTTPError):
+            list(cut_lines)
+        server.until(lambda: metric(probe, RUNNING) == 1)  # the engine has its blocks back
+        assert httpx.get(f"{server.url}/v1/health/ready").status_code == 200
+        assert "SIGKILL" in server.wait_for("is started again")
+        server.until(lambda: len(server.workers) == 2)
+        [successor] = [worker for worker in server.workers if worker.pid != other.pid]
+        client = server.client_of(successor)
+        server.until(lambda: client.get("/v1/health/ready").status_code == 200)
+        children = server.children
+        server.process.terminate()  # the drain waits for the stream that is left
+        server.until(lambda: server.log.count("Stopping") == 2)
+        assert probe.get("/v1/health/ready").status_code == 503
+        rest = list(lines)
+    assert rest[-2] == "data: [DONE]"
+    assert '"finish_reason":"stop"' in rest[-4]
+    assert server.exit_code() == 0
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+
+
+def test_nothing_survives_a_parent_that_is_killed(serve: Fixture) -> None:
+    server = serve(step_s=0.1).ready()
+    client = server.client_of(server.workers[0])
+    children = server.children
+    assert len(children) == 3
+    with client.stream("POST", CHAT, json=STREAM) as response:
+        next(response.iter_lines())
+        server.process.kill()
+        assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    assert server.exit_code() == -signal.SIGKILL
+
+
+def test_a_worker_that_cannot_start_ends_the_server_with_the_reason(serve: Fixture) -> None:
+    server = serve(start_s=600)
+    server.until(lambda: len(server.workers) == 2)
+    server.workers[0].kill()
+    assert server.exit_code() == 1
+    assert "was killed by SIGKILL" in server.log
+    assert "Traceback" not in server.log
+
+
+def test_workers_refuse_a_store_that_they_cannot_share(serve: Fixture) -> None:
+    server = serve("--responses-path=/dev/null/responses")
+    assert server.exit_code() == 1
+    assert "NIM_RESPONSES_PATH is /dev/null/responses" in server.log
