@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from auth.base import Authenticator, AuthError, Credentials, MissingCredentials, Principal
+from auth.base import (
+    Authenticator,
+    AuthError,
+    Credentials,
+    Forbidden,
+    MissingCredentials,
+    Principal,
+)
 from service.api.responses import ANTHROPIC_PATH, error_response
 from service.errors import RequestError
 from service.telemetry import record
@@ -26,6 +33,7 @@ REQUEST_ID = "X-Request-Id"
 OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/version"})
 # Polled for ever: their log lines are for debugging.
 _QUIET_PATHS = OPEN_PATHS | {"/v1/metrics", "/metrics"}
+AUTH_REASONS = {MissingCredentials: "missing", Forbidden: "forbidden"}
 _VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -124,8 +132,11 @@ class Authentication:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
                 principal = await self._identify(Headers(scope=scope))
+                scope["state"]["principal"] = principal
                 scope["state"]["caller"] = principal.id
             except AuthError as error:
+                reason = AUTH_REASONS.get(type(error), "invalid")
+                scope["app"].state.runtime.metrics.count_auth_failure(reason)
                 await error_response(error, scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from auth.base import Credentials, InvalidCredentials, Principal
 from service.metrics_reference import markdown
 from service.telemetry.metrics import Metrics
 from service.telemetry.record import route_of
@@ -244,3 +245,28 @@ async def test_what_is_written_is_what_the_table_says(
 
 def test_the_documentation_is_current() -> None:
     assert DOCS.read_text() == markdown(), "run `make docs`"
+
+
+async def test_callers_are_counted_by_tenant_or_by_why_they_were_turned_away(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT, authenticator=OneKey())
+    client = await make_client(runtime)
+    headers = {"Authorization": "Bearer right", "X-Request-Id": "r-1"}
+    assert (await client.post(PATH, json=chat_body(), headers=headers)).status_code == 200
+    wrong = {"Authorization": "Bearer wrong"}
+    assert (await client.post(PATH, json=chat_body(), headers=wrong)).status_code == 401
+    assert (await client.post(PATH, json=chat_body())).status_code == 401
+    page = Scrape((await client.get("/metrics", headers=headers)).text)
+    assert page.value("harmonium_requests_total", route=PATH, tenant_class="other") == 1
+    assert page.value("harmonium_auth_failures_total", reason="invalid") == 1
+    assert page.value("harmonium_auth_failures_total", reason="missing") == 1
+
+
+class OneKey:
+    """Knows one tenant."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.value != "right":
+            raise InvalidCredentials("wrong")
+        return Principal("someone", tenant_id="acme")
