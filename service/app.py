@@ -13,7 +13,8 @@ from service.api import (
     openai_responses,
     tokens,
 )
-from service.api.middleware import Authentication, RequestContext
+from service.api.authentication import Authentication
+from service.api.middleware import RequestContext
 from service.api.responses import add_error_handlers
 from service.runtime import Runtime
 from service.schemas.common import ErrorEnvelope
@@ -33,6 +34,10 @@ def create_app(runtime: Runtime) -> FastAPI:
         app.include_router(routes.router)
     add_error_handlers(app)
     if runtime.authenticator is not None:
-        app.add_middleware(Authentication, authenticator=runtime.authenticator)
+        app.add_middleware(
+            Authentication,
+            authenticator=runtime.authenticator,
+            on_failure=runtime.metrics.count_auth_failure,
+        )
     app.add_middleware(RequestContext)  # the last added is the outermost
     return app

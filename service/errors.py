@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from auth.base import AuthError, Forbidden, InvalidCredentials, MissingCredentials
+from auth.throttle import RETRY_S, TooManyFailures
 from engines import errors as engine
 from service.lifecycle import NotReady
 from service.responses.store import StoreError
@@ -72,6 +73,13 @@ TABLE: dict[type[Exception], Row] = {
     InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
     MissingCredentials: Row(
         401, INVALID_REQUEST, "missing_api_key", {"WWW-Authenticate": "Bearer"}, _NO_KEY
+    ),
+    TooManyFailures: Row(
+        429,
+        "rate_limit_error",
+        "too_many_failures",
+        {"Retry-After": f"{RETRY_S:.0f}"},
+        "Too many wrong API keys or tokens came from this address; try again later.",
     ),
     Forbidden: Row(
         403,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from engines.base import EngineRequest, SamplingParams
+from service import caller
+from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
@@ -28,6 +30,7 @@ class Plan:
     grammar_param: str | None = None  # the field that asked for it
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "harmony"
+    tenant_id: str = field(default_factory=caller.tenant_id)  # prefixes are cached for it alone
     stop_token_ids: tuple[int, ...] = STOP_TOKEN_IDS
 
     @property
@@ -48,4 +51,5 @@ class Plan:
             sampling=sampling,
             stop_token_ids=self.stop_token_ids,
             grammar=self.grammar,
+            cache_salt=self.tenant_id or None,
         )

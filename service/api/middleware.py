@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its log line, the last resort for errors, the key.
+"""What surrounds every request: its id, its log line, the last resort for errors.
 
 Pure ASGI: nothing here looks at a streamed body.
 """
@@ -9,20 +9,12 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from auth.base import (
-    Authenticator,
-    AuthError,
-    Credentials,
-    Forbidden,
-    MissingCredentials,
-    Principal,
-)
 from service.api.responses import ANTHROPIC_PATH, error_response
+from service.api.route_scopes import OPEN_PATHS
 from service.errors import RequestError
 from service.telemetry import record
 from service.telemetry.record import RequestRecord, route_of
@@ -30,10 +22,8 @@ from service.telemetry.record import RequestRecord, route_of
 log = logging.getLogger("harmonium.access")
 
 REQUEST_ID = "X-Request-Id"
-OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/version"})
 # Polled for ever: their log lines are for debugging.
 _QUIET_PATHS = OPEN_PATHS | {"/v1/metrics", "/metrics"}
-AUTH_REASONS = {MissingCredentials: "missing", Forbidden: "forbidden"}
 _VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -119,43 +109,6 @@ class _Exchange:
             caller,
             state.get("summary", ""),
         )
-
-
-class Authentication:
-    """Asks the authenticator before anything of the request is read."""
-
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
-        self._app = app
-        self._authenticator = authenticator
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            try:
-                principal = await self._identify(Headers(scope=scope))
-                scope["state"]["principal"] = principal
-                scope["state"]["caller"] = principal.id
-            except AuthError as error:
-                reason = AUTH_REASONS.get(type(error), "invalid")
-                scope["app"].state.runtime.metrics.count_auth_failure(reason)
-                await error_response(error, scope["path"])(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    async def _identify(self, headers: Headers) -> Principal:
-        for credentials in _presented(headers):
-            principal = await self._authenticator.authenticate(credentials)
-            if principal is not None:
-                return principal
-        raise MissingCredentials("no credentials")
-
-
-def _presented(headers: Headers) -> Iterator[Credentials]:
-    scheme, _, value = headers.get("authorization", "").partition(" ")
-    if value.strip():
-        yield Credentials(scheme.lower(), value.strip())
-    key = headers.get("x-api-key", "").strip()
-    if key:
-        yield Credentials("x-api-key", key)
 
 
 def _printable(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.dependencies import CurrentRuntime
+from service.caller import check_may_use, may_use
 from service.errors import RequestError
 from service.runtime import Runtime
 from service.schemas.service import ModelCard, ModelList
@@ -14,8 +15,8 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(runtime: CurrentRuntime) -> ModelList:
-    """The one model that is served."""
-    return ModelList(data=[_card(runtime)])
+    """The one model that is served; nothing for who may not use it."""
+    return ModelList(data=[_card(runtime)] if may_use(runtime.model.id) else [])
 
 
 @router.get("/v1/models/{model_id:path}")
@@ -28,6 +29,7 @@ async def get_model(model_id: str, runtime: CurrentRuntime) -> ModelCard:
             code="model_not_found",
             status=404,
         )
+    check_may_use(model_id)
     return _card(runtime)
 
 

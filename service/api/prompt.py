@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from engines.base import EngineInfo, SamplingParams
+from service.caller import check_may_use
 from service.errors import RequestError
 from service.harmony.errors import UnknownToolCall
 from service.harmony.render import render
@@ -31,7 +32,7 @@ LONG_PROMPT_CHARS = 16_384
 
 
 def check_model(model: str, runtime: Runtime) -> None:
-    """Raise a 404 RequestError for a model that is not the served one."""
+    """Raise a 404 for a model that is not the served one, Forbidden for one not allowed."""
     if model != runtime.model.id:
         raise RequestError(
             f"The model {model!r} is not served here; use {runtime.model.id!r}.",
@@ -39,6 +40,7 @@ def check_model(model: str, runtime: Runtime) -> None:
             code="model_not_found",
             status=404,
         )
+    check_may_use(model)
 
 
 def current_date(now_s: float) -> str:

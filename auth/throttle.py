@@ -1,0 +1,90 @@
+"""Wrong credentials are counted and slowed per address; right ones never wait.
+
+Each address may fail a few times at once and then once in a while; above that it is refused
+without a look at what it presents, unless that was accepted from there before: who shares an
+address with a guesser is not shut out. Memory is bounded, whatever comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from auth.base import AuthError, Credentials
+
+RETRY_S = 2.0
+
+
+class TooManyFailures(AuthError):
+    """The address has presented wrong credentials too often of late."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePolicy:
+    """How often an address may fail."""
+
+    num_free: int = 10  # at once
+    interval_s: float = RETRY_S  # then one in so many seconds
+    max_addresses: int = 10_000
+    max_accepted: int = 10_000
+
+
+class Throttle:
+    """Counts the failures of one process."""
+
+    def __init__(
+        self,
+        policy: ThrottlePolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy or ThrottlePolicy()
+        self._clock = clock
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()  # level, when
+        self._accepted: OrderedDict[bytes, None] = OrderedDict()
+
+    def check(self, address: str, credentials: Credentials) -> None:
+        """Raise TooManyFailures for an address over its bound that presents something new."""
+        is_over = self._level(_group(address)) + 1 > self._policy.num_free
+        if is_over and _fingerprint(address, credentials) not in self._accepted:
+            raise TooManyFailures("too many wrong credentials from this address")
+
+    def accepted(self, address: str, credentials: Credentials) -> None:
+        """Remember what was right."""
+        fingerprint = _fingerprint(address, credentials)
+        self._accepted[fingerprint] = None
+        self._accepted.move_to_end(fingerprint)
+        if len(self._accepted) > self._policy.max_accepted:
+            self._accepted.popitem(last=False)
+
+    def failed(self, address: str) -> None:
+        """Count a failure."""
+        group = _group(address)
+        self._failures[group] = (self._level(group) + 1, self._clock())
+        self._failures.move_to_end(group)
+        if len(self._failures) > self._policy.max_addresses:
+            self._failures.popitem(last=False)
+
+    def _level(self, group: str) -> float:
+        """Failures that still count: one is forgiven each interval."""
+        level, at = self._failures.get(group, (0.0, 0.0))
+        return max(0.0, level - (self._clock() - at) / self._policy.interval_s)
+
+
+def _group(address: str) -> str:
+    """Who has one IPv6 address has its whole /64."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:64]
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is None:
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)
+
+
+def _fingerprint(address: str, credentials: Credentials) -> bytes:
+    text = f"{_group(address)} {credentials.value}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

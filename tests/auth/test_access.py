@@ -1,0 +1,196 @@
+"""What a caller may do: routes by scope, models by list, prompts apart by tenant."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from auth.base import Credentials, InvalidCredentials, Principal, Scope
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.api.route_scopes import OPEN_PATHS, scope_of
+from service.app import create_app
+from service.lifecycle import Lifecycle
+from service.runtime import Runtime, ServedModel
+from service.telemetry.metrics import Metrics
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 4}
+
+
+class Directory:
+    """Knows callers by a word."""
+
+    def __init__(self, **principals: Principal) -> None:
+        self._principals = principals
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.value not in self._principals:
+            raise InvalidCredentials("unknown word")
+        return self._principals[credentials.value]
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+async def client_of() -> AsyncIterator[Callable[..., Any]]:
+    opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
+
+    async def start(**principals: Principal) -> httpx.AsyncClient:
+        engine = FakeEngine(FakeOptions(script=(13225, 200002)))
+        await engine.start()
+        lifecycle = Lifecycle()
+        lifecycle.mark_ready()
+        model = ServedModel("m", "openai/m", "0" * 64, 0)
+        directory = Directory(**principals)
+        runtime = Runtime(engine, model, Metrics("m"), lifecycle, authenticator=directory)
+        transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        opened.append((client, engine))
+        return client
+
+    yield start
+    for client, engine in opened:
+        await client.aclose()
+        await engine.stop()
+
+
+def as_(word: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {word}"}
+
+
+def scoped(*scopes: Scope) -> Principal:
+    return Principal("p", scopes=frozenset(scopes))
+
+
+async def test_every_route_has_a_scope_of_its_own(client_of: Ask) -> None:
+    """A new route is `admin` until somebody decides."""
+    client = await client_of()
+    app = client._transport.app
+    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    undecided = {path for path in paths - OPEN_PATHS if scope_of(path) is Scope.ADMIN}
+    assert undecided == set()
+    assert scope_of("/v1/chat/completions/render") is Scope.INFERENCE
+    assert scope_of("/v1/metricsx") is Scope.ADMIN
+    assert scope_of("/v1/completionsx") is Scope.ADMIN
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needed"),
+    [
+        ("POST", CHAT, Scope.INFERENCE),
+        ("POST", "/v1/responses", Scope.INFERENCE),
+        ("POST", "/v1/messages", Scope.INFERENCE),
+        ("GET", "/v1/models", Scope.MODELS),
+        ("GET", "/v1/models/m", Scope.MODELS),
+        ("GET", "/v1/metadata", Scope.MODELS),
+        ("GET", "/v1/metrics", Scope.METRICS),
+        ("GET", "/v1/unheard-of", Scope.ADMIN),
+    ],
+)
+async def test_a_route_takes_its_scope_and_no_other(
+    client_of: Ask, method: str, path: str, needed: Scope
+) -> None:
+    client = await client_of(one=scoped(needed), rest=scoped(*set(Scope) - {needed}))
+    assert (await client.request(method, path, headers=as_("one"))).status_code not in (401, 403)
+    refused = await client.request(method, path, headers=as_("rest"))
+    assert refused.status_code == 403
+    assert refused.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+
+
+async def test_a_refusal_has_the_shape_of_the_routes_api(client_of: Ask) -> None:
+    client = await client_of(p=scoped(Scope.METRICS))
+    refused = (await client.post(CHAT, headers=as_("p"))).json()["error"]
+    assert (refused["code"], refused["type"]) == ("permission_denied", "permission_error")
+    anthropic = (await client.post("/v1/messages", headers={"x-api-key": "p"})).json()
+    assert anthropic["type"] == "error"
+    assert anthropic["error"]["type"] == "permission_error"
+
+
+async def test_a_model_off_the_list_is_neither_listed_nor_used(client_of: Ask) -> None:
+    client = await client_of(
+        some=Principal("s", models=("other",)), all=Principal("a"), it=Principal("i", models=("m",))
+    )
+    assert (await client.get("/v1/models", headers=as_("some"))).json()["data"] == []
+    assert (await client.get("/v1/models/m", headers=as_("some"))).status_code == 403
+    assert (await client.post(CHAT, json=BODY, headers=as_("some"))).status_code == 403
+    for word in ("all", "it"):
+        assert (await client.post(CHAT, json=BODY, headers=as_(word))).status_code == 200
+        assert (await client.get("/v1/models", headers=as_(word))).json()["data"]
+
+
+async def test_a_tenant_hits_its_own_prefixes_and_no_others(client_of: Ask) -> None:
+    client = await client_of(
+        a=Principal("a", tenant_id="t1"),
+        a2=Principal("a2", tenant_id="t1"),
+        b=Principal("b", tenant_id="t2"),
+    )
+
+    async def num_cached(word: str) -> int:
+        answer = await client.post(CHAT, json=BODY, headers=as_(word))
+        cached: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached
+
+    assert await num_cached("a") == 0
+    assert await num_cached("b") == 0
+    assert await num_cached("a2") > 0
+
+
+async def test_wrong_keys_are_slowed_and_right_ones_are_not(client_of: Ask) -> None:
+    client = await client_of(right=Principal("p"))
+    assert (await client.get("/v1/models", headers=as_("right"))).status_code == 200
+    codes = [
+        (await client.get("/v1/models", headers=as_(f"wrong{n}"))).status_code for n in range(12)
+    ]
+    assert codes == [401] * 10 + [429] * 2
+    slowed = await client.get("/v1/models", headers=as_("wrong"))
+    assert slowed.headers["retry-after"] == "2"
+    assert slowed.json()["error"]["code"] == "too_many_failures"
+    assert (await client.get("/v1/models", headers=as_("right"))).status_code == 200
+    assert (await client.get("/v1/health/live")).status_code == 200
+
+
+async def test_failures_are_counted_by_kind(client_of: Ask) -> None:
+    client = await client_of(narrow=scoped(Scope.METRICS))
+    for headers in ({}, as_("wrong"), as_("narrow")):
+        await client.get("/v1/models", headers=headers)
+    text = (await client.get("/v1/metrics", headers=as_("narrow"))).text
+    counted = re.findall(r'auth_failures_total\{.*?reason="(\w+)".*?\} 1\.0', text)
+    assert sorted(counted) == ["forbidden", "invalid", "missing"]
+
+
+async def test_decisions_are_audited_with_their_reason_and_no_credential(
+    client_of: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client = await client_of(sesame=Principal("ann"))
+    await client.get("/v1/models", headers=as_("sesame") | {"X-Request-Id": "r1"})
+    refused = await client.get("/v1/models", headers=as_("wrong-word"))
+    lines = [record for record in caplog.records if record.name == "harmonium.audit"]
+    assert lines[0].getMessage() == (
+        "auth.granted caller=ann address=192.0.2.7 method=GET path=/v1/models request=r1"
+    )
+    assert lines[0].__dict__["audit"]["caller"] == "ann"
+    assert lines[1].levelname == "WARNING"
+    assert 'reason="unknown word"' in lines[1].getMessage()
+    assert "unknown word" not in refused.text
+    assert "sesame" not in caplog.text
+    assert "wrong-word" not in caplog.text
+
+
+async def test_a_forged_line_in_a_path_stays_one_line(
+    client_of: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client = await client_of()
+    await client.get("/v1/models%0aauth.granted%20caller=root", headers=as_("x"))
+    [line] = [record for record in caplog.records if record.name == "harmonium.audit"]
+    assert "\n" not in line.getMessage()
+    assert 'path="/v1/models\\nauth.granted caller=root"' in line.getMessage()
