@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from service import caller
-from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
