@@ -29,6 +29,8 @@ class Generation:
         num_choices = plan.num_choices * len(plan.prompts)
         self.choices = [Choice(plan, index) for index in range(num_choices)]
         self.record = record.current()
+        if self.record is not None:
+            self.record.generation = self
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None

@@ -15,6 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 ENV_PREFIX = "NIM_"
 SECRETS = frozenset({"api_keys", "redis_url"})
 
+SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
@@ -185,6 +187,15 @@ def engine_environment() -> dict[str, str]:
     secrets = {env_name(field) for field in SECRETS}
     inherited = {name: value for name, value in os.environ.items() if name not in secrets}
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+
+
+def secret_values(settings: Settings) -> list[str]:
+    """Every secret this process was given, by setting or by environment: never to be written."""
+    given = [value for name, value in os.environ.items() if SECRET_NAMES.search(name)]
+    for field in SECRETS:
+        value = getattr(settings, field)
+        given += [value.get_secret_value()] if value is not None else []
+    return [part for value in given for part in {value, *re.split(r"[,\s]+", value)} if part]
 
 
 def worker_environment(shared_folder: Path) -> dict[str, str]:

@@ -17,7 +17,6 @@ from service.api.responses import ANTHROPIC_PATH, error_response
 from service.api.route_scopes import OPEN_PATHS
 from service.errors import RequestError
 from service.telemetry import record
-from service.telemetry.record import RequestRecord, route_of
 
 log = logging.getLogger("harmonium.access")
 
@@ -48,12 +47,13 @@ class _Exchange:
         self._scope = scope
         self._send = send
         self._status = 0  # 0: no answer was begun
-        self._given_id = Headers(scope=scope).get(REQUEST_ID)
+        headers = Headers(scope=scope)
+        self._given_id = headers.get(REQUEST_ID)
         self._is_valid = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
         given_id = self._given_id if self._is_valid else None
         self._request_id = given_id or f"req-{uuid.uuid4().hex}"
         state = scope.setdefault("state", {})
-        self._record = RequestRecord(self._request_id, route_of(scope["path"]), state)
+        self._record = record.record_of(self._request_id, scope["path"], state, headers)
 
     async def run(self, receive: Receive) -> None:
         started_at = time.perf_counter()
@@ -108,7 +108,23 @@ class _Exchange:
             self._request_id,
             caller,
             state.get("summary", ""),
+            extra={"access": self._access_fields(seconds)},
         )
+
+    def _access_fields(self, seconds: float) -> dict[str, object]:
+        """The line as fields, for logs that machines read."""
+        client = self._scope.get("client")
+        return {
+            "method": self._scope["method"],
+            "path": _printable(self._scope["path"]),
+            "route": self._record.route,
+            "status": self._status or None,
+            "duration_ms": round(seconds * 1000, 1),
+            "client": client[0] if client else None,
+            "caller": self._scope["state"].get("caller"),
+            "tenant": self._record.tenant_id or None,
+            **self._record.usage,
+        }
 
 
 def _printable(path: str) -> str:

@@ -24,7 +24,7 @@ from engines.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
 from service.listener import ListenError, listen, url_of
 from service.responses.store import StoreError
-from service.settings import Settings, engine_environment, flag_name
+from service.settings import Settings, engine_environment, flag_name, secret_values
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
 from service.stop_signal import StopSignal
 from service.telemetry import logs
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, started_at: float) -> int:
     """Serve until a signal comes; return the exit code."""
-    logs.configure(settings.log_level, settings.jsonl_logging)
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     log.info("Harmonium %s", version("harmonium"))
     warn_of_unknown_names()
     try:

@@ -1,23 +1,38 @@
-"""Log lines on stderr: readable text, or one JSON object each. Never a prompt or an answer."""
+"""Log lines on stderr: readable text, or one JSON object each. Never a prompt, answer or secret."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
+
+from service.telemetry import record as request_record
+from service.telemetry.redaction import Redactor
+
+_PARTS = ("access", "audit")  # objects that a line may carry, under these names
 
 
 class TextFormatter(logging.Formatter):
     """`INFO 2026-03-03 12:00:10.079 message`"""
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Redactor) -> None:
         super().__init__("%(levelname)-7s %(asctime)s.%(msecs)03d %(message)s", "%Y-%m-%d %H:%M:%S")
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redact(super().format(record))
 
 
 class JSONFormatter(logging.Formatter):
-    """One object a line, with NIM's keys."""
+    """One object a line, with NIM's keys and then ours."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__()
+        self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -26,16 +41,33 @@ class JSONFormatter(logging.Formatter):
             "logger": record.name,
             "file_name": record.filename,
             "line_number": record.lineno,
-            "message": record.getMessage(),
-            "exc_info": self.formatException(record.exc_info) if record.exc_info else None,
+            "process": record.process,
+            "message": self._redact(record.getMessage()),
+            "exc_info": self._exception(record),
+            **self._context(),
+            **{name: self._redact.clean(record.__dict__[name]) for name in parts_of(record)},
         }
         return msgspec.json.encode(fields).decode()
 
+    def _exception(self, record: logging.LogRecord) -> str | None:
+        return self._redact(self.formatException(record.exc_info)) if record.exc_info else None
 
-def configure(level: str, is_json: bool) -> None:
-    """Send every logger's lines to stderr in one format."""
+    def _context(self) -> dict[str, str]:
+        current = request_record.current()
+        return current.ids if current is not None else {}
+
+
+def parts_of(record: logging.LogRecord) -> list[str]:
+    """The objects that a line carries."""
+    return [name for name in _PARTS if isinstance(record.__dict__.get(name), dict)]
+
+
+def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
+    """Send every logger's lines to stderr in one format, less the secrets."""
+    redact = Redactor(secrets)
+    formatter: Any = JSONFormatter(redact) if is_json else TextFormatter(redact)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JSONFormatter() if is_json else TextFormatter())
+    handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel("WARNING")
-    logging.getLogger("uvicorn").setLevel("WARNING")
+    for name in ("asyncio", "uvicorn", "httpx", "httpcore", "opentelemetry"):
+        logging.getLogger(name).setLevel("WARNING")

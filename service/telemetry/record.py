@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import Headers
+
+if TYPE_CHECKING:
+    from service.generation import Generation
 
 OTHER = "other"
+_TRACEPARENT = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(?:-.*)?"
+)
 _BELOW = {"/v1/responses/": "/v1/responses/{response_id}", "/v1/models/": "/v1/models/{model_id}"}
 _ENDS = ("/cancel", "/input_items")
 _ROUTES = frozenset(
@@ -38,12 +48,56 @@ class RequestRecord:
     request_id: str = ""
     route: str = OTHER
     state: Mapping[str, Any] = field(default_factory=dict)  # of the ASGI scope
+    trace_id: str = ""  # 32 hex digits; empty: nobody traces
+    span_id: str = ""  # 16 hex digits: the caller's, or ours when we trace
+    is_sampled: bool = False
+    generation: Generation | None = None  # once there is one
 
     @property
     def tenant_id(self) -> str:
         """Empty while nobody is known to ask."""
         principal = self.state.get("principal")
         return str(principal.tenant_id or principal.id) if principal is not None else ""
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """What every log line of the request bears."""
+        ids = {"request_id": self.request_id, "trace_id": self.trace_id, "span_id": self.span_id}
+        return {name: value for name, value in ids.items() if value}
+
+    @property
+    def usage(self) -> dict[str, object]:
+        """Counts of the generation, if it has ended; never text."""
+        done = self.generation
+        if done is None or done.ended_at is None:
+            return {}
+        return {
+            "outcome": done.outcome,
+            "prompt_tokens": done.num_prompt_tokens,
+            "cached_tokens": done.num_cached_tokens,
+            "completion_tokens": done.num_completion_tokens,
+            "reasoning_tokens": done.num_reasoning_tokens,
+            "queue_ms": round(done.queued_s * 1000, 1),
+        }
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C header for requests sent on behalf of this one."""
+        if not self.trace_id:
+            return None
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+
+
+def record_of(
+    request_id: str, path: str, state: Mapping[str, Any], headers: Headers
+) -> RequestRecord:
+    """Take what an incoming request says of itself; a trace context that is not W3C's is none."""
+    record = RequestRecord(request_id, route_of(path), state)
+    parent = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    if parent is not None and parent["version"] != "ff":
+        record.trace_id, record.span_id = parent["trace"], parent["span"]
+        record.is_sampled = bool(int(parent["flags"], 16) & 1)
+    return record
 
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)

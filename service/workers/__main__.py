@@ -23,6 +23,7 @@ import uvloop
 from engines.client import EngineClient
 from engines.wire import Alive, Fatal, LifeMessage, Ready
 from service.server import ApiServer, build_runtime
+from service.settings import secret_values
 from service.stop_signal import StopSignal
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files
@@ -92,7 +93,8 @@ def main() -> int:
     """Run the process that the parent's spec describes."""
     report = _reporter()
     spec = WorkerSpec.read(sys.stdin.fileno())
-    logs.configure(spec.settings.log_level, spec.settings.jsonl_logging)
+    settings = spec.settings
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     count_in_files(spec.number)
     try:
         with (
