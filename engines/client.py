@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Final
 
 import zmq
@@ -73,6 +74,11 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
+
+    @property
+    def folder(self) -> Path:
+        """The private folder of the engine's socket; it lasts as long as the server."""
+        return Path(self._address.removeprefix("ipc://")).parent
 
     @property
     def info(self) -> EngineInfo:

@@ -5,10 +5,12 @@ EngineError
 ├── EngineDead            the engine process is gone or does not answer
 ├── EngineDraining        the engine refuses new requests because it is stopping
 ├── QueueFull             too many requests wait already
+├── RequestQuarantined    the engine died twice under this request
 ├── InvalidRequest        this request can never be served as it is
 │   ├── InvalidGrammar    the grammar cannot be compiled
 │   └── PromptTooLong     the prompt does not fit the context
 └── RequestFailed         the engine failed while it served this request
+    └── OutOfMemory       there was no memory left for this request's step
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ class QueueFull(EngineError):
     code = "queue_full"
 
 
+class RequestQuarantined(EngineError):
+    """The engine died twice under this request, which is refused for a while."""
+
+    code = "request_quarantined"
+
+
 class InvalidRequest(EngineError):
     """This request can never be served as it is."""
 
@@ -66,3 +74,9 @@ class RequestFailed(EngineError):
     """The engine failed while it served this request; others are unaffected."""
 
     code = "request_failed"
+
+
+class OutOfMemory(RequestFailed):
+    """There was no memory left for this request's step; others go on."""
+
+    code = "out_of_memory"

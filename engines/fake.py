@@ -21,11 +21,13 @@ from engines.errors import (
     EngineError,
     EngineStartError,
     InvalidRequest,
+    OutOfMemory,
     PromptTooLong,
     QueueFull,
     RequestFailed,
 )
 from engines.fair_queue import GENERATED_COST, FairQueue
+from engines.fake_faults import Stalled, strike
 from engines.fake_sequence import FakeOptions, FakePrefixCache, FakeSequence
 
 Script = Callable[[EngineRequest], Sequence[int]]
@@ -158,7 +160,10 @@ class FakeEngine:
         due = loop.time()
         while True:
             await self._work.wait()
-            self._step()
+            try:
+                self._step()
+            except Stalled:
+                await asyncio.Event().wait()
             due = max(due + step_s, loop.time())
             await asyncio.sleep(due - loop.time() if step_s else 0)
 
@@ -181,6 +186,11 @@ class FakeEngine:
         num_tokens, fail_at = self._options.tokens_per_step, self._options.fail_at
         if fail_at is not None and sequence.num_generated >= fail_at:
             self._end(sequence, RequestFailed(f"the script fails after {fail_at} tokens"))
+            return
+        try:
+            strike(self._options.faults, sequence.request.prompt_token_ids, sequence.num_generated)
+        except OutOfMemory as error:
+            self._end(sequence, error)
             return
         if fail_at is not None:
             num_tokens = min(num_tokens, fail_at - sequence.num_generated)

@@ -12,6 +12,7 @@ import msgspec
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import EngineError
+from engines.fake_faults import FakeFault
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -28,6 +29,7 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     step_s: NotNegative = 0.0  # 0: as fast as possible
     tokens_per_step: Count = 1
     fail_at: int | None = None  # RequestFailed once this many tokens were generated
+    faults: tuple[FakeFault, ...] = ()  # prompts that do harm
     start_s: NotNegative = 0.0  # how long starting takes
     start_error: str | None = None  # starting fails with this message
     max_model_len: Count = 131_072

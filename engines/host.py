@@ -16,6 +16,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -121,6 +122,7 @@ def _follow_parent(address: str) -> None:
     log.error("The parent process is gone; ending the engine")
     socket_file = Path(address.removeprefix("ipc://"))
     with contextlib.suppress(OSError):
+        shutil.rmtree(socket_file.parent / "suspects", ignore_errors=True)
         socket_file.unlink(missing_ok=True)
         socket_file.parent.rmdir()
     if os.getpgrp() == os.getpid():

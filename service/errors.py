@@ -58,10 +58,12 @@ TABLE: dict[type[Exception], Row] = {
     engine.EngineDead: Row(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
     engine.EngineDraining: Row(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
     engine.QueueFull: Row(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
+    engine.RequestQuarantined: Row(422, INVALID_REQUEST, "request_quarantined"),
     engine.InvalidRequest: Row(400, INVALID_REQUEST, "invalid_request"),
     engine.InvalidGrammar: Row(400, INVALID_REQUEST, "invalid_grammar"),
     engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
     engine.RequestFailed: Row(500, "server_error", "request_failed"),
+    engine.OutOfMemory: Row(503, UNAVAILABLE, "out_of_memory", _RETRY_HEADERS),
     StoreError: Row(
         503,
         UNAVAILABLE,

@@ -14,6 +14,8 @@ from typing import Protocol
 import uvicorn
 
 from engines.client import EngineClient
+from engines.guarded import GuardedEngine
+from engines.suspects import Suspects
 from service.app import create_app
 from service.authentication import authenticator_of
 from service.harmony import vocabulary
@@ -126,7 +128,9 @@ def build_runtime(
     vocabulary.load()
     profile = launch.selection.chosen.profile
     return Runtime(
-        engine=engine,
+        engine=GuardedEngine(
+            engine, Suspects(engine.folder / "suspects", settings.engine_quarantine_s)
+        ),
         model=ServedModel(
             id=launch.served_name,
             root=profile.model.name,

@@ -1,0 +1,90 @@
+"""One run of one request on an engine that may die, and who is blamed when it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from engines.base import EngineRequest, TokenEvent
+from engines.errors import RequestQuarantined
+from engines.suspects import CLEAR, Level, Suspects, fingerprint
+
+MARGIN: Final = 4  # tokens an engine may have made before its death that nobody has seen
+
+
+class Trial:
+    """Counts a run's tokens; on probation while it has not come further than it had in a death."""
+
+    def __init__(self, request: EngineRequest, suspects: Suspects) -> None:
+        self.num_tokens = 0
+        self.is_on_probation = False
+        self.is_judged = False  # the engine died under it, and it is decided who is to blame
+        self.has_turn = False
+        self._request = request
+        self._suspects = suspects
+        self._key: str | None = None
+        self._probation = 0  # tokens
+
+    async def begin(self) -> None:
+        """Wait for the turn if the request needs one; raises RequestQuarantined."""
+        needs_turn = self._look_up()
+        if needs_turn:
+            await self._suspects.gate.enter()
+            self.has_turn = True
+            if not self._look_up():  # somebody else's run cleared it meanwhile
+                self.end()
+
+    def take(self, event: TokenEvent) -> None:
+        """Count what the engine made."""
+        self.num_tokens += len(event.token_ids)
+        has_passed = self.num_tokens > self._probation or event.finish_reason is not None
+        if self.is_on_probation and has_passed:
+            self._suspects.forget(self.key)
+            self.is_on_probation = False
+            self.end()
+
+    def blame(self, level: Level) -> None:
+        """The engine died: hold it against the request."""
+        self.is_judged = True
+        self._suspects.record(self.key, level, self.num_tokens)
+
+    def end(self) -> None:
+        """Give the turn to the next."""
+        if self.has_turn:
+            self.has_turn = False
+            self._suspects.gate.leave()
+
+    @property
+    def key(self) -> str:
+        """The request's fingerprint; made only when something is held against somebody."""
+        if self._key is None:
+            self._key = fingerprint(self._request)
+        return self._key
+
+    def _look_up(self) -> bool:
+        """Learn what is held against the request; true when it must run apart from suspects."""
+        record = self._suspects.look_up(self.key) if self._suspects.are_any else CLEAR
+        if record.level is Level.QUARANTINED:
+            seconds = max(1, round(record.forget_at_s - time.monotonic()))
+            raise RequestQuarantined(
+                "the engine died twice while it ran this request, which is therefore refused "
+                f"for the next {seconds} s; change the request"
+            )
+        self.is_on_probation = record.level is not Level.CLEAR
+        self._probation = record.num_tokens + MARGIN
+        is_early = self.is_on_probation and record.num_tokens == 0
+        return is_early or record.level is Level.GRAVE
+
+
+def judge(trials: Iterable[Trial]) -> None:
+    """The engine died under these runs: convict the one it can only have been, suspect the rest."""
+    running = [trial for trial in trials if not trial.is_judged]
+    suspects = [trial for trial in running if trial.is_on_probation]
+    apart = [trial for trial in suspects if trial.has_turn]
+    convicted = apart or (suspects if len(suspects) == 1 else [])
+    for trial in running:
+        if trial in convicted:
+            trial.blame(Level.QUARANTINED)
+        else:
+            trial.blame(Level.GRAVE if trial.is_on_probation else Level.SUSPECT)

@@ -1,0 +1,176 @@
+"""What a death of the engine costs a request, and what a request that kills it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.errors import EngineDead, RequestQuarantined
+from engines.guarded import GuardedEngine
+from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.suspects import Level, Suspects, fingerprint
+
+POISON = 666
+QUICK = RestartPolicy(first_delay_s=0.05)
+
+Guard = Callable[..., Awaitable[GuardedEngine]]
+
+
+@pytest.fixture
+async def guard(start_client: Any) -> Guard:
+    """A guarded client of a supervised engine; as each API process has one."""
+
+    async def make(supervisor: EngineSupervisor, **options: Any) -> GuardedEngine:
+        client = await start_client(supervisor)
+        return GuardedEngine(client, Suspects(client.folder / "suspects", 600.0), **options)
+
+    return make
+
+
+def request_of(*prompt: int, max_tokens: int = 4, **changes: Any) -> EngineRequest:
+    return EngineRequest(f"r-{prompt}", prompt, SamplingParams(max_tokens, **changes))
+
+
+async def read(engine: GuardedEngine, request: EngineRequest) -> tuple[int, ...]:
+    return tuple([id async for event in engine.generate(request) for id in event.token_ids])
+
+
+async def has_waiting(engine: GuardedEngine) -> bool:
+    return (await engine.stats()).num_waiting > 0
+
+
+async def outcomes(*works: Any) -> Sequence[Any]:
+    async with asyncio.timeout(20):
+        return await asyncio.gather(*works, return_exceptions=True)
+
+
+async def test_a_request_that_showed_no_token_is_run_again_unseen(
+    start_engine: Any, guard: Guard, until: Any
+) -> None:
+    supervisor = await start_engine(QUICK, step_s=0.05, max_num_seqs=1)
+    engine = await guard(supervisor)
+    shown = asyncio.create_task(read(engine, request_of(1, max_tokens=999)))
+    waiting = [asyncio.create_task(read(engine, request_of(2, i))) for i in range(3)]
+
+    async def is_full() -> bool:
+        stats = await engine.stats()
+        return stats.generated_tokens > 1 and stats.num_waiting == 3
+
+    await until(is_full)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    lost, *answers = await outcomes(shown, *waiting)
+    assert isinstance(lost, EngineDead)
+    assert answers == [(11, 12, 13, 11)] * 3
+    assert supervisor.num_restarts == 1
+
+
+async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
+    start_engine: Any, guard: Guard
+) -> None:
+    supervisor = await start_engine(QUICK, step_s=0.02, faults=[{"token": POISON, "kind": "kill"}])
+    engines = [await guard(supervisor), await guard(supervisor)]  # two API processes
+    poison, others = request_of(1, POISON), [request_of(2, i) for i in range(6)]
+    killer, *answers = await outcomes(*(read(engines[0], r) for r in [poison, *others]))
+    assert isinstance(killer, EngineDead)
+    assert [len(answer) for answer in answers] == [4] * 6
+    assert supervisor.num_restarts == 2
+
+    again = await outcomes(*(read(engine, poison) for engine in engines))
+    assert all(isinstance(error, RequestQuarantined) for error in again)
+    assert "died twice" in str(again[0])
+    assert [len(a) for a in await outcomes(*(read(engines[0], o) for o in others))] == [4] * 6
+    assert supervisor.num_restarts == 2
+
+
+async def test_a_client_that_sends_a_killer_again_is_stopped_after_the_second_death(
+    start_engine: Any, guard: Guard, until_healthy: Any
+) -> None:
+    fault = {"token": POISON, "kind": "kill", "after": 8}
+    supervisor = await start_engine(QUICK, step_s=0.005, faults=[fault])
+    engine = await guard(supervisor)
+    innocent = request_of(3, max_tokens=100_000)
+    for num_deaths in (1, 2):
+        lost = await outcomes(
+            read(engine, request_of(POISON, max_tokens=50, seed=num_deaths)),
+            read(engine, innocent),
+        )
+        assert all(isinstance(error, EngineDead) for error in lost)
+        await until_healthy(engine)
+        assert supervisor.num_restarts == num_deaths
+    # Both ran in both deaths: the third tells which of them it is.
+    for _ in range(2):
+        await outcomes(read(engine, request_of(POISON, max_tokens=50)))
+        await until_healthy(engine)
+    (refused,) = await outcomes(read(engine, request_of(POISON, max_tokens=50)))
+    assert isinstance(refused, RequestQuarantined)
+    assert supervisor.num_restarts == 3
+    async with aclosing(engine.generate(innocent)) as events:
+        assert (await anext(events)).token_ids[0] == 11
+
+
+async def test_nothing_is_run_again_when_the_server_stops(
+    start_engine: Any, guard: Guard, until: Any
+) -> None:
+    supervisor = await start_engine(step_s=0.05, max_num_seqs=1)
+    engine = await guard(supervisor)
+    works = [asyncio.create_task(read(engine, request_of(i, max_tokens=999))) for i in range(2)]
+    await until(lambda: has_waiting(engine))
+    await engine.stop()
+    assert [type(error) for error in await outcomes(*works)] == [EngineDead] * 2
+    assert not Suspects(supervisor.client().folder / "suspects", 600.0).are_any
+
+
+async def test_a_restart_that_takes_too_long_is_an_error_not_a_hang(
+    start_engine: Any, guard: Guard, until: Any
+) -> None:
+    supervisor = await start_engine(RestartPolicy(first_delay_s=30), step_s=10.0, max_num_seqs=1)
+    engine = await guard(supervisor, restart_timeout_s=0.2)
+    first = asyncio.create_task(read(engine, request_of(1)))
+    waiting = asyncio.create_task(read(engine, request_of(2)))
+    await until(lambda: has_waiting(engine))
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert isinstance((await outcomes(waiting))[0], EngineDead)
+    first.cancel()
+    await asyncio.wait([first])
+
+
+def test_a_fingerprint_is_what_is_computed() -> None:
+    asked = request_of(1, 2, seed=3)
+    assert fingerprint(asked) == fingerprint(request_of(1, 2, seed=4))
+    others = [request_of(1, 3), request_of(1, 2, temperature=0.5), request_of(1, 2, max_tokens=5)]
+    assert fingerprint(asked) not in {fingerprint(other) for other in others}
+
+
+def test_records_are_bounded_in_time_and_number(
+    temp_folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.suspects.MAX_RECORDS", 3)
+    suspects = Suspects(temp_folder / "suspects", 600.0)
+    for key in "abcd":
+        suspects.record(key, Level.QUARANTINED, 0)
+    assert [suspects.look_up(key).level for key in "abcd"] == [
+        Level.CLEAR,
+        *[Level.QUARANTINED] * 3,
+    ]
+    suspects.record("d", Level.SUSPECT, 5)  # another run of the same request: no pardon
+    assert suspects.look_up("d").level is Level.QUARANTINED
+    soon = Suspects(temp_folder / "suspects", 0.0)
+    soon.record("e", Level.SUSPECT, 0)
+    assert soon.look_up("e").level is Level.CLEAR
+
+
+def test_a_folder_that_cannot_be_written_holds_nothing_against_anybody(
+    temp_folder: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (temp_folder / "suspects").write_text("a file")
+    suspects = Suspects(temp_folder / "suspects", 600.0)
+    suspects.record("a", Level.QUARANTINED, 0)
+    assert not suspects.are_any
+    assert "cannot be remembered" in caplog.text
