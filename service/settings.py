@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "NIM_"
@@ -17,7 +24,10 @@ SECRETS = frozenset({"api_keys", "redis_url"})
 
 SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 
+AUTH_FIELDS = ("api_keys", "api_keys_path")  # each is a way to recognise callers
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+Auth = Literal["auto", "off"]
 Goal = Literal["latency", "throughput", "balanced"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
@@ -74,6 +84,12 @@ class Settings(BaseSettings):
         description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
         " heeded within a second of a change.",
     )
+    auth: Auth = Field(
+        "auto",
+        description="`auto`: callers must be known where a key is configured; with none,"
+        " loopback is open, and elsewhere a key is made at the start and printed once."
+        " `off`: everyone may call.",
+    )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
     )
@@ -113,6 +129,14 @@ class Settings(BaseSettings):
             raise ValueError("there is no key between the commas, which would let everyone in")
         return value
 
+    @field_validator("auth")
+    @classmethod
+    def _check_auth(cls, value: str, info: ValidationInfo) -> str:
+        ways = [env_name(field) for field in AUTH_FIELDS if info.data.get(field)]
+        if value == "off" and ways:
+            raise ValueError(f"callers cannot be known by {ways[0]} then; leave one of them out")
+        return value
+
     @field_validator("redis_url")
     @classmethod
     def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
@@ -148,7 +172,7 @@ class Settings(BaseSettings):
     @property
     def has_auth(self) -> bool:
         """Whether any way to recognise callers is configured."""
-        return bool(self.api_keys or self.api_keys_path)
+        return any(getattr(self, field) for field in AUTH_FIELDS)
 
     @property
     def api_key_list(self) -> list[str]:

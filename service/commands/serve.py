@@ -22,6 +22,7 @@ from auth.key_folder import KeyStoreError
 from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
+from service.first_key import tell_access, with_made_key
 from service.listener import ListenError, listen, url_of
 from service.responses.store import StoreError
 from service.settings import Settings, engine_environment, flag_name, secret_values
@@ -53,11 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, started_at: float) -> int:
     """Serve until a signal comes; return the exit code."""
+    configured, settings = settings, with_made_key(settings)
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     log.info("Harmonium %s", version("harmonium"))
     warn_of_unknown_names()
     try:
         with listen(settings.server_host, settings.server_port) as listener:
+            tell_access(settings, is_made=settings is not configured)
             launch = prepare(settings)
             tell(launch)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

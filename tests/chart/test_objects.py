@@ -105,6 +105,24 @@ def test_settings_and_keys_reach_the_container(objects: Objects) -> None:
     assert rendered["ConfigMap"]["data"] == {"NIM_LOG_LEVEL": "DEBUG"}
 
 
+def test_keys_are_followed_in_the_secret_that_holds_them(objects: Objects) -> None:
+    rendered = objects("auth.keysSecret=callers")
+    container = container_of(rendered)
+    environment = {item["name"]: item["value"] for item in container["env"]}
+    mount = next(item for item in container["volumeMounts"] if item["name"] == "keys")
+    assert environment["NIM_API_KEYS_PATH"] == mount["mountPath"]
+    assert "subPath" not in mount, "Kubernetes does not update a subPath"
+    assert mount["readOnly"] is True
+    volume = next(item for item in pod_of(rendered)["volumes"] if item["name"] == "keys")
+    assert volume["secret"] == {"secretName": "callers", "defaultMode": 0o440}
+
+
+def test_it_is_open_only_where_that_is_said(objects: Objects) -> None:
+    names = {item["name"] for item in container_of(objects())["env"]}
+    assert "NIM_AUTH" not in names
+    assert {"name": "NIM_AUTH", "value": "off"} in container_of(objects("auth.open=true"))["env"]
+
+
 def test_a_claim_is_made_only_when_asked_for(objects: Objects) -> None:
     assert "PersistentVolumeClaim" not in objects()
     rendered = objects("cache.type=persistentVolumeClaim", "cache.size=5Gi")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -27,6 +28,8 @@ CONFINED = (
     "--cap-drop=all",
     "--security-opt=no-new-privileges",
 )
+KEY = "hmk-of-this-test"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 QUESTION = {"messages": [{"role": "user", "content": "Hello! Who are you?"}], "max_tokens": 200}
 
 
@@ -82,11 +85,11 @@ def wait_until_ready(name: str, port: int) -> float:
 
 
 @contextmanager
-def run(*options: str) -> Iterator[Container]:
+def run(*options: str, keys: str = KEY) -> Iterator[Container]:
     port = free_port()
     name = f"harmonium-test-{port}"
-    environment = f"--env=NIM_SERVER_PORT={port}"
-    checked("run", "--detach", "--name", name, *CONFINED, environment, *options, IMAGE)
+    environment = (f"--env=NIM_SERVER_PORT={port}", f"--env=NIM_API_KEYS={keys}")
+    checked("run", "--detach", "--name", name, *CONFINED, *environment, *options, IMAGE)
     try:
         yield Container(name, port, wait_until_ready(name, port))
     finally:
@@ -100,9 +103,14 @@ def container() -> Iterator[Container]:
 
 
 def ask(container: Container) -> str:
-    model = httpx.get(container.url("/v1/models"), timeout=30).json()["data"][0]["id"]
+    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+        "id"
+    ]
     reply = httpx.post(
-        container.url("/v1/chat/completions"), json=QUESTION | {"model": model}, timeout=60
+        container.url("/v1/chat/completions"),
+        json=QUESTION | {"model": model},
+        headers=HEADERS,
+        timeout=60,
     )
     assert reply.status_code == 200, reply.text
     content: str = reply.json()["choices"][0]["message"]["content"]
@@ -117,10 +125,12 @@ def test_it_chats(container: Container, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_it_streams(container: Container) -> None:
-    model = httpx.get(container.url("/v1/models"), timeout=30).json()["data"][0]["id"]
+    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+        "id"
+    ]
     body = QUESTION | {"model": model, "stream": True}
     with httpx.stream(
-        "POST", container.url("/v1/chat/completions"), json=body, timeout=60
+        "POST", container.url("/v1/chat/completions"), json=body, headers=HEADERS, timeout=60
     ) as reply:
         events = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
     assert events[-1] == "[DONE]"
@@ -130,7 +140,9 @@ def test_it_streams(container: Container) -> None:
 
 def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
     """Grammars work in the image, which has no triton."""
-    model = httpx.get(container.url("/v1/models"), timeout=30).json()["data"][0]["id"]
+    model = httpx.get(container.url("/v1/models"), headers=HEADERS, timeout=30).json()["data"][0][
+        "id"
+    ]
     schema = {
         "type": "object",
         "properties": {"friendly": {"type": "boolean"}},
@@ -146,11 +158,22 @@ def test_it_holds_an_answer_to_a_schema(container: Container) -> None:
             "response_format": {"type": "json_schema", "json_schema": answer_format},
             "thinking_token_budget": 16,
         },
+        headers=HEADERS,
         timeout=60,
     )
     assert reply.status_code == 200, reply.text
     answer = json.loads(reply.json()["choices"][0]["message"]["content"])
     assert isinstance(answer["friendly"], bool)
+
+
+def test_without_keys_it_makes_one_and_prints_it_once() -> None:
+    with run(keys="") as container:
+        assert httpx.get(container.url("/v1/models"), timeout=30).status_code == 401
+        log = podman("logs", container.name)
+        assert "hmk_" not in log.stderr
+        [key] = re.findall(r"hmk_[\w-]+", log.stdout)
+        models = httpx.get(container.url("/v1/models"), headers={"X-API-Key": key}, timeout=30)
+        assert models.status_code == 200
 
 
 def test_it_runs_as_10001_without_a_writable_root(container: Container) -> None:

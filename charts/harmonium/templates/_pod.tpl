@@ -9,6 +9,16 @@
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{/* Each pod would make a key of its own, so that no client could use them all. */}}
+{{- define "harmonium.replicas" -}}
+{{- $isKnown := or .Values.auth.open .Values.auth.keysSecret .Values.environmentSecret -}}
+{{- $hasTokens := regexMatch "NIM_JWT_" (toJson .Values.environment) -}}
+{{- if and (gt (int .Values.replicaCount) 1) (not $isKnown) (not $hasTokens) -}}
+{{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
+{{- end -}}
+{{- .Values.replicaCount -}}
+{{- end -}}
+
 {{/* A volume that one node holds cannot be taken over while the old pod still has it. */}}
 {{- define "harmonium.strategy" -}}
 {{- if and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}

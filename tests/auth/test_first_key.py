@@ -1,0 +1,51 @@
+"""Who gets in where nothing is configured."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pydantic import SecretStr
+
+from service.first_key import is_loopback, tell_access, with_made_key
+from service.settings import SettingsError, load
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_open(host: str) -> None:
+    settings = load({"server_host": host})
+    assert with_made_key(settings) is settings
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "127.1"])
+def test_elsewhere_a_key_is_made_and_told_once(
+    host: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    configured = load({"server_host": host})
+    keys = [with_made_key(configured).api_key_list for _ in range(2)]
+    assert keys[0] != keys[1]
+    settings = with_made_key(configured)
+    tell_access(settings, is_made=True)
+    [key] = settings.api_key_list
+    assert capsys.readouterr().out.count(key) == 1
+    assert key not in caplog.text
+    assert "NIM_AUTH=off" in caplog.text
+
+
+def test_none_is_made_where_keys_are_configured() -> None:
+    settings = load({"server_host": "0.0.0.0", "api_keys": SecretStr("one")})
+    assert with_made_key(settings) is settings
+
+
+def test_off_must_be_said_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    settings = load({"server_host": "0.0.0.0", "auth": "off"})
+    assert with_made_key(settings) is settings
+    tell_access(settings, is_made=False)
+    assert "whoever reaches 0.0.0.0" in caplog.text
+
+
+def test_off_and_keys_contradict_each_other() -> None:
+    with pytest.raises(SettingsError, match=r"NIM_AUTH .*NIM_API_KEYS"):
+        load({"auth": "off", "api_keys": SecretStr("one-secret")})
