@@ -16,6 +16,7 @@ from service.api import (
 from service.api.authentication import Authentication
 from service.api.middleware import RequestContext
 from service.api.responses import add_error_handlers
+from service.limits.asker import AskerMiddleware
 from service.runtime import Runtime
 from service.schemas.common import ErrorEnvelope
 
@@ -33,6 +34,7 @@ def create_app(runtime: Runtime) -> FastAPI:
     for routes in (chat, openai_responses, completions, messages, tokens, models, health):
         app.include_router(routes.router)
     add_error_handlers(app)
+    app.add_middleware(AskerMiddleware)
     if runtime.authenticator is not None:
         app.add_middleware(
             Authentication,

@@ -26,9 +26,11 @@ class RequestError(Exception):
         param: str | None = None,
         code: str | None = None,
         status: int = 400,
+        type: str = INVALID_REQUEST,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        self.type = type
         self.param = param
         self.code = code
         self.status = status
@@ -133,13 +135,14 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
 def failure_of(error: BaseException) -> Failure:
     """Look the exception up by its nearest class; unforeseen ones keep their words to the log."""
     if isinstance(error, RequestError):
-        row = Row(error.status, INVALID_REQUEST, error.code or "invalid_request", error.headers)
+        row = Row(error.status, error.type, error.code or "invalid_request", error.headers)
         return Failure(row, str(error), error.param)
     for cls in type(error).__mro__:
         if cls in TABLE:

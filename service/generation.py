@@ -15,6 +15,8 @@ from engines.base import Engine
 from engines.errors import InvalidGrammar, RequestFailed
 from service.choice import Choice, Step
 from service.errors import RequestError
+from service.limits.terms import current as current_terms
+from service.limits.terms import until_deadline
 from service.plan import Plan
 from service.telemetry import record
 
@@ -58,8 +60,10 @@ class Generation:
 
     async def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
         events = self._engine.generate(self.plan.engine_request(choice.index))
-        async with aclosing(events):
+        async with aclosing(until_deadline(events)) as events:
             async for event in events:
+                if not choice.num_tokens:
+                    current_terms().on_first_token()
                 step = choice.advance(event)
                 if step is not None:
                     yield step

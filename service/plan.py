@@ -8,6 +8,7 @@ from typing import Literal
 from engines.base import EngineRequest, SamplingParams
 from service import caller
 from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.limits import terms
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]
@@ -27,6 +28,7 @@ class Plan:
     has_reasoning: bool = True  # whether the client is shown the chain of thought
     grammar: str | None = None  # what the answer must look like: a structural tag
     grammar_param: str | None = None  # the field that asked for it
+    priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "harmony"
     tenant_id: str = field(default_factory=caller.tenant_id)  # prefixes are cached for it alone
@@ -49,6 +51,8 @@ class Plan:
             prompt_token_ids=prompts[prompt],
             sampling=sampling,
             stop_token_ids=self.stop_token_ids,
+            priority=self.priority,
+            tenant=terms.current().tenant,
             grammar=self.grammar,
             cache_salt=self.tenant_id or None,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from auth.base import Authenticator
 from engines.base import Engine
 from service.lifecycle import Lifecycle
+from service.limits.gate import Gate
 from service.responses.store import ResponseStore
 from service.responses.store_sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
@@ -50,6 +51,7 @@ class Runtime:
     metrics: Metrics
     lifecycle: Lifecycle
     limits: Limits = Limits()
+    gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
     background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id

@@ -21,6 +21,7 @@ from service.authentication import authenticator_of
 from service.harmony import vocabulary
 from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
+from service.limits.choice import gate_of
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
 from service.runtime import Limits, Runtime, ServedModel
@@ -62,6 +63,7 @@ class ApiServer:
             self._uvicorn.should_exit = True
             await serving
             await end_background(self._runtime, _CLOSE_TIMEOUT_S)
+            await self._runtime.gate.close()
             await self._runtime.responses.close()
 
     async def run(
@@ -140,6 +142,7 @@ def build_runtime(
         metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts, shared_folder),
         lifecycle=Lifecycle(),
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
+        gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         responses=store_of(settings),
     )

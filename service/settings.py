@@ -99,6 +99,30 @@ class Settings(BaseSettings):
     api_workers: int = Field(
         1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
     )
+    max_queue_wait_s: float = Field(
+        30.0, gt=0, description="Refuse a request whose first token would come later than this."
+    )
+    max_kv_usage: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Share of the KV cache in use at which no more may wait than run.",
+    )
+    request_timeout_s: float | None = Field(
+        None, gt=0, description="Seconds a request may take as a whole; unset: as long as it needs."
+    )
+    min_priority: int = Field(
+        0, description="The most urgent `priority` a request may ask for; lower goes first."
+    )
+    rate_limit_requests: int | None = Field(
+        None, ge=1, description="Requests per minute and caller; a key's own limit goes before."
+    )
+    rate_limit_tokens: int | None = Field(
+        None, ge=1, description="Tokens of prompts and answers per minute and caller."
+    )
+    rate_limit_concurrent: int | None = Field(
+        None, ge=1, description="Requests of one caller that may run at a time."
+    )
     drain_grace_s: float = Field(
         30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
     )

@@ -99,9 +99,11 @@ class GenerationResponse(LiveResponse):
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._runtime.lifecycle.admit():
+        runtime = self._runtime
+        with runtime.lifecycle.admit():
             try:
-                await super().__call__(scope, receive, send)
+                async with runtime.gate.enter(runtime.engine, self._generation):
+                    await super().__call__(scope, receive, send)
             finally:
                 self._runtime.metrics.observe(self._generation)
                 scope["state"]["summary"] = summary_of(self._generation)

@@ -33,6 +33,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
         sampling=sampling_of(request, max_tokens, info, num_logprobs),
+        priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,

@@ -31,6 +31,7 @@ async def plan_completion(request: CompletionRequest, runtime: Runtime, request_
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
         sampling=sampling_of(request, _max_tokens(request, prompts, info), info, request.logprobs),
+        priority=request.priority,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
         output="text" if request.skip_special_tokens else "marked",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from service.errors import INTERNAL, Failure, failure_of
 from service.generation import Generation
@@ -35,11 +35,19 @@ class BackgroundRun:
         self._generating: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
+        self._place = AsyncExitStack()  # in the engine, held from start() to the end
 
     async def start(self) -> None:
-        """Store the response as queued and begin; raises StoreError when it cannot be stored."""
-        record = self.draft.record(self.draft.head, is_final=False)
-        await self._runtime.responses.put(record)
+        """Store the response as queued and begin.
+
+        Raises StoreError when it cannot be stored, RequestError when there is no room for it.
+        """
+        runtime = self._runtime
+        async with self._place as place:
+            await place.enter_async_context(runtime.gate.enter(runtime.engine, self._generation))
+            record = self.draft.record(self.draft.head, is_final=False)
+            await runtime.responses.put(record)
+            self._place = place.pop_all()
         self._task = asyncio.create_task(self._run(), name=f"background {self.draft.id}")
         self._runtime.background[self.draft.id] = self
 
@@ -73,6 +81,7 @@ class BackgroundRun:
                     await asyncio.wait((generating,))
             await self._finish(self._end_of(generating))
         finally:
+            await self._place.aclose()
             if self.document is None:  # cut off itself: who follows must not wait for ever
                 end = End("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
                 self.document = ended(self.draft.head, self.pieces, end)

@@ -164,6 +164,7 @@ async def _plan(
         request_id=request_id,
         prompt_token_ids=token_ids,
         sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
+        priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         max_calls=1 if request.parallel_tool_calls is False else None,

@@ -24,3 +24,4 @@ class SamplingFields(RequestModel):
     repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
     logit_bias: dict[str, Bias] | None = None
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
+    priority: int = Field(0, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first.")

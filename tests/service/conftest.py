@@ -18,6 +18,7 @@ from engines.fake_sequence import FakeOptions
 from service.app import create_app
 from service.harmony import vocabulary
 from service.lifecycle import Lifecycle
+from service.limits.gate import Gate
 from service.runtime import Limits, Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 
@@ -58,6 +59,7 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
     def make(*scripts: str, engine: Engine | None = None, **options: Any) -> Runtime:
         limits = {name: options.pop(name) for name in list(options) if name in Limits.__slots__}
         authenticator = options.pop("authenticator", None)
+        gate = options.pop("gate", None) or Gate()
         if engine is None:
             ids = tuple(harmony_ids(script) for script in scripts)
             engine = FakeEngine(FakeOptions(scripts=ids, **options))
@@ -70,6 +72,7 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
             metrics=Metrics("gpt-oss-20b"),
             lifecycle=lifecycle,
             limits=replace(Limits(), **limits),
+            gate=gate,
             authenticator=authenticator,
             clock=lambda: NOON,
             new_id=lambda: f"{next(numbers):032x}",

@@ -1,0 +1,83 @@
+"""How long a request may take and how its caller stands with the limits, in headers."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from auth.base import Principal
+from service import caller
+from service.api.responses import error_response
+from service.errors import RequestError
+from service.limits.terms import TIMEOUT_HEADER
+
+MAX_TIMEOUT_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """What limits need to know of a request beside its plan."""
+
+    timeout_s: float | None = None
+    headers: MutableMapping[str, str] = field(default_factory=dict)  # its answer gets these
+
+    @property
+    def principal(self) -> Principal | None:
+        """None while the API is open."""
+        return caller.current()
+
+    @property
+    def tenant(self) -> str:
+        """Whose share of the engine it takes: the tenant's, else the principal's own."""
+        principal = self.principal
+        return principal.tenant_id or principal.id if principal else ""
+
+
+_current: ContextVar[Asker] = ContextVar("asker")
+_NOBODY = Asker()
+
+
+def current() -> Asker:
+    """Of the running task's request."""
+    return _current.get(_NOBODY)
+
+
+class AskerMiddleware:
+    """Reads what the caller asks of the limits, and adds to the answer what they say."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        added: dict[str, str] = {}
+
+        async def send_with_headers(message: Message) -> None:
+            if added and message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(added)
+            await send(message)
+
+        try:
+            _current.set(Asker(_timeout_s(Headers(scope=scope).get(TIMEOUT_HEADER)), added))
+        except RequestError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+
+def _timeout_s(given: str | None) -> float | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= MAX_TIMEOUT_MS):
+        raise RequestError(
+            f"{TIMEOUT_HEADER} is {given[:40]!r}; it must be milliseconds, 1 to {MAX_TIMEOUT_MS}.",
+            param=TIMEOUT_HEADER,
+            code="invalid_value",
+        )
+    return int(given) / 1000

@@ -1,0 +1,134 @@
+"""What one caller may use: requests and tokens a minute, and requests at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from auth.base import PrincipalLimits
+from service.errors import RequestError
+from service.limits.asker import Asker
+from service.limits.counters import Counters, Standing
+
+if TYPE_CHECKING:
+    from service.generation import Generation
+
+_NOBODY = "anonymous"  # who asks while the API is open: all together
+_NO_LIMITS = PrincipalLimits()
+
+
+class Quotas:
+    """Keeps callers to their limits; made once per process.
+
+    `defaults` hold for whoever has no limits of their own; `num_sharers` processes that do
+    not count together have each its part of every limit.
+    """
+
+    def __init__(
+        self,
+        defaults: PrincipalLimits = _NO_LIMITS,
+        counters: Counters | None = None,
+        num_sharers: int = 1,
+    ) -> None:
+        self.num_refused = 0
+        self._defaults = defaults
+        self._counters = counters or Counters()
+        self._num_sharers = num_sharers
+        self._running: Counter[str] = Counter()
+        self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
+
+    @asynccontextmanager
+    async def hold(self, asker: Asker, generation: Generation) -> AsyncIterator[None]:
+        """Count a request that runs inside the block; raises RequestError when it is too much.
+
+        A prompt's tokens count at the beginning, those of the answer at the end.
+        """
+        who = asker.principal.id if asker.principal else _NOBODY
+        limits = asker.principal.limits if asker.principal else None
+        await self._begin(who, limits or _NO_LIMITS, generation, asker.headers)
+        self._running[who] += 1
+        try:
+            yield
+        finally:
+            self._running[who] -= 1
+            if not self._running[who]:
+                del self._running[who]
+            if self._tokens_per_min(limits or _NO_LIMITS):
+                self._owed[who] += generation.num_completion_tokens
+
+    async def close(self) -> None:
+        """Close what counts."""
+        await self._counters.close()
+
+    async def _begin(
+        self,
+        who: str,
+        limits: PrincipalLimits,
+        generation: Generation,
+        headers: MutableMapping[str, str],
+    ) -> None:
+        at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
+        if at_once and self._running[who] >= at_once:
+            message = f"{at_once} requests of this caller run already, which is the limit"
+            raise self._refusal(f"{message}; wait until one has ended.", 1.0)
+        per_min = self._share(limits.requests_per_min, self._defaults.requests_per_min)
+        if per_min:
+            standing = await self._counters.take("requests", who, per_min, 1)
+            _tell(headers, "requests", standing)
+            self._check("requests", standing, 1)
+        if per_min := self._tokens_per_min(limits):
+            wanted = generation.num_prompt_tokens + self._owed.pop(who, 0)
+            # No more than the whole limit can be taken at once: the rest stays owed.
+            standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
+            _tell(headers, "tokens", standing)
+            is_taken = standing.retry_s is None
+            owed = wanted - (per_min if is_taken else generation.num_prompt_tokens)
+            if owed > 0:
+                self._owed[who] += owed
+            self._check("tokens", standing, wanted)
+
+    def _tokens_per_min(self, limits: PrincipalLimits) -> int | None:
+        return self._share(limits.tokens_per_min, self._defaults.tokens_per_min)
+
+    def _share(self, own: int | None, default: int | None) -> int | None:
+        limit = default if own is None else own
+        return None if limit is None else -(-limit // self._num_sharers)
+
+    def _check(self, kind: str, standing: Standing, wanted: int) -> None:
+        if standing.retry_s is None:
+            return
+        raise self._refusal(
+            f"Rate limit reached: {standing.limit} {kind} per minute, of which "
+            f"{standing.remaining} are left and {wanted} are needed; try again in "
+            f"{math.ceil(standing.retry_s)} s.",
+            standing.retry_s,
+        )
+
+    def _refusal(self, message: str, retry_s: float) -> RequestError:
+        self.num_refused += 1
+        return RequestError(
+            message,
+            status=429,
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(max(math.ceil(retry_s), 1))},
+        )
+
+
+def _tell(headers: MutableMapping[str, str], kind: str, standing: Standing) -> None:
+    """OpenAI's headers."""
+    headers[f"x-ratelimit-limit-{kind}"] = str(standing.limit)
+    headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
+    headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_s)
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: 6m0s, 1.5s, 120ms."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)
+    shown = f"{rest:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes:.0f}m{shown}s" if minutes else f"{shown}s"
