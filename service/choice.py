@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from service.harmony.parse import Parser
 from service.harmony.types import Delta, DeltaKind
+from service.hosted import HostedCalls
 from service.plan import Plan
 from service.raw_text import RawText
 from service.stop_strings import StopStrings
 from service.telemetry.gaps import Gaps
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
+_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Delta is not
 class Step:
-    """What one engine event added to one choice."""
+    """What one engine event added to one choice; never changed."""
 
     index: int
     deltas: Sequence[Delta]
@@ -35,16 +38,21 @@ class Choice:
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine
         self.gaps = Gaps()
+        self.parse_s = 0.0  # spent on what the model wrote
+        self.transcript: list[int] | None = None  # its ids, where somebody wants them
         self.finish_reason: AnswerFinish | None = None
         self.logprobs: list[TokenLogprob] = []  # one per generated token, when asked for
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
         self._max_calls = plan.max_calls
         self._has_reasoning = plan.has_reasoning
-        self._has_tools = bool(plan.tool_names)
+        self._has_tools = bool(plan.tool_names or plan.builtins.returned)
         self._has_call = False
         self._is_cut = False  # ended here, before the engine ended it
-        self._can_be_cut = self._stops is not None or plan.max_calls is not None
+        self.hosted = HostedCalls(plan.hosted) if plan.hosted else None
+        self._can_be_cut = (
+            self._stops is not None or plan.max_calls is not None or self.hosted is not None
+        )
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -61,21 +69,45 @@ class Choice:
 
     def advance(self, event: TokenEvent) -> Step | None:
         """Take one event; None when it shows nothing."""
-        self.num_cached_tokens = event.num_cached_tokens
+        if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
+            self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
         self.gaps.note(len(event.token_ids))
         if event.logprobs:
             self.logprobs.extend(event.logprobs)
+        if self.transcript is not None:
+            self.transcript += event.token_ids
         deltas = self._feed(event)
+        self.parse_s += perf_counter() - self.gaps.last_at
         if self._has_tools and not self._has_call:
             self._has_call = any(delta.kind is DeltaKind.TOOL_CALL for delta in deltas)
-        if self._is_cut or event.finish_reason is not None:
+        is_over = event.finish_reason is not None and not self.is_calling
+        if self._is_cut or is_over:
             self.finish_reason = self._finish(event.finish_reason)
         if not self._has_reasoning:
             deltas = [delta for delta in deltas if delta.kind is not DeltaKind.REASONING]
         if not deltas and self.finish_reason is None:
             return None
         return Step(self.index, deltas, self.finish_reason)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a built-in tool's result must come before the model can go on."""
+        return self.hosted is not None and self.hosted.is_whole
+
+    def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> Step:
+        """The result has joined the prompt; the next event is of another round."""
+        assert self.hosted is not None
+        self.hosted.num_result_tokens += num_result_tokens
+        self.hosted.round_ids.clear()
+        assert isinstance(self._parser, Parser)
+        self._parser.resume()
+        return Step(self.index, deltas)
+
+    def end(self) -> Step:
+        """The limits leave no room for another round."""
+        self.finish_reason = "length"
+        return Step(self.index, (), self.finish_reason)
 
     def _feed(self, event: TokenEvent) -> list[Delta]:
         if self._can_be_cut:
@@ -89,13 +121,17 @@ class Choice:
         kept: list[Delta] = []
         for token_id in event.token_ids:
             self.num_tokens += 1
+            if self.hosted:
+                self.hosted.round_ids.append(token_id)
             kept += self._cut(self._parser.feed((token_id,)))
-            if self._is_cut:
+            if self._is_cut or self.is_calling:
+                del self.logprobs[self.num_tokens :]
                 return kept
         if event.finish_reason is not None:
             kept += self._cut(self._parser.finish())
             if self._stops and not self._is_cut:
                 kept += self._stops.flush()
+            kept += self.hosted.cut() if self.hosted else []
         return kept
 
     def _cut(self, deltas: Sequence[Delta]) -> list[Delta]:
@@ -105,6 +141,10 @@ class Choice:
             if self._max_calls is not None and delta.call_index >= self._max_calls:
                 self._is_cut = True
                 return kept + (self._stops.flush() if self._stops else [])
+            if self.hosted and delta.kind in _HOSTED:
+                kept += self._stops.flush() if self._stops else []
+                kept += self.hosted.take(delta)
+                continue
             if self._stops is None or delta.kind is not DeltaKind.CONTENT:
                 kept.append(delta)
                 continue
@@ -122,7 +162,7 @@ class Choice:
 
 def _parser_of(plan: Plan) -> Parser | RawText:
     if plan.output == "harmony":
-        return Parser(plan.tool_names)
+        return Parser(plan.tool_names, plan.builtins)
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
 
 

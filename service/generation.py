@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Literal
 
-from engines.base import Engine
+from engines.base import Engine, EngineRequest
 from engines.errors import InvalidGrammar, RequestFailed
 from service.choice import Choice, Step
 from service.errors import RequestError
+from service.hosted import next_round
 from service.limits.terms import current as current_terms
 from service.limits.terms import until_deadline
 from service.plan import Plan
@@ -58,8 +59,28 @@ class Generation:
         finally:
             self.ended_at = time.perf_counter()
 
-    async def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
-        events = self._engine.generate(self.plan.engine_request(choice.index))
+    def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
+        request = self.plan.engine_request(choice.index)
+        return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
+
+    async def _rounds(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+        """One round after the other, as long as each ends with a call of a built-in tool."""
+        assert self.plan.hosted is not None
+        max_model_len = self._engine.info.max_model_len
+        async with self.plan.hosted.toolbox.session() as session:
+            while True:
+                async with aclosing(self._round(choice, request)) as steps:
+                    async for step in steps:
+                        yield step
+                if choice.finish_reason is not None:
+                    return
+                step, request = await next_round(session, self.plan, choice, request, max_model_len)
+                yield step
+                if choice.finish_reason is not None:
+                    return
+
+    async def _round(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+        events = self._engine.generate(request)
         async with aclosing(until_deadline(events)) as events:
             async for event in events:
                 if not choice.num_tokens:
@@ -67,7 +88,7 @@ class Generation:
                 step = choice.advance(event)
                 if step is not None:
                     yield step
-                if choice.finish_reason is not None:
+                if choice.finish_reason is not None or choice.is_calling:
                     return
         raise RequestFailed("the engine ended its answer without a finish reason")
 
@@ -79,7 +100,9 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(len(prompt) for prompt in self.plan.prompts)
+        """Prompts, and what built-in tools added to them."""
+        results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
+        return sum(len(prompt) for prompt in self.plan.prompts) + results
 
     @property
     def num_completion_tokens(self) -> int:

@@ -10,7 +10,7 @@ Control tokens are named by id; text in the tag can never spell one.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,15 +68,18 @@ def structural_tag(
     format: TextFormat = TEXT,
     *,
     max_reasoning_tokens: int | None = None,
+    builtins: Iterable[str] = (),
     fields: Fields = CHAT_FIELDS,
 ) -> str | None:
     """The tag as JSON, or None when nothing is to be enforced.
 
-    A turn ends at its first call, so `parallel_tool_calls` needs nothing here. Raises
-    RequestError naming the field: a choice of a tool that is not offered, or a schema that
-    cannot be enforced.
+    `builtins` are the recipients of tools that the server runs: they may be called wherever a
+    choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
+    nothing here. Raises RequestError naming the field: a choice of a tool that is not offered,
+    or a schema that cannot be enforced.
     """
-    callable_tools = _callable(tools, choice, fields)
+    hosted = sorted(builtins) if choice.mode != "none" and choice.names is None else []
+    callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
     is_guided = (
         choice.mode == "required"
         or (choice.mode == "auto" and choice.names is not None and bool(tools))
@@ -90,6 +93,7 @@ def structural_tag(
     turns = [
         _call(tool, is_forced, i, fields) for i, tool in enumerate(tools) if tool in callable_tools
     ]
+    turns += [_builtin_call(recipient) for recipient in hosted]
     turns = [_sequence(_optional(_message("commentary", _TEXT)), _either(turns))] if turns else []
     if not is_forced:
         turns.append(_final(format, fields))
@@ -98,7 +102,9 @@ def structural_tag(
     return json.dumps(tag, ensure_ascii=False, separators=(",", ":"))
 
 
-def _callable(tools: Sequence[Tool], choice: ToolChoice, fields: Fields) -> list[Tool]:
+def _callable(
+    tools: Sequence[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
+) -> list[Tool]:
     """The tools that may be called."""
     if choice.mode == "none":
         return []
@@ -112,7 +118,7 @@ def _callable(tools: Sequence[Tool], choice: ToolChoice, fields: Fields) -> list
             code="unknown_tool",
         )
     chosen = [tool for tool in tools if choice.names is None or tool.name in choice.names]
-    if choice.mode == "required" and not chosen:
+    if choice.mode == "required" and not chosen and not has_others:
         raise RequestError(
             f"{fields.choice} asks for a call, but there is no tool to call; send tools.",
             param=fields.choice,
@@ -135,6 +141,23 @@ def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
         _JSON_TYPE,
         _token(MESSAGE),
         _json(_arguments(tool, is_forced, fields.tool_schema.format(index=index))),
+        _token(CALL),
+    )
+
+
+def _builtin_call(recipient: str) -> Node:
+    to = f" to={recipient}"
+    channel = _either([_string("analysis"), _string("commentary")])
+    return _sequence(
+        _either(
+            [
+                _sequence(_string(to), _token(CHANNEL), channel),
+                _sequence(_token(CHANNEL), channel, _string(to)),
+            ]
+        ),
+        _either([_string(" code"), *_JSON_TYPES]),
+        _token(MESSAGE),
+        _TEXT if recipient == "python" else _json({"type": "object"}),
         _token(CALL),
     )
 
@@ -222,11 +245,10 @@ def _json(schema: Any) -> Node:
 
 _MAX_BLANKS = 40  # a line break and ten levels of indentation by four
 _TEXT: Node = {"type": "any_text"}
-_JSON_TYPE = _either(
-    [
-        _string(""),
-        _string(" json"),
-        _sequence(_string(" "), _token(CONSTRAIN), _string("json")),
-        _sequence(_token(CONSTRAIN), _string("json")),
-    ]
-)
+_JSON_TYPES = [
+    _string(""),
+    _string(" json"),
+    _sequence(_string(" "), _token(CONSTRAIN), _string("json")),
+    _sequence(_token(CONSTRAIN), _string("json")),
+]
+_JSON_TYPE = _either(_JSON_TYPES)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engines.base import EngineRequest, SamplingParams
 from service import caller
+from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
+
+if TYPE_CHECKING:
+    from service.hosted import Hosted
 from service.limits import terms
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
@@ -22,6 +26,8 @@ class Plan:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     tool_names: frozenset[str] = frozenset()
+    builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
+    hosted: Hosted | None = None  # how those are run that this server runs
     stop: tuple[str, ...] = ()  # strings that end the visible text
     num_choices: int = 1  # of each prompt
     max_calls: int | None = None  # the answer ends before one call more

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from auth.base import Authenticator
 from engines.base import Engine
 from service.lifecycle import Lifecycle
+from service.mcp.toolbox import Toolbox
 from service.limits.gate import Gate
 from service.responses.store import ResponseStore
 from service.responses.store_sqlite import SqliteStore
@@ -53,6 +54,7 @@ class Runtime:
     limits: Limits = Limits()
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
+    toolbox: Toolbox | None = None  # built-in tools, if any is connected
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
     background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)

@@ -21,6 +21,7 @@ from service.authentication import authenticator_of
 from service.harmony import vocabulary
 from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
+from service.mcp.choice import toolbox_of
 from service.limits.choice import gate_of
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
@@ -144,5 +145,6 @@ def build_runtime(
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
+        toolbox=toolbox_of(settings),
         responses=store_of(settings),
     )

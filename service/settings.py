@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "NIM_"
-SECRETS = frozenset({"api_keys", "redis_url"})
+SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
 
 SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 
@@ -146,6 +146,24 @@ class Settings(BaseSettings):
         1 << 30, ge=1 << 20, description="All kept responses together; the least used go first."
     )
 
+    browser_mcp_url: SecretStr | None = Field(
+        None,
+        description="The MCP server that runs the built-in tool `browser`, e.g."
+        " `http://host:8001/mcp`, or `.../sse` for the older transport; unset: not offered.",
+    )
+    python_mcp_url: SecretStr | None = Field(
+        None, description="The MCP server that runs the built-in tool `python`; unset: not offered."
+    )
+    mcp_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Seconds one call of a built-in tool may take."
+    )
+    mcp_max_result_bytes: int = Field(
+        64 * 1024, ge=256, description="Longest result of a built-in tool; the rest is cut off."
+    )
+    mcp_max_calls: int = Field(
+        16, ge=1, le=256, description="Most calls of built-in tools in one answer."
+    )
+
     @field_validator("api_keys")
     @classmethod
     def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
@@ -166,6 +184,13 @@ class Settings(BaseSettings):
     def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
         if value and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("the URL must begin with redis://, rediss:// or unix://")
+        return value
+
+    @field_validator("browser_mcp_url", "python_mcp_url")
+    @classmethod
+    def _check_http(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("the URL must begin with http:// or https://")
         return value
 
     @field_validator("tags_selector")

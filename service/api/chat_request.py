@@ -11,6 +11,7 @@ from service.api.prompt import (
     render_prompt,
     sampling_of,
 )
+from service.builtin_tools import offer_of
 from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.plan import Plan
@@ -35,6 +36,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         sampling=sampling_of(request, max_tokens, info, num_logprobs),
         priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
+        builtins=offer_of(None, is_hidden=request.tool_choice == "none").builtins,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
         max_calls=1 if request.parallel_tool_calls is False else None,

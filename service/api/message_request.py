@@ -5,6 +5,7 @@ from __future__ import annotations
 from engines.base import SamplingParams
 from service.api.message_conversation import History, to_conversation
 from service.api.prompt import EFFORTS, answer_limit, check_model, current_date, render_prompt
+from service.builtin_tools import offer_of
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, ToolChoice, structural_tag
 from service.harmony.types import Conversation, ReasoningEffort
@@ -50,6 +51,7 @@ async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: s
         prompt_token_ids=prompt_token_ids,
         sampling=_sampling(request, min(request.max_tokens, room)),
         tool_names=frozenset(tool.name for tool in conversation.tools),
+        builtins=offer_of(None, is_hidden=_choice(request).mode == "none").builtins,
         stop=tuple(request.stop_sequences or ()),
         max_calls=_max_calls(request),
         has_reasoning=shows_thinking(request),

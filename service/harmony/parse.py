@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.decode import TokenDecoder
 from service.harmony.header import Header, Piece, Reading, Slot
 from service.harmony.route import Route, route
@@ -29,15 +30,18 @@ from service.harmony.vocabulary import (
 
 # Stands between two messages that become one text.
 MESSAGE_BREAK = "\n\n"
+_CALLS = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_CALL)
 
 
 class Parser:
     """Parses one choice; the prompt ended with `<|start|>assistant`."""
 
-    def __init__(self, tool_names: frozenset[str]) -> None:
+    def __init__(self, tool_names: frozenset[str], builtins: Builtins = NO_BUILTINS) -> None:
         self.num_reasoning_tokens = 0
         self.num_resyncs = 0  # departures from the format that were repaired
         self._tool_names = tool_names
+        self._builtins = builtins
+        self._hosted_name = ""  # of the built-in tool that is being called
         self._decoder = TokenDecoder()
         self._num_tokens = 0
         self._header: Header | None = Header(Slot.GIVEN)  # None inside a message's text
@@ -76,6 +80,11 @@ class Parser:
                 self._end_message(None)
             self._end_output()
         return self._take_deltas()
+
+    def resume(self) -> None:
+        """The prompt has gone on, with a tool's result, to another `<|start|>assistant`."""
+        self._header, self._is_first_header = Header(Slot.GIVEN), True
+        self._is_done = self._is_plain = False
 
     # Tokens
 
@@ -146,6 +155,9 @@ class Parser:
         self._kind, self._is_opening = chosen.kind, True
         if chosen.kind is DeltaKind.ARGUMENTS:
             self._begin_call(chosen.name)
+        elif chosen.kind is DeltaKind.HOSTED_CALL:
+            self._hosted_name = chosen.name
+            self._deltas.append(Delta(DeltaKind.HOSTED_CALL, name=chosen.name))
         for piece in text:
             self._add(piece)
 
@@ -155,7 +167,7 @@ class Parser:
             header.is_formal
             and header.has_channel
             and (header.is_started or self._is_first_header)
-            and num_recipients == (chosen.kind is DeltaKind.ARGUMENTS)
+            and num_recipients == (chosen.kind in _CALLS)
         )
 
     def _route(self, header: Header) -> Route:
@@ -163,6 +175,7 @@ class Parser:
         return route(
             header.reading(),
             self._tool_names,
+            self._builtins,
             has_channel=header.has_channel,
             has_spoken=has_spoken,
         )
@@ -188,11 +201,13 @@ class Parser:
         self._flush_run()
         if self._kind is DeltaKind.ARGUMENTS and token_id is not None and not self._has_arguments:
             self._deltas.append(Delta(self._kind, "{}", call_index=self._num_calls - 1))
+        if self._kind is DeltaKind.HOSTED_CALL and token_id is not None:
+            self._deltas.append(Delta(DeltaKind.HOSTED_END))
         self._kind = None
 
     def _has_text(self, header: Header, token_id: int | None) -> bool:
         """Whether a header without <|message|> is a message all the same."""
-        is_call = token_id == CALL and self._route(header).kind is DeltaKind.ARGUMENTS
+        is_call = token_id == CALL and self._route(header).kind in _CALLS
         return is_call or bool(header.text(goes_on=False))
 
     def _end_output(self) -> None:
@@ -214,7 +229,7 @@ class Parser:
 
     def _emit(self, kind: DeltaKind, piece: Piece) -> None:
         text, positions = piece
-        if self._is_opening and kind is not DeltaKind.ARGUMENTS:
+        if self._is_opening and kind not in _CALLS:
             if kind in self._spoken:
                 self._texts.append(MESSAGE_BREAK)
             self._spoken.add(kind)
@@ -235,6 +250,8 @@ class Parser:
         if kind is DeltaKind.REASONING:
             self.num_reasoning_tokens += len(positions)
             return Delta(kind, text, 0, "", positions)
+        if kind is DeltaKind.HOSTED_CALL:
+            return Delta(kind, text, 0, self._hosted_name, positions)
         self._has_arguments = self._has_arguments or not text.isspace()
         return Delta(kind, text, self._num_calls - 1, "", positions)
 

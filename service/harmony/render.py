@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from service.harmony.builtin import ALL_RECIPIENTS, describe_builtins
 from service.harmony.errors import UnknownToolCall
-from service.harmony.types import Conversation, Message, ResponseFormat
+from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall
 from service.harmony.typescript import describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 
@@ -22,7 +23,7 @@ Current date: {date}
 
 Reasoning: {effort}
 
-# Valid channels: analysis, commentary, final. Channel must be included for every message."""
+{tools}# Valid channels: analysis, commentary, final. Channel must be included for every message."""
 _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: 'functions'."
 
 NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
@@ -37,9 +38,24 @@ def render(conversation: Conversation) -> list[int]:
     num_leading = _num_leading(conversation.messages)
     if text := _developer_text(conversation, num_leading):
         token_ids += _turn("developer", text)
-    for turn in _history(conversation.messages, num_leading):
+    for turn in _History(conversation).turns(num_leading):
         token_ids += turn
-    return [*token_ids, START, *encode_text("assistant")]
+    return [*token_ids, *_opening()]
+
+
+def render_result(recipient: str, text: str, *, max_tokens: int) -> list[int]:
+    """Give what follows a call of a built-in tool, up to where the assistant goes on.
+
+    What is over `max_tokens` of all this is cut off the text.
+    """
+    opening = _opening()
+    head = _turn(f"{recipient} to=assistant", "", "analysis")[:-1]
+    room = max(max_tokens - len(head) - len(opening) - 1, 0)
+    return [*head, *encode_text(text)[:room], END, *opening]
+
+
+def _opening() -> list[int]:
+    return [START, *encode_text("assistant")]
 
 
 def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int]:
@@ -50,7 +66,9 @@ def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int
 
 
 def _system_text(conversation: Conversation) -> str:
-    text = _IDENTITY.format(date=conversation.current_date, effort=conversation.reasoning_effort)
+    tools = f"{describe_builtins(conversation.builtins)}\n\n" if conversation.builtins else ""
+    date, effort = conversation.current_date, conversation.reasoning_effort
+    text = _IDENTITY.format(date=date, effort=effort, tools=tools)
     return text + (_TOOL_CHANNEL if conversation.tools else "")
 
 
@@ -82,20 +100,54 @@ def _response_format(format: ResponseFormat) -> str:
     return f"# Response Formats\n\n## {format.name}\n\n{notes}{schema}"
 
 
-def _history(messages: Sequence[Message], start: int) -> Iterator[list[int]]:
-    last_final = _last_final(messages)
-    names: dict[str | None, str] = {}  # tool call id -> function, as far as we have read
-    for index in range(start, len(messages)):
-        message = messages[index]
-        names |= {call.id: call.name for call in message.tool_calls}
-        if message.role == "assistant":
-            yield from _assistant(message, keeps_reasoning=index > last_final)
-        elif message.role == "tool":
-            yield _tool_result(message, names, index)
-        elif message.role == "user":
-            yield _turn("user", message.content)
-        elif message.content:
-            yield _turn("developer", _instructions(message.content))
+class _History:
+    """The messages behind the instructions, as turns."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._messages = conversation.messages
+        self._last_final = _last_final(conversation.messages)
+        self._functions = frozenset(tool.name for tool in conversation.tools)
+        self._calls: dict[str | None, ToolCall] = {}  # by id, as far as we have read
+
+    def turns(self, start: int) -> Iterator[list[int]]:
+        for index in range(start, len(self._messages)):
+            message = self._messages[index]
+            self._calls |= {call.id: call for call in message.tool_calls}
+            if message.role == "assistant":
+                yield from self._assistant(message, is_current=index > self._last_final)
+            elif message.role == "tool":
+                yield from self._tool_result(message, index)
+            elif message.role == "user":
+                yield _turn("user", message.content)
+            elif message.content:
+                yield _turn("developer", _instructions(message.content))
+
+    def _assistant(self, message: Message, *, is_current: bool) -> Iterator[list[int]]:
+        if message.reasoning and is_current:
+            yield _turn("assistant", message.reasoning, "analysis")
+        if message.content:
+            channel = "commentary" if message.tool_calls else "final"
+            yield _turn("assistant", message.content, channel)
+        for call in message.tool_calls:
+            if not self._is_builtin(call):
+                author = f"assistant to=functions.{call.name}"
+                yield _turn(author, call.arguments, "commentary json", CALL)
+            elif is_current:  # built-in tools are a part of the reasoning
+                yield _turn(f"assistant to={call.name}", call.arguments, "analysis code", CALL)
+
+    def _tool_result(self, message: Message, index: int) -> Iterator[list[int]]:
+        call = self._calls.get(message.tool_call_id)
+        if call is None:
+            raise UnknownToolCall(message.tool_call_id, index)
+        if not self._is_builtin(call):
+            yield _turn(f"functions.{call.name} to=assistant", message.content, "commentary")
+        elif index > self._last_final:
+            yield _turn(f"{call.name} to=assistant", message.content, "analysis")
+
+    def _is_builtin(self, call: ToolCall) -> bool:
+        """A function may be called `python` as well, but is called with an object."""
+        is_code = call.name != "python" or not call.arguments.lstrip().startswith("{")
+        return call.name in ALL_RECIPIENTS and call.name not in self._functions and is_code
 
 
 def _last_final(messages: Sequence[Message]) -> int:
@@ -105,20 +157,3 @@ def _last_final(messages: Sequence[Message]) -> int:
         if message.role == "assistant" and message.content and not message.tool_calls:
             return index
     return -1
-
-
-def _assistant(message: Message, *, keeps_reasoning: bool) -> Iterator[list[int]]:
-    if message.reasoning and keeps_reasoning:
-        yield _turn("assistant", message.reasoning, "analysis")
-    if message.content:
-        yield _turn("assistant", message.content, "commentary" if message.tool_calls else "final")
-    for call in message.tool_calls:
-        author = f"assistant to=functions.{call.name}"
-        yield _turn(author, call.arguments, "commentary json", CALL)
-
-
-def _tool_result(message: Message, names: dict[str | None, str], index: int) -> list[int]:
-    if message.tool_call_id not in names:
-        raise UnknownToolCall(message.tool_call_id, index)
-    author = f"functions.{names[message.tool_call_id]} to=assistant"
-    return _turn(author, message.content, "commentary")

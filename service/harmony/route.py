@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from service.harmony.builtin import Builtins
 from service.harmony.header import Reading
 from service.harmony.types import DeltaKind
 
@@ -24,18 +25,22 @@ class Route:
     """Where a message's text goes; kind None waits for the message's end to tell."""
 
     kind: DeltaKind | None
-    name: str = ""  # of the function, where kind is ARGUMENTS
+    name: str = ""  # of the function or built-in tool, where kind is a call's
 
 
 def route(
-    reading: Reading, tool_names: frozenset[str], *, has_channel: bool, has_spoken: bool
+    reading: Reading,
+    tool_names: frozenset[str],
+    builtins: Builtins,
+    *,
+    has_channel: bool,
+    has_spoken: bool,
 ) -> Route:
-    """Choose by the best evidence: an offered function, the final channel, an addressee,
-    the channel named, and last what the model would write at this point."""
-    offered = (_offered(to, tool_names) for to in reading.recipients)
-    name = next((name for name in offered if name), None)
-    if name and not reading.is_foreign:
-        return Route(DeltaKind.ARGUMENTS, name)
+    """Choose by the best evidence: a tool, the final channel, an addressee, the channel
+    named, and last what the model would write at this point."""
+    called = _called(reading, tool_names, builtins)
+    if called and not reading.is_foreign:
+        return called
     if reading.channel == "final":
         return Route(DeltaKind.CONTENT)
     if reading.is_foreign or not _NOBODY.issuperset(reading.recipients):
@@ -43,6 +48,18 @@ def route(
     if reading.channel:
         return Route(_BY_CHANNEL[reading.channel])
     return Route(None if has_channel and not has_spoken else DeltaKind.CONTENT)
+
+
+def _called(reading: Reading, tool_names: frozenset[str], builtins: Builtins) -> Route | None:
+    """The call that the message is; a function may have a built-in tool's name."""
+    for to in reading.recipients:
+        if to in builtins.hosted:
+            return Route(DeltaKind.HOSTED_CALL, to)
+    offered = (_offered(to, tool_names) for to in reading.recipients)
+    name = next((name for name in offered if name), None)
+    if name is None and reading.channel != "final":
+        name = next((to for to in reading.recipients if to in builtins.returned), None)
+    return Route(DeltaKind.ARGUMENTS, name) if name else None
 
 
 def _offered(recipient: str, tool_names: frozenset[str]) -> str | None:

@@ -12,10 +12,12 @@ import msgspec
 
 from service.errors import Failure
 from service.harmony.types import DeltaKind
+from service.responses.hosted_item import Event, HostedItem
 from service.responses.output import Item, ItemStatus, Output, Piece
 
 Json = dict[str, Any]
 
+_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_RESULT)
 _encode = msgspec.json.encode
 _TEXT_EVENTS = {
     DeltaKind.REASONING: "response.reasoning_text",
@@ -65,12 +67,15 @@ class ResponseEvents:
         return self._event("error", body)
 
     def _add(self, piece: Piece) -> bytes:
+        if piece.kind in _HOSTED:
+            return self._add_hosted(piece)
         opening = b""
         if self._output.begins_item(piece):
             opening = self._close("completed") + self._open(self._output.open(piece))
         if not piece.text:
             return opening
         item = self._output.items[-1]
+        assert isinstance(item, Item)
         item.add(piece)
         number = self._number
         self._number = number + 1
@@ -87,6 +92,19 @@ class ResponseEvents:
             self._delta_middle,
             text,
         )
+
+    def _add_hosted(self, piece: Piece) -> bytes:
+        if piece.kind is DeltaKind.HOSTED_RESULT:
+            self._output.add(piece)
+            return self._close_hosted("completed")
+        closing, item = self._close("completed"), self._output.host(piece)
+        body = {"output_index": item.index, "item": item.opened()}
+        opening = self._event("response.output_item.added", body)
+        return closing + opening + self._on_hosted(item, item.started())
+
+    def _on_hosted(self, item: HostedItem, events: Sequence[Event]) -> bytes:
+        place = {"item_id": item.id, "output_index": item.index}
+        return b"".join(self._event(name, {**place, **body}) for name, body in events)
 
     def _open(self, item: Item) -> bytes:
         name = _TEXT_EVENTS[item.kind] + ".delta"
@@ -108,6 +126,8 @@ class ResponseEvents:
         if not self._output.items:
             return b""
         item = self._output.items[-1]
+        if isinstance(item, HostedItem):
+            return b"" if item.has_ended else self._close_hosted(status)
         done = _TEXT_EVENTS[item.kind] + ".done"
         if item.kind is DeltaKind.TOOL_CALL:
             events = self._on_item(done, item, {"arguments": item.text})
@@ -119,6 +139,13 @@ class ResponseEvents:
             events += self._on_item("response.content_part.done", item, {"part": part})
         body = {"output_index": item.index, "item": item.closed(status)}
         return events + self._event("response.output_item.done", body)
+
+    def _close_hosted(self, status: ItemStatus) -> bytes:
+        item = self._output.items[-1]
+        assert isinstance(item, HostedItem)
+        body = {"output_index": item.index, "item": item.closed(status)}
+        ended = self._on_hosted(item, item.ended())
+        return ended + self._event("response.output_item.done", body)
 
     def _on_item(self, name: str, item: Item, body: Json) -> bytes:
         return self._event(name, {"item_id": item.id, **_place(item), **body})

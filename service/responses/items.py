@@ -11,11 +11,13 @@ from service.harmony.parse import MESSAGE_BREAK
 from service.harmony.types import Message, ToolCall
 from service.responses.output import item_key
 from service.schemas.response_items import (
+    CodeInterpreterCallItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
     MessageItem,
     ReasoningItem,
+    WebSearchCallItem,
     text_of,
 )
 
@@ -96,6 +98,10 @@ def _listed(item: InputItem, key: str) -> Json:
                 "call_id": item.call_id,
                 "output": text_of(item.output),
             }
+        case WebSearchCallItem():
+            return {**item.model_dump(), "id": item.id or f"ws_{key}", "status": "completed"}
+        case CodeInterpreterCallItem():
+            return {**item.model_dump(), "id": item.id or f"ci_{key}", "status": "completed"}
         case _:
             return {"id": item.id, "type": "item_reference"}
 
@@ -142,6 +148,8 @@ class _Turns:
             case "function_call_output":
                 result = Message("tool", item["output"], tool_call_id=item["call_id"])
                 self._append(result, f"{entry.param}.call_id")
+            case "web_search_call" | "code_interpreter_call":
+                self._hosted(item, entry.param)
             case _ if item["role"] == "assistant":
                 self._part(self._content, item_text(item))
                 self._content.append(item_text(item))
@@ -155,6 +163,19 @@ class _Turns:
         """Begin a new message, unless this text goes on after another item of the same answer."""
         if texts and not text.startswith(MESSAGE_BREAK):
             self.close()
+
+    def _hosted(self, item: Json, param: str) -> None:
+        """A call that the server ran: with its result it ends the assistant's message."""
+        is_code = item["type"] == "code_interpreter_call"
+        name = "python" if is_code else item.get("name")
+        written = item.get("code" if is_code else "arguments") or ""
+        logs = item.get("outputs") if is_code else None
+        output = "\n".join(part["logs"] for part in logs) if logs else item.get("output")
+        if name is None or output is None:
+            return
+        self._calls.append(ToolCall(item["id"], name, written))
+        self._param = param
+        self._append(Message("tool", output, tool_call_id=item["id"]), f"{param}.id")
 
     def _append(self, message: Message, param: str) -> None:
         self.close()

@@ -15,15 +15,20 @@ from engines.base import TokenLogprob
 from service.choice import Step
 from service.harmony.types import Delta, DeltaKind
 from service.logprobs import entries
+from service.responses.hosted_item import HostedItem
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]
 
+_GOES_ON = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_RESULT)  # pieces of the item before
 _PREFIXES = {DeltaKind.REASONING: "rs", DeltaKind.CONTENT: "msg", DeltaKind.TOOL_CALL: "fc"}
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What one step added to one item; a tool call's first piece has its name and no text."""
+    """What one step added to one item; a tool call's first piece has its name and no text.
+
+    A call that this server runs is one piece, its result another, named by its status.
+    """
 
     kind: DeltaKind
     text: str = ""
@@ -134,27 +139,37 @@ class Output:
     """Puts pieces together to items; the last one is open until another begins."""
 
     def __init__(self, response_id: str) -> None:
-        self.items: list[Item] = []
+        self.items: list[Item | HostedItem] = []
         self._response_id = response_id
 
     def begins_item(self, piece: Piece) -> bool:
         """Whether this piece belongs to no item yet."""
-        if piece.kind is DeltaKind.ARGUMENTS:
+        if piece.kind in _GOES_ON:
             return False
-        return piece.kind is DeltaKind.TOOL_CALL or not (
-            self.items and self.items[-1].kind is piece.kind
-        )
+        last = self.items[-1] if self.items else None
+        is_open = isinstance(last, Item) and last.kind is piece.kind
+        return piece.kind is DeltaKind.TOOL_CALL or not is_open
 
     def open(self, first: Piece) -> Item:
         """Begin an item, without the text of its first piece."""
-        self.items.append(Item(self._response_id, len(self.items), first))
-        return self.items[-1]
+        item = Item(self._response_id, len(self.items), first)
+        self.items.append(item)
+        return item
+
+    def host(self, call: Piece) -> HostedItem:
+        """Begin the item of a call that this server runs."""
+        item = HostedItem(item_key(self._response_id), len(self.items), call)
+        self.items.append(item)
+        return item
 
     def add(self, piece: Piece) -> None:
         """Put a piece where it belongs."""
+        if piece.kind is DeltaKind.HOSTED_CALL:
+            self.host(piece)
+            return
         if self.begins_item(piece):
             self.open(piece)
-        if piece.text:
+        if piece.text or piece.kind is DeltaKind.HOSTED_RESULT:
             self.items[-1].add(piece)
 
     def closed(self, last: ItemStatus) -> list[Json]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from service.api.prompt import (
     render_prompt,
     sampling_of,
 )
+from service.builtin_tools import Offer, offer_of
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, structural_tag
 from service.guide import ToolChoice as GuideChoice
@@ -28,6 +30,7 @@ from service.responses.store import Record
 from service.responses.truncation import shortened
 from service.runtime import Runtime
 from service.schemas.responses import (
+    BUILTIN_OF,
     AllowedTools,
     FunctionTool,
     JsonObject,
@@ -80,8 +83,9 @@ async def draft_response(
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)
-    conversation, params = await _conversation(request, shown, runtime, caller)
-    plan = await _plan(request, conversation, params, runtime, request_id)
+    offer = _offer(request, runtime)
+    conversation, params = await _conversation(request, shown, offer, runtime, caller)
+    plan = await _plan(request, conversation, params, offer, runtime, request_id)
     head = _head(request, id, int(runtime.clock()))
     return Draft(plan, head, caller, shown, is_stored=request.store is not False)
 
@@ -103,8 +107,19 @@ def _check_together(request: ResponseRequest) -> None:
             names.add(tool.name)
 
 
+def _offer(request: ResponseRequest, runtime: Runtime) -> Offer:
+    """The built-in tools; one that is not connected is not offered."""
+    wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
+    return offer_of(
+        runtime.toolbox,
+        [name for name in wanted if name],
+        is_hidden=request.tool_choice == "none",
+        max_calls=request.max_tool_calls,
+    )
+
+
 async def _conversation(
-    request: ResponseRequest, shown: Sequence[Json], runtime: Runtime, caller: str
+    request: ResponseRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, caller: str
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
     past = await past_groups(runtime.responses, request.previous_response_id, caller)
@@ -119,12 +134,13 @@ async def _conversation(
         tools=() if request.tool_choice == "none" else _tools(request),
         reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
         response_format=_described_format(request),
+        builtins=offer.tools,
     )
     return conversation, params
 
 
 def _tools(request: ResponseRequest) -> tuple[Tool, ...]:
-    """The functions; tools that OpenAI would run are not offered."""
+    """The functions; built-in tools are no part of the developer message."""
     functions = [tool for tool in request.tools or () if isinstance(tool, FunctionTool)]
     return tuple(
         Tool(tool.name, tool.description or "", tool.parameters, tool.strict) for tool in functions
@@ -135,6 +151,7 @@ async def _plan(
     request: ResponseRequest,
     conversation: Conversation,
     params: Sequence[str],
+    offer: Offer,
     runtime: Runtime,
     request_id: str,
 ) -> Plan:
@@ -151,14 +168,16 @@ async def _plan(
         prompt_param="input",
         limit_param="max_output_tokens",
     )
-    format = _format(request)
-    tag = structural_tag(
+    format, choice = _format(request), _choice(request)
+    tag_of = functools.partial(
+        structural_tag,
         _tools(request),
-        _choice(request),
-        format,
+        format=format,
         max_reasoning_tokens=request.thinking_token_budget,
+        builtins=offer.recipients,
         fields=_FIELDS,
     )
+    tag = tag_of(choice)
     param = "tools" if format.kind == "text" else _FIELDS.format
     return Plan(
         request_id=request_id,
@@ -166,6 +185,8 @@ async def _plan(
         sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
         priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
+        builtins=offer.builtins,
+        hosted=offer.hosted(choice, tag_of, is_shown=True),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         max_calls=1 if request.parallel_tool_calls is False else None,
         grammar=tag,

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
+from service.schemas.messages import CALLED_NAME
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 
@@ -49,7 +50,7 @@ class RedactedThinkingBlock(RequestModel):
 class ToolUseBlock(RequestModel):
     type: Literal["tool_use"]
     id: str = Field(min_length=1, max_length=256)
-    name: str = Field(pattern=TOOL_NAME)
+    name: str = Field(max_length=128, pattern=CALLED_NAME)
     input: dict[str, Any]
     cache_control: Cached = None
     caller: Any = Field(None, description="Accepted without effect.")

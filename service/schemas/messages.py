@@ -12,6 +12,10 @@ from service.schemas.common import RequestModel
 _PART_TYPES = ("text", "refusal")
 
 
+# A function's name, or a built-in tool's that is not connected and was called all the same.
+CALLED_NAME = r"^(?:[A-Za-z0-9_-]+|browser\.(?:search|open|find))$"
+
+
 class TextPart(RequestModel):
     type: Literal["text"]
     text: str
@@ -73,7 +77,7 @@ class ToolMessage(RequestModel):
 
 
 class FunctionCall(RequestModel):
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
     arguments: str
 
 

@@ -8,9 +8,18 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
+from service.schemas.messages import CALLED_NAME
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
-ITEM_TYPES = ("message", "reasoning", "function_call", "function_call_output", "item_reference")
+ITEM_TYPES = (
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "web_search_call",
+    "code_interpreter_call",
+    "item_reference",
+)
 
 ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
@@ -100,7 +109,7 @@ class FunctionCallItem(RequestModel):
 
     type: Literal["function_call"]
     call_id: CallId
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
     arguments: str
     id: ItemId = None
     status: ItemStatus = None
@@ -117,6 +126,34 @@ class FunctionCallOutputItem(RequestModel):
     status: ItemStatus = None
     name: IgnoredText = None
     caller: Ignored = None
+
+
+class WebSearchCallItem(RequestModel):
+    """What the built-in tool `browser` did earlier; without `output` it says nothing."""
+
+    type: Literal["web_search_call"]
+    id: ItemId = None
+    status: IgnoredText = None
+    action: dict[str, Any] | None = None
+    name: Literal["browser.search", "browser.open", "browser.find"] | None = None
+    arguments: str = ""
+    output: str | None = None
+
+
+class CodeLogs(RequestModel):
+    type: Literal["logs"]
+    logs: str
+
+
+class CodeInterpreterCallItem(RequestModel):
+    """What the built-in tool `python` did earlier; without `outputs` it says nothing."""
+
+    type: Literal["code_interpreter_call"]
+    id: ItemId = None
+    status: IgnoredText = None
+    code: str | None = None
+    container_id: IgnoredText = None
+    outputs: list[CodeLogs] | None = None
 
 
 class ItemReference(RequestModel):
@@ -150,6 +187,8 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[WebSearchCallItem, Tag("web_search_call")]
+    | Annotated[CodeInterpreterCallItem, Tag("code_interpreter_call")]
     | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(_item_tag),
     BeforeValidator(_check_item),

@@ -53,7 +53,38 @@ class FunctionCall(ResponseModel):
     arguments: str
 
 
-OutputItem = Annotated[ReasoningItem | OutputMessage | FunctionCall, Field(discriminator="type")]
+class WebSearchCall(ResponseModel):
+    """What the built-in tool `browser` did; `name`, `arguments` and `output` are an extension."""
+
+    id: str
+    type: Literal["web_search_call"]
+    status: Literal["in_progress", "completed", "failed", "incomplete"]
+    action: dict[str, Any]
+    name: str
+    arguments: str
+    output: str | None
+
+
+class CodeLogs(ResponseModel):
+    type: Literal["logs"]
+    logs: str
+
+
+class CodeInterpreterCall(ResponseModel):
+    """What the built-in tool `python` did."""
+
+    id: str
+    type: Literal["code_interpreter_call"]
+    status: Literal["in_progress", "completed", "failed", "incomplete"]
+    code: str
+    container_id: str
+    outputs: list[CodeLogs] | None
+
+
+OutputItem = Annotated[
+    ReasoningItem | OutputMessage | FunctionCall | WebSearchCall | CodeInterpreterCall,
+    Field(discriminator="type"),
+]
 
 
 class InputTokensDetails(ResponseModel):

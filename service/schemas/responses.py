@@ -26,7 +26,6 @@ from service.schemas.sampling import SamplingFields
 
 NO_EFFECT: dict[str, str] = {
     "client_metadata": "it is for OpenAI's own servers; Codex sends it",
-    "max_tool_calls": "it limits built-in tools, and none runs here",
     "user": "the server keeps no record of end users",
     "service_tier": "there is one tier",
     "safety_identifier": "the server keeps no record of end users",
@@ -44,7 +43,8 @@ REFUSED: dict[str, str] = {
     "prompt": "prompt templates are not kept; send `instructions` and `input`",
 }
 
-# Tools that OpenAI runs itself. Not offering them leaves the answer to the model alone.
+# Tools that OpenAI runs itself. Clients send them unasked: one that is not connected is accepted
+# and not offered, which leaves the answer to the model alone.
 HOSTED_TOOLS = frozenset(
     {
         "code_interpreter",
@@ -58,6 +58,12 @@ HOSTED_TOOLS = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
+
+# What of the two is run here, when it is connected.
+BUILTIN_OF = {
+    "code_interpreter": "python",
+    **dict.fromkeys((t for t in HOSTED_TOOLS if t.startswith("web_search")), "browser"),
+}
 
 INCLUDABLE = Literal[
     "code_interpreter_call.outputs",
@@ -84,7 +90,7 @@ class FunctionTool(RequestModel):
 
 
 class HostedTool(RequestModel):
-    """A tool of OpenAI's own: accepted, and not offered to the model."""
+    """A tool of OpenAI's own: offered to the model where the operator connected one like it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -240,11 +246,13 @@ class ResponseRequest(SamplingFields):
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = Field(
+        None, ge=1, description="Most calls of built-in tools; the model is told of the limit."
+    )
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
     client_metadata: dict[str, Any] | None = None
-    max_tool_calls: int | None = Field(None, ge=1)
     user: str | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None

@@ -136,7 +136,7 @@ async def test_a_refused_field_is_named_with_the_reason(refused: Fixture, name: 
         ({"input": []}, "input"),
         ({"input": 7}, "input"),
         ({"input": [7]}, "input[0]"),
-        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
+        ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         (

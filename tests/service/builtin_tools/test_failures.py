@@ -1,0 +1,143 @@
+"""What goes wrong with a tool is its answer: the model reads it, and no request fails by it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest
+from service.harmony.vocabulary import decode_marked
+from service.mcp.toolbox import Toolbox, ToolLimits, ToolResult
+
+Fixture = Callable[..., Any]
+
+PATH = "/v1/responses"
+BODY = {
+    "model": "gpt-oss-20b",
+    "input": "Hi",
+    "tools": [{"type": "web_search"}, {"type": "code_interpreter", "container": "c"}],
+}
+FIND = '<|channel|>analysis to=browser.find code<|message|>{"pattern": "a"}<|call|>'
+
+
+async def call(url: str, recipient: str, text: str, **limits: Any) -> ToolResult:
+    toolbox = Toolbox({"browser": url, "python": url}, ToolLimits(**limits))
+    async with toolbox.session() as session:
+        return await session.call(recipient, text)
+
+
+@pytest.mark.parametrize("transport", ["mcp", "sse"])
+async def test_both_transports_answer(tool_urls: dict[str, str], transport: str) -> None:
+    url = tool_urls[transport]
+    assert await call(url, "python", "print('é')") == ToolResult("é\n")
+    assert (await call(url, "python", "")).text == ""
+    found = await call(url, "browser.search", '{"query": "q", "topn": 3}')
+    assert found == ToolResult("[0] 3 results for «q»")
+
+
+@pytest.mark.parametrize(
+    ("recipient", "text", "said"),
+    [
+        ("browser.search", "not JSON", "not JSON"),
+        ("browser.search", "[1]", "not a JSON object"),
+        ("browser.search", '{"query": ' * 5000, "not JSON"),
+        ("browser.search", "{}", "Field required"),
+        ("browser.open", '{"id": 3}', "no page 3 at cursor -1"),
+        ("python", "1 / 0", "division by zero"),
+    ],
+)
+async def test_wrong_calls_are_answered(
+    tool_urls: dict[str, str], recipient: str, text: str, said: str
+) -> None:
+    result = await call(tool_urls["mcp"], recipient, text)
+    assert result.is_error
+    assert result.text.startswith("Error")
+    assert said in result.text
+
+
+async def test_a_long_result_is_cut(tool_urls: dict[str, str]) -> None:
+    result = await call(tool_urls["mcp"], "python", "print('é' * 1000)", max_result_bytes=301)
+    assert result.text == "é" * 150 + "\n[cut: 2001 bytes in all]"
+
+
+@pytest.mark.parametrize("path", ["mcp", "sse"])
+async def test_a_server_that_is_down_is_said_to_be(path: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    result = await call(f"http://127.0.0.1:{port}/{path}", "python", "print(1)")
+    assert result == ToolResult("Error: python cannot be reached now.", is_error=True)
+
+
+async def test_a_url_without_a_tool_server_is_said_to_be_one(tool_urls: dict[str, str]) -> None:
+    result = await call(f"{tool_urls['mcp']}/nothing", "python", "print(1)")
+    assert result.text == "Error: python cannot be reached now."
+
+
+async def test_a_slow_tool_is_left(
+    service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
+) -> None:
+    client = await service(FIND, script["final"], limits=ToolLimits(timeout_s=0.5))
+    answer = (await client.post(PATH, json=BODY)).json()
+    assert [item["status"] for item in answer["output"]] == ["failed", "completed"]
+    told = decode_marked(prompts[1].prompt_token_ids)
+    assert "Error: browser gave no answer within 0.5 seconds." in told
+
+
+async def test_a_server_that_never_speaks_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        began = time.monotonic()
+        result = await call(url, "python", "1", timeout_s=0.3)
+    assert result.text == "Error: python gave no answer within 0.3 seconds."
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("transport", ["mcp", "sse"])
+async def test_a_server_that_dies_fails_the_call_and_not_the_answer(
+    service: Fixture,
+    script: dict[str, str],
+    mortal_tools: tuple[subprocess.Popen[str], dict[str, str]],
+    transport: str,
+) -> None:
+    _, urls = mortal_tools
+    texts = script["python"].format("die"), script["python"].format("print(1)"), script["final"]
+    client = await service(*texts, urls={"python": urls[transport]}, limits=ToolLimits(timeout_s=1))
+    answer = await client.post(PATH, json=BODY)
+    assert answer.status_code == 200
+    output = answer.json()["output"]
+    assert [item["status"] for item in output] == ["failed", "failed", "completed"]
+    assert output[1]["outputs"][0]["logs"] == "Error: python cannot be reached now."
+
+
+async def test_a_client_that_leaves_ends_the_call(
+    service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
+) -> None:
+    client = await service(FIND, script["final"])
+    asking = asyncio.create_task(client.post(PATH, json=BODY))
+    async with asyncio.timeout(5):
+        while not any(task.get_name() == "mcp connection" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        while any(task.get_name() == "mcp connection" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.005)
+    assert len(prompts) == 1
+
+
+async def test_a_result_that_does_not_fit_the_context_is_cut(
+    service: Fixture, script: dict[str, str], prompts: list[EngineRequest]
+) -> None:
+    code = script["python"].format("print('a b ' * 5000)")
+    client = await service(code, script["final"], max_model_len=1000)
+    answer = (await client.post(PATH, json=BODY)).json()
+    assert answer["status"] == "completed"
+    assert 800 < len(prompts[1].prompt_token_ids) <= 875
+    assert prompts[1].sampling.max_tokens == 1000 - len(prompts[1].prompt_token_ids)
+    full = await service(code, script["final"], max_model_len=640)
+    answer = (await full.post(PATH, json=BODY)).json()
+    assert answer["status"] == "incomplete"
