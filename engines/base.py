@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
+
+PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
 
 
 class FinishReason(StrEnum):
@@ -93,6 +95,7 @@ class EngineStats:
     num_kv_blocks: int = 0
     num_free_kv_blocks: int = 0  # cached but unreferenced blocks count as free
     num_preemptions: int = 0
+    num_steps: int = 0  # ended; while requests run it stands still only in a hang
     prompt_tokens: int = 0
     generated_tokens: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.base import PROBE_ID, EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import (
     EngineDead,
     EngineDraining,
@@ -47,6 +47,7 @@ class FakeEngine:
         self._num_blocks = options.max_num_seqs * options.num_blocks(options.max_model_len)
         self._prefixes = FakePrefixCache(options.block_size, self._num_blocks)
         self._num_prompt = self._num_generated = self._num_cached = 0
+        self._num_steps = 0
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -102,6 +103,7 @@ class FakeEngine:
             num_waiting=len(self._waiting),
             num_kv_blocks=self._num_blocks,
             num_free_kv_blocks=self._num_blocks - num_used,
+            num_steps=self._num_steps,
             prompt_tokens=self._num_prompt,
             generated_tokens=self._num_generated,
             prefix_cache_queries=self._num_prompt,
@@ -164,6 +166,7 @@ class FakeEngine:
                 self._step()
             except Stalled:
                 await asyncio.Event().wait()
+            self._num_steps += 1
             due = max(due + step_s, loop.time())
             await asyncio.sleep(due - loop.time() if step_s else 0)
 
@@ -211,7 +214,7 @@ def _script_of(options: FakeOptions) -> Script:
     if not all(scripts):
         raise EngineStartError("engine 'fake': 'script' (token ids) is required and has no ids")
     turns = itertools.cycle(scripts)
-    return lambda _request: next(turns)
+    return lambda request: scripts[0] if request.request_id == PROBE_ID else next(turns)
 
 
 def _check(request: EngineRequest, options: FakeOptions) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from engines.base import Engine, EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead
+from engines.probe import Probe
 from engines.suspects import Suspects
 from engines.trial import Trial, judge
 
@@ -28,11 +29,17 @@ class GuardedEngine:
     """Implements engines.base.Engine around a client of an engine process."""
 
     def __init__(
-        self, engine: Engine, suspects: Suspects, *, restart_timeout_s: float = RESTART_TIMEOUT_S
+        self,
+        engine: Engine,
+        suspects: Suspects,
+        *,
+        restart_timeout_s: float = RESTART_TIMEOUT_S,
+        probe: Probe | None = None,
     ) -> None:
         self._engine = engine
         self._suspects = suspects
         self._restart_timeout_s = restart_timeout_s
+        self._probe = probe or Probe(engine)
         self._running: set[Trial] = set()
         self._is_stopping = False
 
@@ -71,8 +78,9 @@ class GuardedEngine:
         return await self._engine.stats()
 
     async def check_health(self) -> None:
-        """Ask the engine."""
+        """Ask the engine, and whether it still generates."""
         await self._engine.check_health()
+        await self._probe.check()
 
     async def drain(self) -> None:
         """Drain the engine."""
@@ -81,6 +89,7 @@ class GuardedEngine:
     async def stop(self) -> None:
         """Stop the engine; nothing is run again."""
         self._is_stopping = True
+        await self._probe.stop()
         await self._engine.stop()
 
     async def _admit(self, request: EngineRequest, is_retry: bool) -> Trial:

@@ -69,7 +69,7 @@ async def _terminated(terminations: asyncio.Semaphore) -> None:
 
 async def _beat(server: EngineServer, report: Report) -> None:
     while True:
-        report(Alive())
+        report(Alive(*await server.progress()))
         server.beat()
         await asyncio.sleep(HEARTBEAT_S)
 

@@ -18,6 +18,7 @@ import msgspec
 
 from engines.errors import EngineStartError
 from engines.factory import EngineSpec
+from engines.watchdog import Watchdog
 from engines.wire import Alive, Fatal, LifeMessage, Ready
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
@@ -31,9 +32,9 @@ log = logging.getLogger("engines.process")
 class EngineProcess:
     """A running engine process; made by spawn()."""
 
-    def __init__(self, process: Process, hang_timeout_s: float) -> None:
+    def __init__(self, process: Process, watchdog: Watchdog) -> None:
         self._process = process
-        self._hang_timeout_s = hang_timeout_s
+        self._watchdog = watchdog
         self._born_s = time.monotonic()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fatal = ""
@@ -44,7 +45,7 @@ class EngineProcess:
         cls,
         spec: EngineSpec,
         address: str,
-        hang_timeout_s: float,
+        watchdog: Watchdog,
         environment: Mapping[str, str] | None,
     ) -> EngineProcess:
         """Start the process in a session of its own, out of reach of the terminal's Ctrl-C."""
@@ -60,7 +61,7 @@ class EngineProcess:
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
-        return cls(process, hang_timeout_s)
+        return cls(process, watchdog)
 
     @property
     def pid(self) -> int:
@@ -117,23 +118,21 @@ class EngineProcess:
         self._process.stdin.close()
 
     async def _follow_reports(self) -> None:
-        """Read reports until the process ends; a long silence is a hang, and ends it."""
+        """Read reports until the process ends; a hang ends it."""
         assert self._process.stdout is not None
-        silent_s = 0.0  # counted in turns of our own loop: its pauses are not the engine's
-        while silent_s < self._hang_timeout_s:
+        while self._watchdog.verdict is None:
             try:
                 async with asyncio.timeout(_TURN_S):
                     line = await self._process.stdout.readline()
             except TimeoutError:
                 if self._process.returncode is not None:
                     return  # dead, though a worker it forked holds stdout open
-                silent_s += _TURN_S
+                self._watchdog.on_turn(_TURN_S)
                 continue
-            silent_s = 0.0
             if not line:
                 return
             self._on_report(line)
-        self._fatal = f"it did not answer for {self._hang_timeout_s:.0f} s"
+        self._fatal = self._watchdog.verdict or ""
         self._signal(signal.SIGKILL)
 
     def _on_report(self, line: bytes) -> None:
@@ -142,6 +141,7 @@ class EngineProcess:
         except msgspec.DecodeError:
             _log_line(line)  # printed before the host claimed its stdout
             return
+        self._watchdog.on_report(report)
         match report:
             case Ready():
                 self._ready.set_result(None)

@@ -90,6 +90,16 @@ class EngineServer:
             if peer.streams and time.monotonic() - peer.heard_s > CLIENT_SILENCE_S:
                 self._silence(peer)
 
+    async def progress(self) -> tuple[int, bool]:
+        """How many steps have ended, and whether more should be."""
+        if self._engine is None:
+            return 0, False
+        try:
+            stats = await self._engine.stats()
+        except EngineDead:  # check_health says so too, and ends the process
+            return 0, False
+        return stats.num_steps, stats.num_running > 0
+
     async def drain(self) -> None:
         """Let the engine finish what runs and hand over every last event."""
         self._enter(HostState.DRAINING)

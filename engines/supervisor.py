@@ -17,6 +17,7 @@ from engines.client import EngineClient
 from engines.errors import EngineStartError
 from engines.factory import EngineSpec
 from engines.process import EngineProcess
+from engines.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,18 @@ class RestartPolicy:
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
     reset_after_s: float = 60.0  # an engine that lived so long starts again at first_delay_s
-    hang_timeout_s: float = 60.0
+    hang_timeout_s: float = 60.0  # without a sign of life
+    step_timeout_s: float = 120.0  # with requests running and no step ended
 
     def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
         """The back-off doubles from one short life to the next."""
         if last_delay_s is None or lived_s >= self.reset_after_s:
             return self.first_delay_s
         return min(2 * last_delay_s, self.max_delay_s)
+
+    def watchdog(self) -> Watchdog:
+        """A watch over one life of the process."""
+        return Watchdog(self.hang_timeout_s, self.step_timeout_s)
 
 
 class EngineSupervisor:
@@ -134,7 +140,7 @@ class EngineSupervisor:
         self._say("the engine is starting")
         try:
             self._process = process = await EngineProcess.spawn(
-                self._spec, self.address, self._policy.hang_timeout_s, self._environment
+                self._spec, self.address, self._policy.watchdog(), self._environment
             )
         except OSError as error:
             raise EngineStartError(f"the engine process cannot be started: {error}") from error

@@ -92,7 +92,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """The host's loop runs; its absence is a hang."""
+    """The host's loop runs; its absence is a hang, and so are steps that stand still."""
+
+    num_steps: int = 0
+    is_running: bool = False  # whether steps should be ending
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):

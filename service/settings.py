@@ -126,6 +126,11 @@ class Settings(BaseSettings):
     drain_grace_s: float = Field(
         30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
     )
+    engine_step_timeout_s: float = Field(
+        120.0,
+        ge=1,
+        description="Seconds without a step after which an engine that runs requests is restarted.",
+    )
     engine_quarantine_s: float = Field(
         600.0, gt=0, description="Seconds a request is refused that the engine died under twice."
     )

@@ -73,6 +73,7 @@ class EngineCore:
             num_kv_blocks=scheduler.blocks.num_usable_blocks,
             num_free_kv_blocks=scheduler.blocks.num_free_blocks,
             num_preemptions=counters.num_preemptions,
+            num_steps=counters.num_steps,
             prompt_tokens=counters.prompt_tokens,
             generated_tokens=counters.generated_tokens,
             prefix_cache_queries=counters.prefix_cache_queries,

@@ -158,6 +158,8 @@ class Worker:
         except StepFailed as failure:
             self._fail(failure)
             return
+        finally:
+            self._core.scheduler.counters.num_steps += 1
         self._num_failed_steps = 0
         deliveries: list[Delivery] = []
         for sequence, event in events:

@@ -20,7 +20,7 @@ import uvloop
 
 from auth.key_folder import KeyStoreError
 from engines.errors import EngineStartError
-from engines.supervisor import EngineSupervisor
+from engines.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
 from service.first_key import tell_access, with_made_key
 from service.listener import ListenError, listen, url_of
@@ -94,7 +94,8 @@ class _Service:
         self._listener = listener
         self._started_at = started_at
         self._stop = StopSignal()
-        self._supervisor = EngineSupervisor(launch.spec, environment=engine_environment())
+        policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
+        self._supervisor = EngineSupervisor(launch.spec, policy, engine_environment())
         self._engine = self._supervisor.client()
 
     async def run(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engines.supervisor import EngineSupervisor
+from engines.supervisor import EngineSupervisor, RestartPolicy
 from service.responses.store_choice import store_of
 from service.settings import Settings, engine_environment
 from service.startup import Launch
@@ -31,8 +31,9 @@ class SharedService:
     def __init__(self, settings: Settings, launch: Launch, listener: socket.socket) -> None:
         self._settings = settings
         self._stop = StopSignal()
+        policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisor = EngineSupervisor(
-            launch.spec, environment=engine_environment(), on_change=self._tell_workers
+            launch.spec, policy, engine_environment(), self._tell_workers
         )
         self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
         first = WorkerSpec(

@@ -1,0 +1,85 @@
+"""Whether an engine that answers also generates: the part of readiness that a heartbeat misses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from typing import Final
+
+from engines.base import PROBE_ID, Engine, EngineRequest, SamplingParams
+from engines.errors import EngineDead
+
+INTERVAL_S: Final = 10.0  # an engine that made a step so recently is not asked for one
+STALL_S: Final = 30.0  # a busy engine that made none for so long is not ready
+TIMEOUT_S: Final = 60.0
+_REQUEST: Final = EngineRequest(PROBE_ID, (0,), SamplingParams(max_tokens=1, temperature=0.0))
+
+
+class Probe:
+    """Costs nothing under load: steps that end prove as much. Only an idle engine makes a token."""
+
+    def __init__(
+        self, engine: Engine, *, interval_s: float = INTERVAL_S, stall_s: float = STALL_S
+    ) -> None:
+        self._engine = engine
+        self._interval_s = interval_s
+        self._stall_s = stall_s
+        self._num_steps = 0
+        self._proved_s = -math.inf  # when the engine was last seen to work
+        self._still_s = math.inf  # since when it has been busy without a step
+        self._probing: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Return if the engine generates; raises EngineDead. Who cannot wait may cancel it."""
+        now_s = time.monotonic()
+        if now_s - self._proved_s < self._interval_s:
+            return
+        stats = await self._engine.stats()
+        has_stepped = stats.num_steps > self._num_steps
+        self._num_steps = stats.num_steps
+        if has_stepped:
+            self._prove()
+        elif stats.num_running and self._probing is None:
+            self._check_busy(now_s)
+        else:
+            await self._generate_once()
+
+    async def stop(self) -> None:
+        """End a probe that runs."""
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+
+    def _prove(self) -> None:
+        self._proved_s, self._still_s = time.monotonic(), math.inf
+
+    def _check_busy(self, now_s: float) -> None:
+        self._still_s = min(self._still_s, now_s)
+        if now_s - self._still_s > self._stall_s:
+            raise EngineDead(f"it runs requests and ended no step for {self._stall_s:g} s")
+
+    async def _generate_once(self) -> None:
+        """All who ask meanwhile wait for the same token."""
+        if self._probing is None:
+            self._probing = asyncio.create_task(self._generate(), name="engine-probe")
+            self._probing.add_done_callback(self._forget)
+        await asyncio.shield(self._probing)
+
+    async def _generate(self) -> None:
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                contextlib.aclosing(self._engine.generate(_REQUEST)) as events,
+            ):
+                async for _ in events:
+                    pass
+        except TimeoutError:
+            raise EngineDead(f"it generated nothing within {TIMEOUT_S:g} s") from None
+        self._prove()
+
+    def _forget(self, probing: asyncio.Task[None]) -> None:
+        self._probing = None
+        if not probing.cancelled():
+            probing.exception()  # whoever asked has gone

@@ -1,0 +1,160 @@
+"""An engine that lives and does nothing: found, ended, and never called ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.client import EngineClient
+from engines.errors import EngineDead
+from engines.guarded import GuardedEngine
+from engines.probe import Probe
+from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.suspects import Suspects
+from engines.watchdog import Watchdog
+from engines.wire import HEARTBEAT_S, Alive, Ready
+
+HARMFUL = 666
+QUICK = RestartPolicy(first_delay_s=0.05, step_timeout_s=1.0)
+
+
+def request_of(*prompt: int, max_tokens: int = 100_000) -> EngineRequest:
+    return EngineRequest("request", prompt, SamplingParams(max_tokens))
+
+
+async def error_of(client: EngineClient, request: EngineRequest) -> str:
+    with pytest.raises(EngineDead) as caught:
+        async for _ in client.generate(request):
+            pass
+    return str(caught.value)
+
+
+async def until_refused(probe: Probe) -> None:
+    while True:
+        await probe.check()
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("stall", "ran requests and ended no step for 1 s"),  # its loop goes on
+        ("spin", "did not answer for 1 s"),  # an infinite loop
+    ],
+)
+async def test_an_engine_without_progress_is_killed_and_restarted(
+    kind: str, reason: str, start_engine: Any, start_client: Any, until: Any, until_healthy: Any
+) -> None:
+    fault = {"token": HARMFUL, "kind": kind, "after": 3}
+    supervisor: EngineSupervisor = await start_engine(QUICK, faults=[fault])
+    client = await start_client(supervisor)
+    said: list[str | None] = []
+    harmful = asyncio.create_task(error_of(client, request_of(HARMFUL)))
+    other = asyncio.create_task(error_of(client, request_of(1)))
+
+    async def is_told() -> bool:
+        said.append(supervisor.reason)
+        return any(reason in (text or "") for text in said)
+
+    await until(is_told)
+    async with asyncio.timeout(20):
+        await asyncio.gather(harmful, other)  # both streams ended in an error
+    await until_healthy(client)
+    async with aclosing(client.generate(request_of(1))) as events:
+        await anext(events)
+    assert supervisor.num_restarts == 1
+
+
+async def test_a_stopped_process_is_killed_and_restarted(
+    start_engine: Any, start_client: Any, until: Any, until_healthy: Any
+) -> None:
+    supervisor = await start_engine(QUICK)
+    client = await start_client(supervisor)
+    lost = asyncio.create_task(error_of(client, request_of(1)))
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    async with asyncio.timeout(20):
+        await lost
+
+    async def is_restarted() -> bool:
+        return bool(supervisor.num_restarts == 1)
+
+    await until(is_restarted)
+    await until_healthy(client)
+
+
+def test_slow_steps_and_pauses_of_ours_are_no_hang() -> None:
+    watchdog = Watchdog(hang_timeout_s=2.0, step_timeout_s=4 * HEARTBEAT_S)
+    watchdog.on_report(Ready())
+    for num_steps in range(5):
+        for _ in range(3):  # beats while one step is computed
+            watchdog.on_report(Alive(num_steps, is_running=True))
+    for _ in range(100):
+        watchdog.on_report(Alive(5, is_running=False))
+    assert watchdog.verdict is None
+    watchdog.on_turn(1.5)
+    watchdog.on_report(Alive(5, is_running=False))
+    watchdog.on_turn(1.5)
+    assert watchdog.verdict is None
+    for _ in range(4):
+        watchdog.on_report(Alive(5, is_running=True))
+    assert watchdog.verdict is not None
+
+
+def test_starting_may_take_longer_than_a_step() -> None:
+    watchdog = Watchdog(hang_timeout_s=60.0, step_timeout_s=5.0)
+    watchdog.on_turn(30.0)
+    assert watchdog.verdict is None
+    watchdog.on_report(Ready())
+    watchdog.on_turn(5.0)
+    assert watchdog.verdict == "it did not answer for 5 s"
+
+
+async def test_an_idle_engine_that_generates_nothing_is_not_ready(
+    start_engine: Any, start_client: Any, temp_folder: Any
+) -> None:
+    probe_token = {"token": 0, "kind": "stall"}
+    client = await start_client(await start_engine(faults=[probe_token]))
+    engine = GuardedEngine(client, Suspects(temp_folder / "suspects", 600.0))
+    await client.check_health()  # the heartbeat knows nothing
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await engine.check_health()
+    assert (await client.stats()).num_running == 1  # one probe for all who ask
+    await engine.stop()
+
+
+async def test_a_busy_engine_is_asked_for_nothing_and_judged_by_its_steps(
+    start_engine: Any, start_client: Any
+) -> None:
+    fault = {"token": HARMFUL, "kind": "stall", "after": 3}
+    client = await start_client(await start_engine(step_s=0.01, faults=[fault]))
+    probe = Probe(client, interval_s=0.0, stall_s=0.2)
+    await probe.check()
+    assert (await client.stats()).generated_tokens == 1  # idle: the probe's own
+    async with aclosing(client.generate(request_of(1))) as events:
+        await anext(events)
+        for _ in range(20):
+            await probe.check()
+        stats = await client.stats()
+    assert stats.prompt_tokens == 2  # one of the probe, one of the request
+    harmful = asyncio.create_task(error_of(client, request_of(HARMFUL)))
+    async with asyncio.timeout(10):
+        with pytest.raises(EngineDead, match=r"ended no step for 0\.2 s"):
+            await until_refused(probe)
+    harmful.cancel()
+    await asyncio.wait([harmful])
+
+
+async def test_a_probe_is_made_once_an_interval(start_engine: Any, start_client: Any) -> None:
+    client = await start_client(await start_engine())
+    probe = Probe(client, interval_s=3600.0)
+    for _ in range(10):
+        await probe.check()
+    assert (await client.stats()).generated_tokens == 1
