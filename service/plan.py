@@ -9,10 +9,10 @@ from engines.base import EngineRequest, SamplingParams
 from service import caller
 from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.limits import terms
 
 if TYPE_CHECKING:
     from service.hosted import Hosted
-from service.limits import terms
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]

@@ -21,8 +21,8 @@ from service.authentication import authenticator_of
 from service.harmony import vocabulary
 from service.http_protocol import BoundedProtocol
 from service.lifecycle import Lifecycle
-from service.mcp.choice import toolbox_of
 from service.limits.choice import gate_of
+from service.mcp.choice import toolbox_of
 from service.responses.background import end_background
 from service.responses.store_choice import store_of
 from service.runtime import Limits, Runtime, ServedModel
