@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
+
+import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from service.harmony.parse import Parser
@@ -20,9 +21,8 @@ AnswerFinish = Literal["stop", "length", "tool_calls"]
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
 
 
-@dataclass(slots=True)  # not frozen, as Delta is not
-class Step:
-    """What one engine event added to one choice; never changed."""
+class Step(msgspec.Struct, frozen=True, gc=False):  # made for every event: a dataclass is slow
+    """What one engine event added to one choice."""
 
     index: int
     deltas: Sequence[Delta]
@@ -80,7 +80,8 @@ class Choice:
         deltas = self._feed(event)
         self.parse_s += perf_counter() - self.gaps.last_at
         if self._has_tools and not self._has_call:
-            self._has_call = any(delta.kind is DeltaKind.TOOL_CALL for delta in deltas)
+            for delta in deltas:  # a generator would cost more than all of the loop
+                self._has_call = self._has_call or delta.kind is DeltaKind.TOOL_CALL
         is_over = event.finish_reason is not None and not self.is_calling
         if self._is_cut or is_over:
             self.finish_reason = self._finish(event.finish_reason)

@@ -154,15 +154,21 @@ class EventStream(GenerationResponse):
     async def _settle(self, failure: Failure | None) -> None:
         """What must be done before the client may learn of the end."""
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Every layer between us and the server looks at the beginning of an answer, none at its
+        # body: the many pieces of a stream pass them by.
+        self._send_body = scope["state"]["send_body"]
+        await super().__call__(scope, receive, send)
+
     async def _send_steps(self, send: Send) -> None:
-        encode = self._encoder.step
+        encode, send_body = self._encoder.step, self._send_body
         async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
                 if not self._has_begun:
                     await self._begin(send)
                 body = encode(step)
                 self._is_silent = False
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                await send_body({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _begin(self, send: Send) -> None:
         self._has_begun = True

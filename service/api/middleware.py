@@ -58,7 +58,10 @@ class _Exchange:
     async def run(self, receive: Receive) -> None:
         started_at = time.perf_counter()
         self._scope["state"]["request_id"] = self._request_id
+        self._scope["state"]["send_body"] = self._send
         record.enter(self._record)
+        telemetry = self._scope["app"].state.runtime.telemetry
+        telemetry.begin(self._record, self._scope)
         try:
             if self._is_valid:
                 await self._app(self._scope, receive, self._send_with_id)
@@ -76,6 +79,7 @@ class _Exchange:
             self._log(seconds)
             metrics = self._scope["app"].state.runtime.metrics
             metrics.count_answer(self._record.route, self._status, seconds)
+            telemetry.end(self._record, self._status)
 
     async def _refuse_id(self, receive: Receive) -> None:
         error = RequestError(
