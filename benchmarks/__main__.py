@@ -16,6 +16,7 @@ from benchmarks.api_layer import tokens_per_second
 from benchmarks.checkpoint import write_random
 from benchmarks.limits import ModelBytes, read_bandwidth_bytes_s
 from benchmarks.native import NativeRunner
+from benchmarks.overload import overload_figures
 from benchmarks.peer import TransformersPeer
 from benchmarks.report import Row, median, show
 from benchmarks.side import Side
@@ -29,7 +30,7 @@ REPEATS = 3
 def main() -> None:
     """Run the chosen sections and print them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    sections = ("nano", "wide", "startup", "api")
+    sections = ("nano", "wide", "startup", "api", "overload")
     parser.add_argument("sections", nargs="*", choices=(*sections, []), help="default: all")
     chosen = parser.parse_args().sections or sections
     rows: list[Row] = []
@@ -45,6 +46,8 @@ def main() -> None:
             rows.append(startup_row(Path(scratch)))
     if "api" in chosen:
         rows += api_rows()
+    if "overload" in chosen:
+        rows += overload_rows()
     show(rows)
 
 
@@ -87,6 +90,15 @@ def startup_row(scratch: Path) -> Row:
     seconds_to_ready(scratch / "cache")
     times = [seconds_to_ready(scratch / "cache") for _ in range(REPEATS)]
     return Row(case="nano, start to ready", ours=median(times), unit="s", target="<= 5 s")
+
+
+def overload_rows() -> list[Row]:
+    """Three times what can be answered, against what can."""
+    goodput, ttft = overload_figures()
+    return [
+        Row(case="3x overload, goodput", ours=goodput, unit="of capacity", target=">= 0.9"),
+        Row(case="3x overload, TTFT p99", ours=ttft, unit="of 1x load's", target="<= 2"),
+    ]
 
 
 def api_rows() -> list[Row]:

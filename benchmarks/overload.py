@@ -1,0 +1,191 @@
+"""`python -m benchmarks overload`: three times more requests than can be answered.
+
+The whole server on a loopback socket: an API worker and, in a process of its own, an engine of
+a fixed rate that generates scripted tokens. Capacity is what as many clients as keep it busy
+get out of it, each with one request after the other. Then requests arrive by themselves, as a
+Poisson process, at that rate and at three times that rate; nobody asks again. Goodput is the
+tokens of complete answers a second; TTFT is of the answers that were begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.open_loop import Answer, ask
+from engines.factory import EngineSpec
+from engines.supervisor import EngineSupervisor
+from service.harmony import vocabulary
+from service.settings import load
+from service.startup import prepare
+from service.workers.messages import EngineNews, WorkerSpec
+from service.workers.pool import WorkerPool
+
+OVERLOAD: Final = 3
+NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second
+SHORTEST, LONGEST = 5, 45  # tokens of an answer
+MAX_WAIT_S: Final = 1.0  # NIM_MAX_QUEUE_WAIT_S; 30 by default, which would need longer runs
+WARM_UP_S: Final = 4.0  # of each run; not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run, without its beginning."""
+
+    load: str
+    offered_per_s: float  # requests
+    goodput_tokens_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    num_answered: int
+    num_refused: int
+    num_broken: int  # neither answered nor refused
+
+    @classmethod
+    def of(cls, load: str, answers: Sequence[Answer], start: float, end: float) -> Figures:
+        """Count what ended, and time what was asked, between the two times."""
+        asked = [answer for answer in answers if start <= answer.asked_at < end]
+        ended = [a for a in answers if a.is_complete and start <= a.ended_at < end]
+        times = sorted(answer.ttft_s for answer in asked if answer.status == 200)
+        return cls(
+            load,
+            len(asked) / (end - start),
+            sum(answer.num_tokens for answer in ended) / (end - start),
+            statistics.median(times),
+            times[int(0.99 * len(times))],
+            sum(answer.is_complete for answer in asked),
+            sum(answer.status in (429, 503) for answer in asked),
+            sum(not answer.is_complete and answer.status not in (429, 503) for answer in asked),
+        )
+
+
+async def measure(seconds: float) -> list[Figures]:
+    """Capacity, then both rates."""
+    async with _server() as port:
+        full = await closed_loop(port, 2 * NUM_SEQS, seconds)
+        rate = full.offered_per_s
+        return [
+            full,
+            await open_loop(port, "1x", rate, seconds),
+            await open_loop(port, f"{OVERLOAD}x", OVERLOAD * rate, seconds),
+        ]
+
+
+async def closed_loop(port: int, num_clients: int, seconds: float) -> Figures:
+    """Each client asks when its last answer has ended."""
+    loop, answers = asyncio.get_running_loop(), []
+    start = loop.time() + WARM_UP_S
+    end = start + seconds
+
+    async def client(number: int) -> None:
+        lengths = random.Random(number)
+        while loop.time() < end:
+            answers.append(await ask(port, _body(lengths)))
+
+    await asyncio.gather(*(client(number) for number in range(num_clients)))
+    return Figures.of("capacity", answers, start, end)
+
+
+async def open_loop(port: int, load: str, per_s: float, seconds: float) -> Figures:
+    """Requests come whether or not others are answered."""
+    loop, chance = asyncio.get_running_loop(), random.Random(load)
+    due = loop.time()
+    start = due + WARM_UP_S
+    end = start + seconds
+    asking = []
+    while due < end:
+        await asyncio.sleep(due - loop.time())
+        asking.append(asyncio.create_task(ask(port, _body(chance))))
+        due += chance.expovariate(per_s)
+    return Figures.of(load, await asyncio.gather(*asking), start, end)
+
+
+def _body(chance: random.Random) -> bytes:
+    words = " ".join(["Tell me more."] * chance.randint(1, 20))
+    request = {
+        "model": "nano",
+        "messages": [{"role": "user", "content": words}],
+        "stream": True,
+        "max_completion_tokens": chance.randint(SHORTEST, LONGEST),
+    }
+    return json.dumps(request).encode()
+
+
+@asynccontextmanager
+async def _server() -> AsyncIterator[int]:
+    """Run an engine process and an API worker; gives the port."""
+    script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
+    script += vocabulary.encode_text("word " * LONGEST)
+    options = {"script": script, "step_s": STEP_S, "max_num_seqs": NUM_SEQS}
+    supervisor = EngineSupervisor(EngineSpec("fake", options))
+    with (
+        tempfile.TemporaryDirectory(prefix="bench") as folder,
+        socket.create_server(("127.0.0.1", 0), backlog=1024) as listener,
+    ):
+        spec = _spec(Path(folder), supervisor, listener)
+        pool = WorkerPool(spec, 1, lambda: EngineNews(supervisor.reason))
+        try:
+            await supervisor.start()
+            await pool.start()
+            yield listener.getsockname()[1]
+        finally:
+            await pool.kill()
+            await supervisor.stop()
+
+
+def _spec(folder: Path, supervisor: EngineSupervisor, listener: socket.socket) -> WorkerSpec:
+    chosen = {"model_name": "nano", "cache_path": folder / "cache", "log_level": "ERROR"}
+    settings = load({**chosen, "max_queue_wait_s": MAX_WAIT_S})
+    return WorkerSpec(
+        number=0,
+        settings=settings,
+        launch=prepare(settings),
+        engine_address=supervisor.address,
+        listener_fd=listener.fileno(),
+        shared_folder=folder,
+    )
+
+
+def verdict(figures: Sequence[Figures]) -> dict[str, Any]:
+    """The two figures that count, and whether they are good."""
+    full, at_capacity, over = figures
+    goodput = over.goodput_tokens_s / full.goodput_tokens_s
+    ttft = over.ttft_p99_s / at_capacity.ttft_p99_s
+    is_good = goodput >= 0.9 and ttft <= 2 and not sum(run.num_broken for run in figures)
+    return {"goodput_of_capacity": goodput, "ttft_p99_ratio": ttft, "is_good": is_good}
+
+
+def overload_figures(seconds: float = 20) -> tuple[float, float]:
+    """Print all runs; gives goodput over capacity, and TTFT p99 over that of the 1x load."""
+    figures = asyncio.run(measure(seconds))
+    print("load      offered  goodput  TTFT p50  TTFT p99  answered  refused  broken")
+    for run in figures:
+        print(
+            f"{run.load:8}  {run.offered_per_s:5.1f}/s  {run.goodput_tokens_s:3.0f} t/s  "
+            f"{run.ttft_p50_s:6.2f} s  {run.ttft_p99_s:6.2f} s  {run.num_answered:8}  "
+            f"{run.num_refused:7}  {run.num_broken:6}"
+        )
+    found = verdict(figures)
+    print(json.dumps({"runs": [asdict(run) for run in figures], **found}))
+    return found["goodput_of_capacity"], found["ttft_p99_ratio"]
+
+
+def main() -> None:
+    """Run it alone, for as long as asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20, help="of each run")
+    overload_figures(parser.parse_args().seconds)
+
+
+if __name__ == "__main__":
+    main()
