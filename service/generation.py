@@ -34,10 +34,14 @@ class Generation:
         self.record = record.current()
         if self.record is not None:
             self.record.generation = self
+            if self.record.has_content:
+                for choice in self.choices:
+                    choice.transcript = []
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
         self.outcome: Outcome = "abort"
+        self.error_type: str | None = None  # the class of what ended it
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[Step, None]:
@@ -50,11 +54,10 @@ class Generation:
                         self.first_token_at = time.perf_counter()
                     yield step
             self.outcome = "success"
-        except InvalidGrammar as error:
-            self.outcome = "failure"
-            raise self._refusal(error) from error
-        except Exception:
-            self.outcome = "failure"
+        except Exception as error:
+            self.outcome, self.error_type = "failure", type(error).__name__
+            if isinstance(error, InvalidGrammar):
+                raise self._refusal(error) from error
             raise
         finally:
             self.ended_at = time.perf_counter()

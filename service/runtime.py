@@ -16,6 +16,7 @@ from service.limits.gate import Gate
 from service.responses.store import ResponseStore
 from service.responses.store_sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import Telemetry
 
 if TYPE_CHECKING:
     from service.responses.background import BackgroundRun
@@ -51,6 +52,7 @@ class Runtime:
     model: ServedModel
     metrics: Metrics
     lifecycle: Lifecycle
+    telemetry: Telemetry = field(default_factory=Telemetry)
     limits: Limits = Limits()
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None

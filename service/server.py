@@ -29,6 +29,7 @@ from service.runtime import Limits, Runtime, ServedModel
 from service.settings import Settings
 from service.startup import Launch
 from service.stop_signal import StopSignal, first_of
+from service.telemetry.choice import telemetry_of
 from service.telemetry.metrics import Metrics
 
 log = logging.getLogger("harmonium")
@@ -66,6 +67,7 @@ class ApiServer:
             await end_background(self._runtime, _CLOSE_TIMEOUT_S)
             await self._runtime.gate.close()
             await self._runtime.responses.close()
+            await self._runtime.telemetry.close()
 
     async def run(
         self,
@@ -130,6 +132,12 @@ def build_runtime(
     """
     vocabulary.load()
     profile = launch.selection.chosen.profile
+    metrics = Metrics(
+        launch.served_name,
+        lambda: supervisor.num_restarts,
+        shared_folder,
+        settings.named_tenants,
+    )
     return Runtime(
         engine=GuardedEngine(
             engine, Suspects(engine.folder / "suspects", settings.engine_quarantine_s)
@@ -140,7 +148,8 @@ def build_runtime(
             profile_id=profile.id,
             created=int(time.time()),
         ),
-        metrics=Metrics(launch.served_name, lambda: supervisor.num_restarts, shared_folder),
+        metrics=metrics,
+        telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
         limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
         gate=gate_of(settings),

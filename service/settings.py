@@ -17,7 +17,9 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from service.telemetry.settings import TelemetrySettings, standard_values
 
 ENV_PREFIX = "NIM_"
 SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
@@ -36,7 +38,7 @@ class SettingsError(Exception):
     """A setting has a value that cannot be used; the message names key, value and remedy."""
 
 
-class Settings(BaseSettings):
+class Settings(TelemetrySettings):
     """What the operator chose; each description also makes docs/settings.md and the CLI help."""
 
     model_config = SettingsConfigDict(
@@ -244,7 +246,7 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     Raises SettingsError, one line per unusable value.
     """
     try:
-        return Settings(**(overrides or {}))
+        return Settings(**{**standard_values(os.environ, ENV_PREFIX), **(overrides or {})})
     except ValidationError as error:
         raise SettingsError("\n".join(_complaint(item) for item in error.errors())) from None
 

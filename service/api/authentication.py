@@ -22,6 +22,7 @@ from auth.throttle import Throttle, TooManyFailures
 from service import caller
 from service.api.responses import error_response
 from service.api.route_scopes import OPEN_PATHS, scope_of
+from service.telemetry.record import note
 
 # What metrics call a refusal, and how severe its line in the audit log is: who is slowed could
 # otherwise fill the log.
@@ -51,7 +52,8 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             try:
-                principal = await self._identify(scope)
+                with note("auth"):
+                    principal = await self._identify(scope)
                 _enter(principal, scope)
                 _check_scope(principal, scope["path"])
             except AuthError as error:

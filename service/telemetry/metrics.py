@@ -67,6 +67,7 @@ class Metrics:
         self._engine = EngineCollector(model_name, num_restarts)
         self._scraped.register(self._engine)
         self._families = {series.name: _family(series, self.registry) for series in OWN}
+        self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
@@ -74,6 +75,8 @@ class Metrics:
         """Count a generation that has ended, however it ended."""
         record = generation.record or RequestRecord()
         self._row(record.route, self.tenant_class(record.tenant_id)).observe(generation)
+        if self.on_generation is not None:
+            self.on_generation(generation)
 
     def count_answer(self, route: str, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
@@ -52,6 +54,9 @@ class RequestRecord:
     span_id: str = ""  # 16 hex digits: the caller's, or ours when we trace
     is_sampled: bool = False
     generation: Generation | None = None  # once there is one
+    has_content: bool = False  # whether prompts and answers go into the trace
+    span: Any = None  # OpenTelemetry's, while the request is traced
+    notes: list[tuple[str, float, float]] = field(default_factory=list)  # see note()
 
     @property
     def tenant_id(self) -> str:
@@ -106,6 +111,17 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 def current() -> RequestRecord | None:
     """The request that the running task belongs to, if any."""
     return _current.get()
+
+
+@contextmanager
+def note(name: str) -> Iterator[None]:
+    """Remember when the block began and ended, for a span of the request."""
+    record, start = current(), perf_counter()
+    try:
+        yield
+    finally:
+        if record is not None:
+            record.notes.append((name, start, perf_counter()))
 
 
 def enter(record: RequestRecord) -> None:

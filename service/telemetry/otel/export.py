@@ -1,0 +1,132 @@
+"""Telemetry that is sent: spans, metrics and logs of one process, over OTLP or to the console."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from service.generation import Generation
+from service.telemetry.otel import providers
+from service.telemetry.otel.instruments import Instruments
+from service.telemetry.otel.log_handler import OtelHandler
+from service.telemetry.otel.outbox import Outbox
+from service.telemetry.otel.spans import Spans
+from service.telemetry.record import RequestRecord
+from service.telemetry.redaction import Redactor
+from service.telemetry.settings import TelemetrySettings
+from service.telemetry.tracing import Telemetry
+
+CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone
+_QUIET: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics", "/metrics"})
+
+log = logging.getLogger(__name__)
+
+
+class OtelTelemetry(Telemetry):
+    """Whatever the collector does, requests only ever append to bounded queues."""
+
+    def __init__(
+        self,
+        settings: TelemetrySettings,
+        model: str,
+        on_dropped: Callable[[str, int], None],
+        redact: Redactor,
+    ) -> None:
+        """Raises what an exporter raises for settings that it cannot use."""
+        logging.getLogger("opentelemetry").setLevel("CRITICAL")  # the outboxes say it once
+        self._resource = providers.resource_of(settings)
+        self._has_content = settings.otel_capture_content
+        self._outboxes: list[Outbox] = []
+        self._exporters: list[Any] = []
+        self._closing: threading.Thread | None = None
+        self._spans: Spans | None = None
+        self._instruments: Instruments | None = None
+        self._handler: OtelHandler | None = None
+        self._start_traces(settings, model, on_dropped)
+        self._start_metrics(settings, model, on_dropped)
+        self._start_logs(settings, on_dropped, redact)
+
+    def _start_traces(self, settings: TelemetrySettings, model: str, on_dropped: Any) -> None:
+        exporter = providers.exporter_of("traces", settings)
+        if exporter is not None:
+            outbox = providers.SpanOutbox(exporter, on_dropped)
+            self._outboxes.append(outbox.outbox)
+            self._exporters.append(exporter)
+            self._spans = Spans(providers.tracer_provider(self._resource, outbox), model)
+
+    def _start_metrics(self, settings: TelemetrySettings, model: str, on_dropped: Any) -> None:
+        exporter = providers.exporter_of("metrics", settings)
+        if exporter is not None:
+            counted = providers.CountedMetrics(exporter, on_dropped)
+            self._meters = providers.meter_provider(self._resource, counted)
+            self._instruments = Instruments(self._meters, model)
+
+    def _start_logs(self, settings: TelemetrySettings, on_dropped: Any, redact: Redactor) -> None:
+        exporter = providers.exporter_of("logs", settings)
+        if exporter is not None:
+            outbox = providers.LogOutbox(exporter, on_dropped)
+            self._outboxes.append(outbox.outbox)
+            self._exporters.append(exporter)
+            provider = providers.logger_provider(self._resource, outbox)
+            self._handler = OtelHandler(provider, redact)
+            logging.getLogger().addHandler(self._handler)
+
+    def begin(self, record: RequestRecord, scope: Scope) -> None:
+        if self._spans is not None and record.route not in _QUIET:
+            record.has_content = self._has_content
+            record.span = self._spans.begin(record, _attributes(record, scope))
+
+    def observe(self, generation: Generation) -> None:
+        if self._spans is not None:
+            self._spans.generation(generation)
+        if self._instruments is not None:
+            self._instruments.observe(generation)
+
+    def end(self, record: RequestRecord, status: int) -> None:
+        if self._spans is not None and record.span is not None:
+            self._spans.end(record.span, record, status)
+
+    async def close(self) -> None:
+        if self._handler is not None:
+            logging.getLogger().removeHandler(self._handler)
+            self._handler = None
+        if self._closing is None:
+            # In a daemon thread: nobody waits at the end for a collector that does not answer.
+            self._closing = threading.Thread(target=self._close, name="otel-close", daemon=True)
+            self._closing.start()
+        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        while self._closing.is_alive() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _close(self) -> None:
+        share_s = CLOSE_S / (len(self._outboxes) + 2)
+        if self._instruments is not None:
+            self._meters.shutdown(timeout_millis=share_s * 1000)
+        for outbox in self._outboxes:
+            outbox.close(share_s)
+        for exporter in self._exporters:
+            exporter.shutdown()
+
+
+def _attributes(record: RequestRecord, scope: Scope) -> dict[str, Any]:
+    """Of HTTP's conventions, what helps and names nobody's secrets: no query, no headers."""
+    client, server = scope.get("client"), scope.get("server")
+    attributes: dict[str, Any] = {
+        "http.request.method": scope["method"],
+        "http.route": record.route,
+        "url.path": scope["path"][:200],
+        "url.scheme": scope["scheme"],
+        "harmonium.request.id": record.request_id,
+        "user_agent.original": Headers(scope=scope).get("user-agent", "")[:200],
+    }
+    if client:
+        attributes["client.address"] = client[0]
+    if server:
+        attributes["server.address"], attributes["server.port"] = server[0], server[1] or 0
+    return attributes

@@ -1,0 +1,72 @@
+"""Metrics of the GenAI conventions; the conventions give names, units and boundaries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+
+from service.generation import Generation
+from service.telemetry.record import RequestRecord
+
+_DURATION_S = [0.01 * 2**power for power in range(14)]
+_PER_TOKEN_S = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+_FIRST_TOKEN_S = [
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
+    *(0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+]
+_TOKENS = [float(4**power) for power in range(14)]
+
+
+class Instruments:
+    """Records each generation that has ended."""
+
+    def __init__(self, provider: MeterProvider, model: str) -> None:
+        meter = provider.get_meter("harmonium")
+
+        def histogram(name: str, unit: str, text: str, bounds: list[float]) -> Any:
+            return meter.create_histogram(
+                name, unit, text, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._model = model
+        self._duration = histogram(
+            "gen_ai.server.request.duration", "s", "Request to last token.", _DURATION_S
+        )
+        self._per_token = histogram(
+            "gen_ai.server.time_per_output_token", "s", "After the first token.", _PER_TOKEN_S
+        )
+        self._first_token = histogram(
+            "gen_ai.server.time_to_first_token", "s", "Request to first token.", _FIRST_TOKEN_S
+        )
+        self._usage = histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens of prompts and answers.", _TOKENS
+        )
+
+    def observe(self, generation: Generation) -> None:
+        """Record a generation; times other than the whole only when it succeeded."""
+        record = generation.record or RequestRecord()
+        is_text = record.route == "/v1/completions"
+        labels = {
+            "gen_ai.operation.name": "text_completion" if is_text else "chat",
+            "gen_ai.provider.name": "harmonium",
+            "gen_ai.request.model": self._model,
+            "gen_ai.response.model": self._model,
+        }
+        ended, first = generation.ended_at, generation.first_token_at
+        if ended is None:
+            return
+        failed = {"error.type": generation.error_type or "_OTHER"}
+        whole = labels | failed if generation.outcome == "failure" else labels
+        self._duration.record(ended - generation.started_at, whole)
+        for kind, number in (
+            ("input", generation.num_prompt_tokens),
+            ("output", generation.num_completion_tokens),
+        ):
+            self._usage.record(number, {**labels, "gen_ai.token.type": kind})
+        if generation.outcome != "success" or first is None:
+            return
+        self._first_token.record(first - generation.started_at, labels)
+        longest = max(choice.num_tokens for choice in generation.choices)
+        if longest > 1:
+            self._per_token.record((ended - first) / (longest - 1), labels)

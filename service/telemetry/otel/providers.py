@@ -1,0 +1,157 @@
+"""OpenTelemetry's providers and exporters as the settings ask for them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordProcessor, ReadableLogRecord
+from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    ConsoleMetricExporter,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+from service.telemetry.otel.outbox import Outbox
+from service.telemetry.settings import TelemetrySettings
+
+OnDropped = Callable[[str, int], None]
+
+_OTLP = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+_CONSOLE = {
+    "traces": ConsoleSpanExporter,
+    "metrics": ConsoleMetricExporter,
+    "logs": ConsoleLogRecordExporter,
+}
+
+
+def resource_of(settings: TelemetrySettings) -> Resource:
+    """Who sends: one instance for each process; OTEL_RESOURCE_ATTRIBUTES adds to it."""
+    return Resource.create(
+        {
+            "service.name": settings.otel_service_name,
+            "service.version": version("harmonium"),
+            "service.instance.id": str(uuid.uuid4()),
+        }
+    )
+
+
+def exporter_of(signal: str, settings: TelemetrySettings) -> Any:
+    """The exporter of one signal, or None; its library is loaded only when it is asked for."""
+    kind = getattr(settings, f"otel_{signal}_exporter")
+    if kind == "none":
+        return None
+    if kind == "console":
+        return _CONSOLE[signal]()
+    is_grpc = settings.otel_exporter_otlp_protocol == "grpc"
+    module, name = _OTLP[signal]
+    package = "grpc" if is_grpc else "http"
+    exporter = getattr(import_module(f"opentelemetry.exporter.otlp.proto.{package}.{module}"), name)
+    endpoint = settings.otel_exporter_otlp_endpoint
+    if endpoint is None:
+        return exporter()  # reads OTEL_EXPORTER_OTLP_*
+    return exporter(endpoint=endpoint if is_grpc else f"{endpoint.rstrip('/')}/v1/{signal}")
+
+
+def _is_success(result: Any) -> bool:
+    return str(result.name) == "SUCCESS"
+
+
+class SpanOutbox(SpanProcessor):
+    """Queues the spans that are sampled."""
+
+    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
+        def send(batch: Sequence[ReadableSpan]) -> bool:
+            return _is_success(exporter.export(batch))
+
+        self.outbox = Outbox("traces", send, on_dropped)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self.outbox.put(span)
+
+
+class LogOutbox(LogRecordProcessor):
+    """Queues log records."""
+
+    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
+        def send(batch: Sequence[ReadableLogRecord]) -> bool:
+            return _is_success(exporter.export(batch))
+
+        self.outbox = Outbox("logs", send, on_dropped)
+
+    def on_emit(self, log_record: Any) -> None:
+        self.outbox.put(
+            ReadableLogRecord(
+                log_record=log_record.log_record,
+                resource=log_record.resource,
+                instrumentation_scope=log_record.instrumentation_scope,
+                limits=log_record.limits,
+            )
+        )
+
+    def shutdown(self) -> None:
+        """The outbox is closed by its owner."""
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+
+class CountedMetrics(MetricExporter):
+    """Counts the exports that failed; the reader has no queue to overflow."""
+
+    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
+        super().__init__(
+            preferred_temporality=exporter._preferred_temporality,
+            preferred_aggregation=exporter._preferred_aggregation,
+        )
+        self._exporter = exporter
+        self._on_dropped = on_dropped
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
+        if not _is_success(result):
+            self._on_dropped("metrics", 1)
+        return MetricExportResult.SUCCESS if _is_success(result) else MetricExportResult.FAILURE
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        self._exporter.shutdown()
+
+
+def tracer_provider(resource: Resource, outbox: SpanOutbox | None) -> TracerProvider:
+    """OTEL_TRACES_SAMPLER says which traces are kept."""
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    if outbox is not None:
+        provider.add_span_processor(outbox)
+    return provider
+
+
+def logger_provider(resource: Resource, outbox: LogOutbox) -> LoggerProvider:
+    provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_log_record_processor(outbox)
+    return provider
+
+
+def meter_provider(resource: Resource, exporter: MetricExporter) -> MeterProvider:
+    """OTEL_METRIC_EXPORT_INTERVAL says how often they are sent."""
+    reader = PeriodicExportingMetricReader(exporter)
+    return MeterProvider([reader], resource=resource, shutdown_on_exit=False)

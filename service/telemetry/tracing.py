@@ -1,0 +1,28 @@
+"""What the service tells of its requests to whoever collects it; here: to nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.types import Scope
+
+from service.telemetry.record import RequestRecord
+
+if TYPE_CHECKING:
+    from service.generation import Generation
+
+
+class Telemetry:
+    """Without OpenTelemetry; service/telemetry/otel/export.py does what this leaves out."""
+
+    def begin(self, record: RequestRecord, scope: Scope) -> None:
+        """A request has come in; may give it a trace."""
+
+    def observe(self, generation: Generation) -> None:
+        """A generation has ended, however it ended."""
+
+    def end(self, record: RequestRecord, status: int) -> None:
+        """A request was answered; status 0 is a client that left before its answer began."""
+
+    async def close(self) -> None:
+        """Hand over what is left, for a short while; may be called twice."""
