@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -12,10 +12,13 @@ from engines.base import EngineStats, TokenEvent
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.grammar import GrammarDeadEnd
+from engines.native.out_of_memory import is_out_of_memory
 from engines.native.runner import ModelRunner
 from engines.native.sampler import SampledToken, sample
 from engines.native.scheduler import Chunk, Limits, Scheduler
 from engines.native.sequence import Sequence
+
+NUM_TOKENS_ALWAYS_POSSIBLE: Final = 32  # an engine without the memory for so few is broken
 
 
 class Runner(Protocol):
@@ -34,11 +37,15 @@ class Runner(Protocol):
 
 
 class StepFailed(Exception):
-    """Computing a step failed (see __cause__); the scheduler is as it was before it."""
+    """Computing a step failed (see __cause__); the scheduler is as it was before it.
 
-    def __init__(self, sequences: list[Sequence]) -> None:
-        super().__init__(f"computing a step of {len(sequences)} sequences failed")
+    `sequences` are to end with it. `is_theirs`: without them the step would have gone well.
+    """
+
+    def __init__(self, sequences: list[Sequence], *, is_theirs: bool = False) -> None:
+        super().__init__(f"computing a step failed with {len(sequences)} sequences")
         self.sequences = sequences
+        self.is_theirs = is_theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,10 @@ class EngineCore:
     def step(self) -> list[tuple[Sequence, TokenEvent]]:
         """Compute one step; raises StepFailed if the model or the sampler fails."""
         chunks = self.scheduler.schedule()
-        tokens = self._compute(chunks)
+        try:
+            tokens = self._compute(chunks)
+        finally:
+            self.scheduler.counters.num_steps += 1
         return self.scheduler.update(chunks, tokens)
 
     def _compute(self, chunks: list[Chunk]) -> list[SampledToken]:
@@ -60,8 +70,10 @@ class EngineCore:
             logits = self.runner.execute(chunks)
             return sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
         except GrammarDeadEnd as error:  # the others take their step again
-            raise StepFailed(error.sequences) from error
+            raise StepFailed(error.sequences, is_theirs=True) from error
         except Exception as error:
+            if is_out_of_memory(error):
+                raise _too_large(chunks) from error
             raise StepFailed([chunk.sequence for chunk in chunks]) from error
 
     def stats(self) -> EngineStats:
@@ -80,6 +92,13 @@ class EngineCore:
             prefix_cache_hits=counters.prefix_cache_hits,
             kv_block_size=scheduler.blocks.block_size,
         )
+
+
+def _too_large(chunks: list[Chunk]) -> StepFailed:
+    """End the sequence with the most to compute, of equals the last to come; the rest go on."""
+    largest = max(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.rank))
+    num_tokens = sum(chunk.num_tokens for chunk in chunks)
+    return StepFailed([largest.sequence], is_theirs=num_tokens > NUM_TOKENS_ALWAYS_POSSIBLE)
 
 
 def load_core(config: NativeConfig) -> EngineCore:

@@ -54,7 +54,7 @@ class Counters:
     """What EngineStats counts and only the scheduler sees."""
 
     num_preemptions: int = 0
-    num_steps: int = 0  # by the worker, failed ones too
+    num_steps: int = 0  # counted by the core, failed ones too
     prompt_tokens: int = 0
     generated_tokens: int = 0
     prefix_cache_queries: int = 0

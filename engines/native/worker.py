@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
 from engines.base import EngineRequest, TokenEvent
-from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.errors import EngineDead, EngineError, InvalidGrammar, OutOfMemory, RequestFailed
 from engines.native.core import EngineCore, StepFailed
 from engines.native.grammar import GrammarDeadEnd, Guide
+from engines.native.out_of_memory import give_back, is_out_of_memory
 from engines.native.sequence import Sequence
 
 log = logging.getLogger(__name__)
 
 MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
-FATAL: Final = (MemoryError, AssertionError)  # no other request would fare better
+FATAL: Final = (AssertionError,)  # no other request would fare better
 
 
 class Ticket:
@@ -156,11 +158,16 @@ class Worker:
         try:
             events = self._core.step()
         except StepFailed as failure:
+            has_room = not is_out_of_memory(failure.__cause__)
             self._fail(failure)
+        else:
+            self._num_failed_steps = 0
+            self._hand_out(events)
             return
-        finally:
-            self._core.scheduler.counters.num_steps += 1
-        self._num_failed_steps = 0
+        if not has_room:
+            give_back()
+
+    def _hand_out(self, events: list[tuple[Sequence, TokenEvent]]) -> None:
         deliveries: list[Delivery] = []
         for sequence, event in events:
             is_open = event.finish_reason is None
@@ -174,14 +181,16 @@ class Worker:
         cause = failure.__cause__
         reason = f"{type(cause).__name__}: {cause}"
         ids = ", ".join(sequence.request.request_id for sequence in failure.sequences)
-        log.error("A step failed with the requests %s", ids, exc_info=cause)
+        # As text: a log record that keeps the exception keeps the step's tensors.
+        text = "".join(traceback.format_exception(cause))
+        log.error("A step failed with the requests %s\n%s", ids, text)
         deliveries: list[Delivery] = []
         for sequence in failure.sequences:
             self._core.scheduler.remove(sequence)
             deliveries.append((self._forget(sequence), _error_of(cause, reason)))
         self._deliver(deliveries)
-        if isinstance(cause, GrammarDeadEnd):
-            return  # a fault of these requests alone
+        if failure.is_theirs:
+            return
         self._num_failed_steps += 1
         if isinstance(cause, FATAL) or self._num_failed_steps >= MAX_FAILED_STEPS:
             raise EngineDead(f"{self._num_failed_steps} steps failed in a row, at last: {reason}")
@@ -199,4 +208,6 @@ class Worker:
 def _error_of(cause: BaseException | None, reason: str) -> EngineError:
     if isinstance(cause, GrammarDeadEnd):
         return InvalidGrammar("the grammar leads to a place where no token may follow")
+    if is_out_of_memory(cause):
+        return OutOfMemory("there was no memory left to compute this request's next step")
     return RequestFailed(f"the step failed: {reason}")
