@@ -78,7 +78,7 @@ class _Exchange:
             seconds = time.perf_counter() - started_at
             self._log(seconds)
             metrics = self._scope["app"].state.runtime.metrics
-            metrics.count_answer(self._record.route, self._status, seconds)
+            metrics.count_answer(self._record, self._status, seconds)
             telemetry.end(self._record, self._status)
 
     async def _refuse_id(self, receive: Receive) -> None:
@@ -123,6 +123,7 @@ class _Exchange:
             "path": _printable(self._scope["path"]),
             "route": self._record.route,
             "status": self._status or None,
+            "error_code": self._record.error_code,
             "duration_ms": round(seconds * 1000, 1),
             "client": client[0] if client else None,
             "caller": self._scope["state"].get("caller"),

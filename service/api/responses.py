@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.body import BodyError, describe
 from service.errors import TABLE, RequestError, failure_of
+from service.telemetry import record
 
 ANTHROPIC_PATH = "/v1/messages"
 
@@ -16,6 +17,8 @@ ANTHROPIC_PATH = "/v1/messages"
 def error_response(error: Exception, path: str) -> Response:
     """The answer to any exception, in the shape of the route's API."""
     failure = failure_of(error)
+    if (asked := record.current()) is not None:
+        asked.error_code = failure.row.code
     is_anthropic = path.startswith(ANTHROPIC_PATH)
     return Response(
         msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Page = Literal["nim", "vllm"]
 _STATS_TIMEOUT_S = 2.0
+_LIMIT_CODES = frozenset({"overloaded"})  # beside what is answered with 429
 _FIRST_ROW = ("/v1/chat/completions", "anonymous")
 
 
@@ -78,18 +79,20 @@ class Metrics:
         if self.on_generation is not None:
             self.on_generation(generation)
 
-    def count_answer(self, route: str, status: int, seconds: float) -> None:
+    def count_answer(self, record: RequestRecord, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
-        self._families["http_requests"].labels(route, str(status)).inc()
-        self._families["http_request_duration_seconds"].labels(route).observe(seconds)
+        self._families["http_requests"].labels(record.route, str(status)).inc()
+        self._families["http_request_duration_seconds"].labels(record.route).observe(seconds)
+        if (code := record.error_code) is None:
+            return
+        self._families["errors"].labels(record.route, code).inc()
+        if status == 429 or code in _LIMIT_CODES:
+            tenant_class = self.tenant_class(record.tenant_id)
+            self._families["rate_limited"].labels(code, tenant_class).inc()
 
     def count_auth_failure(self, reason: str) -> None:
         """Count a caller turned away; `reason` is a word of the code, never of the caller."""
         self._families["auth_failures"].labels(reason).inc()
-
-    def count_rate_limited(self, limit: str, tenant_id: str) -> None:
-        """Count a request over a limit; `limit` is its name in the code."""
-        self._families["rate_limited"].labels(limit, self.tenant_class(tenant_id)).inc()
 
     def count_dropped(self, signal: str, number: int) -> None:
         """Count records of telemetry that were lost; may be called from any thread."""

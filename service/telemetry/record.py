@@ -54,6 +54,7 @@ class RequestRecord:
     span_id: str = ""  # 16 hex digits: the caller's, or ours when we trace
     is_sampled: bool = False
     generation: Generation | None = None  # once there is one
+    error_code: str | None = None  # of the error that was answered
     has_content: bool = False  # whether prompts and answers go into the trace
     span: Any = None  # OpenTelemetry's, while the request is traced
     notes: list[tuple[str, float, float]] = field(default_factory=list)  # see note()

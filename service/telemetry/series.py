@@ -82,8 +82,9 @@ OWN: tuple[Series, ...] = (
         ("route",),
         _HTTP_S,
     ),
+    Series("errors", "counter", "Error answers by their `code`.", ("route", "code")),
     Series("auth_failures", "counter", "Callers turned away.", ("reason",)),
-    Series("rate_limited", "counter", "Requests over a limit.", ("limit", "tenant_class")),
+    Series("rate_limited", "counter", "Requests refused by a limit.", ("limit", "tenant_class")),
     Series("telemetry_dropped", "counter", "Records that no collector took.", ("signal",)),
 )
 BY_NAME = {series.name: series for series in OWN}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from auth.base import Credentials, InvalidCredentials, Principal
 from service.metrics_reference import markdown
 from service.telemetry.metrics import Metrics
-from service.telemetry.record import route_of
+from service.telemetry.record import RequestRecord, route_of
 from service.telemetry.series import all_series
 
 Fixture = Callable[..., Any]
@@ -215,18 +216,20 @@ async def test_each_route_has_its_label(make_runtime: Fixture, make_client: Fixt
         assert route_of(template.replace("{", "").replace("}", "")) == template
 
 
-async def test_callers_turned_away_and_lost_records_are_counted(
-    make_runtime: Fixture, scrape: Fixture
+async def test_refusals_by_a_limit_are_counted_by_code_and_tenant(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
 ) -> None:
-    runtime = make_runtime(SCRIPT)
-    runtime.metrics.count_auth_failure("invalid")
-    runtime.metrics.count_rate_limited("requests", "a stranger")
-    runtime.metrics.count_dropped("traces", 7)
-    page = await scrape(runtime)
-    assert page.value("harmonium_auth_failures_total", reason="invalid") == 1
-    limited = page.value("harmonium_rate_limited_total", limit="requests", tenant_class="other")
-    assert limited == 1
-    assert page.value("harmonium_telemetry_dropped_total", signal="traces") == 7
+    runtime = make_runtime(SCRIPT, max_num_seqs=1, max_num_waiting=1, step_s=0.05)
+    client = await make_client(runtime)
+    answers = await asyncio.gather(
+        *(client.post(PATH, json=chat_body(max_tokens=3)) for _ in range(4))
+    )
+    num_refused = sum(answer.status_code == 429 for answer in answers)
+    assert num_refused
+    page = Scrape((await client.get("/metrics")).text)
+    labels = {"limit": "queue_full", "tenant_class": "anonymous"}
+    assert page.value("harmonium_rate_limited_total", **labels) == num_refused
+    assert page.value("harmonium_errors_total", route=PATH, code="queue_full") == num_refused
 
 
 async def test_what_is_written_is_what_the_table_says(
@@ -234,7 +237,8 @@ async def test_what_is_written_is_what_the_table_says(
 ) -> None:
     runtime = make_runtime(SCRIPT)
     runtime.metrics.count_auth_failure("invalid")
-    runtime.metrics.count_rate_limited("requests", "")
+    refused = RequestRecord(PATH, error_code="queue_full")
+    runtime.metrics.count_answer(refused, 429, 0.1)
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)
     written = {name for name in page.names if name.startswith("harmonium_")}

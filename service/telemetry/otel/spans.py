@@ -59,7 +59,7 @@ class Spans:
         if status:
             span.set_attribute("http.response.status_code", status)
         if status >= 500:
-            span.set_attribute("error.type", str(status))
+            span.set_attribute("error.type", record.error_code or str(status))
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
