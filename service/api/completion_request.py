@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from engines.base import EngineInfo
 from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, sampling_of
 from service.errors import RequestError
+from service.harmony.pieces import in_turns
 from service.harmony.vocabulary import ENDOFTEXT, STOP_TOKEN_IDS, decode_marked, encode_marked
 from service.plan import Plan
 from service.runtime import Runtime
@@ -65,7 +66,7 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
 async def encode_prompt(text: str) -> TokenIds:
     """Encode raw text; a long one in a thread, so that it does not hold up the streams."""
     if len(text) > LONG_PROMPT_CHARS:
-        return tuple(await asyncio.to_thread(encode_marked, text))
+        return tuple(await asyncio.to_thread(in_turns, encode_marked, text))
     return tuple(encode_marked(text))
 
 

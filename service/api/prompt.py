@@ -10,6 +10,7 @@ from engines.base import EngineInfo, SamplingParams
 from service.caller import check_may_use
 from service.errors import RequestError
 from service.harmony.errors import UnknownToolCall
+from service.harmony.pieces import in_turns
 from service.harmony.render import render
 from service.harmony.types import Conversation, ReasoningEffort
 from service.runtime import Runtime
@@ -52,10 +53,9 @@ async def render_prompt(
     conversation: Conversation, param_of: Callable[[int], str]
 ) -> tuple[int, ...]:
     """The prompt's ids; `param_of` names the field of a tool message that answers no call."""
-    num_chars = sum(len(m.content) + len(m.reasoning) for m in conversation.messages)
     try:
-        if num_chars > LONG_PROMPT_CHARS:
-            return tuple(await asyncio.to_thread(render, conversation))
+        if _num_chars(conversation) > LONG_PROMPT_CHARS:
+            return tuple(await asyncio.to_thread(in_turns, render, conversation))
         return tuple(render(conversation))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
@@ -65,6 +65,16 @@ async def render_prompt(
             param=param,
             code="unknown_tool_call",
         ) from error
+
+
+def _num_chars(conversation: Conversation) -> int:
+    """All that clients make long."""
+    return sum(
+        len(message.content)
+        + len(message.reasoning)
+        + sum(len(call.arguments) for call in message.tool_calls)
+        for message in conversation.messages
+    )
 
 
 def answer_limit(

@@ -13,6 +13,8 @@ from functools import cache
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
+from service.harmony.pieces import encode_pieces
+
 ENDOFTEXT = 199999
 RETURN = 200002
 CONSTRAIN = 200003
@@ -53,21 +55,34 @@ def load() -> None:
 
 def encode_text(text: str) -> list[int]:
     """Encode text as ordinary ids; `<|end|>` in it is seven characters, not a token."""
+    return encode_pieces(text, _encode)
+
+
+def _encode(text: str) -> list[int]:
     token_ids: list[int] = []
-    for piece in _pieces(text):
-        token_ids += _encoding().encode(piece, disallowed_special=())
+    for part in _short_runs(text):
+        token_ids += _encoding().encode(part, disallowed_special=())
     return token_ids
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _short_runs(text: str) -> Iterator[str]:
     """Cut text where a run of one kind of character is too long to encode quickly."""
     start = 0
-    if len(text) > _MAX_RUN_CHARS:
+    if _may_have_long_run(text):
         for run in _RUN.finditer(text):
             for cut in range(run.start() + _MAX_RUN_CHARS, run.end(), _MAX_RUN_CHARS):
                 yield text[start:cut]
                 start = cut
     yield text[start:]
+
+
+def _may_have_long_run(text: str) -> bool:
+    """Quickly: words and, taken together, the spaces between them may be short enough."""
+    if len(text) <= _MAX_RUN_CHARS:
+        return False
+    words = text.split()
+    num_spaces = len(text) - sum(map(len, words))
+    return num_spaces - len(words) >= _MAX_RUN_CHARS or max(map(len, words)) > _MAX_RUN_CHARS
 
 
 def encode_marked(text: str) -> list[int]:

@@ -1,0 +1,77 @@
+"""Long texts are encoded piece by piece: the same ids, and nobody waits for all of another's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai_harmony import load_harmony_encoding
+
+from service.harmony import pieces
+from service.harmony.pieces import PIECE_CHARS, encode_pieces, in_turns
+from service.harmony.vocabulary import encode_text
+
+LIBRARY = load_harmony_encoding("HarmonyGptOss")
+WORDS = [
+    "word",
+    "Don't",
+    "x'",
+    "'s",
+    "3",
+    "1234567",
+    ".",
+    "/",
+    "漢字",
+    "、",
+    "かな",
+    "한국",
+    "é",
+    "́",
+    "ǅ",
+    "_",
+    "=[",
+    "🪿",
+    "<|end|>",
+]
+PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u0301"])
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
+def test_a_cut_changes_no_ids(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_CHARS", size)
+        assert "".join(pieces.pieces(text)) == text
+        assert encode_text(text) == LIBRARY.encode(text, disallowed_special=())
+
+
+def test_texts_as_people_write_them_are_cut_small() -> None:
+    for line in ("The quick brown fox. ", "今日は、世界。", '{"a":[1,2],"b":"c"},', "x = f(y)\n"):
+        text = line * 3000
+        sizes = [len(piece) for piece in pieces.pieces(text)]
+        assert max(sizes) < PIECE_CHARS + 100
+        assert in_turns(encode_text, text) == LIBRARY.encode(text)
+
+
+def test_two_long_texts_take_turns() -> None:
+    order: list[str] = []
+    together = threading.Barrier(2)
+
+    def encode(piece: str) -> list[int]:
+        order.append(piece.strip()[0])
+        return []
+
+    def run(letter: str) -> None:
+        together.wait(10)
+        in_turns(encode_pieces, f"{letter} " * PIECE_CHARS * 20, encode)
+
+    threads = [threading.Thread(target=run, args=[letter]) for letter in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert {"a", "b"} == set(order)
+    assert order != sorted(order)
+    assert order != sorted(order, reverse=True)
