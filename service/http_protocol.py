@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol, with an end to a client's slowness and to the size of a request's head.
+"""uvicorn's HTTP protocol, with an end to a client's slowness, to the size of a request's head and
+to the number of connections.
 
-uvicorn bounds neither: without this, clients that never finish a request keep their sockets
-for ever, and one endless header fills the memory.
+uvicorn bounds none of them: without this, clients that never finish a request or never read its
+answer keep their sockets for ever, and one endless header fills the memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.errors import Failure, Row
+from service.slow_reader import LEAST_BYTES_S, ReaderWatch
+from service.surplus import NUM_SPARE, Surplus
 
 _BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
@@ -24,20 +27,30 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection; what it says of a request that never reached the application is JSON too."""
 
     max_head_bytes = 65536
-    patience_s = 30.0  # for a whole head, and for each next piece of a body
+    max_connections = 4096
+    patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._num_head_bytes = 0
         self._is_in_head = True
         self._timer: asyncio.TimerHandle | None = None
+        self._body_due_at = 0.0  # later with each byte that came
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._reader = ReaderWatch(transport, self.patience_s)
+        num_surplus = len(self.connections) - self.max_connections
+        if num_surplus > NUM_SPARE:
+            transport.abort()
+            return
+        if num_surplus > 0:
+            self.app = Surplus(self.app, self.connections, self.max_connections)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._reader.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -57,16 +70,33 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._is_in_head = False
+        self._body_due_at = self.loop.time() + self.patience_s
         self._wait()
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._wait()
+        self._body_due_at += len(body) / LEAST_BYTES_S
+        if self.loop.time() > self._body_due_at and not self._is_answering_earlier():
+            self._refuse(_TIMED_OUT, f"The body comes at less than {LEAST_BYTES_S} bytes a second.")
+        else:
+            self._wait()
 
     def on_message_complete(self) -> None:
         self._stop_waiting()
         self._is_in_head, self._num_head_bytes = True, 0
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader.start()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader.stop()
+
+    def on_response_complete(self) -> None:
+        self._reader.start()  # nothing may be left to pause for
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what its parser cannot read."""
@@ -83,6 +113,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _on_silence(self) -> None:
         if self._is_answering_earlier():
+            self._body_due_at = self.loop.time() + 2 * self.patience_s  # we do not read meanwhile
             self._wait()
             return
         part = "headers" if self._is_in_head else "body"
@@ -107,6 +138,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _too_large(self) -> str:
         return f"The request's headers are larger than {self.max_head_bytes} bytes; shorten them."
+
+
+def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
+    """The protocol of a server that keeps no more connections."""
+    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})
 
 
 def _answer(failure: Failure) -> bytes:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
+_SEND_BUFFER_BYTES = 256 * 1024
+_OPEN_FILES = 65536
 _REASONS = {
     errno.EADDRINUSE: "it is in use; stop the program that has it, or set NIM_SERVER_PORT",
     errno.EACCES: "this user may not take it; set NIM_SERVER_PORT to 1024 or above",
@@ -20,10 +23,21 @@ def listen(host: str, port: int) -> socket.socket:
     """Take host and port; raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}; set NIM_SERVER_HOST")
         raise ListenError(f"Cannot listen on {host} port {port}: {reason}.") from error
+    # Connections inherit it; the kernel would keep megabytes for a client that does not read.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    return listener
+
+
+def allow_open_files() -> None:
+    """Let this process and its children have as many as the system allows: a connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def url_of(listener: socket.socket) -> str:

@@ -19,7 +19,7 @@ from engines.suspects import Suspects
 from service.app import create_app
 from service.authentication import authenticator_of
 from service.harmony import vocabulary
-from service.http_protocol import BoundedProtocol
+from service.http_protocol import bounded_protocol
 from service.lifecycle import Lifecycle
 from service.limits.choice import gate_of
 from service.mcp.choice import toolbox_of
@@ -45,7 +45,7 @@ class ApiServer:
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 create_app(runtime),
-                http=BoundedProtocol,
+                http=bounded_protocol(runtime.limits.max_connections),
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -151,7 +151,9 @@ def build_runtime(
         metrics=metrics,
         telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
-        limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s),
+        limits=Limits(
+            settings.max_body_bytes, settings.sse_keepalive_s, settings.max_connections
+        ),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         toolbox=toolbox_of(settings),

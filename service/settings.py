@@ -101,6 +101,9 @@ class Settings(TelemetrySettings):
     api_workers: int = Field(
         1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
     )
+    max_connections: int = Field(
+        4096, ge=1, description="Open connections of each API worker; more are refused."
+    )
     max_queue_wait_s: float = Field(
         30.0, gt=0, description="Refuse a request whose first token would come later than this."
     )

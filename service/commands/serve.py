@@ -23,7 +23,7 @@ from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
 from service.first_key import tell_access, with_made_key
-from service.listener import ListenError, listen, url_of
+from service.listener import ListenError, allow_open_files, listen, url_of
 from service.responses.store import StoreError
 from service.settings import Settings, engine_environment, flag_name, secret_values
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
@@ -58,6 +58,7 @@ def run(settings: Settings, started_at: float) -> int:
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     log.info("Harmonium %s", version("harmonium"))
     warn_of_unknown_names()
+    allow_open_files()
     try:
         with listen(settings.server_host, settings.server_port) as listener:
             tell_access(settings, is_made=settings is not configured)

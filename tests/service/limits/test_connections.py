@@ -1,0 +1,182 @@
+"""Clients that take connections and memory: a reader that stops, a trickling body, too many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import uvicorn
+
+from service.app import create_app
+from service.http_protocol import BoundedProtocol
+from service.listener import listen
+from service.runtime import Runtime
+
+PATH = "/v1/chat/completions"
+ENDLESS = "<|channel|>final<|message|>" + "word " * 50
+ANSWER = ENDLESS + "<|return|>"
+MAX_CONNECTIONS = 30
+
+Serve = Callable[[Runtime], Any]
+
+
+class Hasty(BoundedProtocol):
+    """The same with less patience and room."""
+
+    max_connections = MAX_CONNECTIONS
+    patience_s = 0.5
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serve a runtime on a socket as users get it; gives the port."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(runtime: Runtime) -> int:
+            await runtime.engine.start()
+            listener = stack.enter_context(listen("127.0.0.1", 0))
+            config = uvicorn.Config(
+                create_app(runtime), http=Hasty, log_config=None, lifespan="off", ws="none"
+            )
+            server = uvicorn.Server(config)
+            task = asyncio.create_task(server.serve(sockets=[listener]))
+
+            async def stop() -> None:
+                server.should_exit = True
+                await task
+                await runtime.engine.stop()
+
+            stack.push_async_callback(stop)
+            port: int = listener.getsockname()[1]
+            return port
+
+        yield start
+
+
+def request(body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+async def stall(port: int, body: dict[str, Any]) -> socket.socket:
+    """Ask for a stream, read how it begins, and then nothing more."""
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await loop.sock_connect(client, ("127.0.0.1", port))
+    await loop.sock_sendall(client, request(body))
+    assert await loop.sock_recv(client, 15) == b"HTTP/1.1 200 OK"
+    return client
+
+
+async def until(is_true: Callable[[], bool], timeout_s: float = 15) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not is_true():
+            await asyncio.sleep(0.01)
+
+
+async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
+    make_runtime: Any, chat_body: Any, serve: Serve
+) -> None:
+    runtime = make_runtime(ENDLESS, step_s=0.002)
+    port = await serve(runtime)
+    process = psutil.Process(os.getpid())
+    endless = chat_body(stream=True, max_tokens=120_000, logprobs=True, top_logprobs=20)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        await client.post(PATH, json=chat_body(max_tokens=50))
+        before = process.memory_info().rss
+        stalled = [await stall(port, endless) for _ in range(5)]
+        brief = chat_body(stream=True, max_tokens=200)
+        answer = await asyncio.wait_for(client.post(PATH, json=brief), 10)
+        assert answer.text.endswith("data: [DONE]\n\n")
+        await until(lambda: runtime.lifecycle.num_running == 0)
+        assert process.memory_info().rss - before < 40e6
+    await until(lambda: not runtime.engine._running)
+    for each in stalled:
+        each.close()
+
+
+async def test_a_reader_that_is_slow_but_reads_gets_all(
+    make_runtime: Any, chat_body: Any, serve: Serve
+) -> None:
+    port = await serve(make_runtime(ENDLESS))
+    loop = asyncio.get_running_loop()
+    client = await stall(port, chat_body(stream=True, max_tokens=5000))
+    received, started_at = bytearray(), loop.time()
+    while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+        part = await asyncio.wait_for(loop.sock_recv(client, 2048), 5)
+        assert part
+        received += part
+        await asyncio.sleep(0.002)
+    assert loop.time() - started_at > Hasty.patience_s
+    client.close()
+
+
+async def test_an_answer_that_nobody_fetches_is_dropped_with_its_connection(
+    make_runtime: Any, chat_body: Any, serve: Serve
+) -> None:
+    runtime = make_runtime(ANSWER)
+    port = await serve(runtime)
+    client = await stall(port, chat_body(stream=True, n=128))
+    await until(lambda: runtime.lifecycle.num_running == 0)
+    connections = psutil.Process(os.getpid()).net_connections("tcp")
+    assert connections
+    await until(lambda: _is_closed_by_peer(client))
+    client.close()
+
+
+def _is_closed_by_peer(client: socket.socket) -> bool:
+    try:
+        while client.recv(65536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+async def test_a_body_that_trickles_in_is_ended_although_it_never_stops(
+    make_runtime: Any, chat_body: Any, serve: Serve
+) -> None:
+    port = await serve(make_runtime(ANSWER))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head, _, body = request(chat_body(user="x" * 4000)).partition(b"\r\n\r\n")
+    writer.write(head + b"\r\n\r\n")
+    sent = 0
+    answer = asyncio.create_task(reader.read())
+    while not answer.done() and sent < len(body):
+        writer.write(body[sent : sent + 2])
+        sent += 2
+        await asyncio.sleep(0.02)
+    text = await asyncio.wait_for(answer, 5)
+    writer.close()
+    assert text.startswith(b"HTTP/1.1 408 ")
+    assert b"less than 500 bytes a second" in text
+    assert sent < 200
+
+
+async def test_one_connection_too_many_is_told_and_probes_are_answered(
+    make_runtime: Any, chat_body: Any, serve: Serve
+) -> None:
+    port = await serve(make_runtime(ANSWER))
+    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        refused = await client.post(PATH, json=chat_body())
+        assert refused.json()["error"]["code"] == "too_many_connections"
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert (await client.get("/v1/health/ready")).status_code == 200
+        for _, writer in idle:
+            writer.close()
+            await writer.wait_closed()
+        assert (await client.post(PATH, json=chat_body())).status_code == 200
