@@ -22,12 +22,12 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the developer's shell reaches a test."""
     for name in list(os.environ):
-        if name.startswith("NIM_"):
+        if name.startswith(("NIM_", "OTEL_")):
             monkeypatch.delenv(name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what a default run leaves out and how to run it."""
     if terminalreporter.stats.get("deselected"):
-        targets = "`make image`, `make chart` and `make conformance`"
+        targets = "`make image`, `make chart`, `make conformance` and `make monitoring`"
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")

@@ -1,0 +1,78 @@
+"""Dashboard and alerts speak of series and labels that exist."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from service.telemetry.series import Series, all_series
+
+_SERIES = re.compile(r"\b(harmonium_\w+)(?:\{([^}]*)\})?")
+_BY = re.compile(r"\bby \(([^)]*)\)")
+
+
+def known() -> dict[str, Series]:
+    """Every name that a sample can have."""
+    names = {}
+    for series in all_series():
+        parts = ("_bucket", "_sum", "_count") if series.kind == "histogram" else ("",)
+        for part in parts:
+            names[series.family + part if part else series.sample] = series
+    return names
+
+
+def check(expression: str) -> None:
+    names = known()
+    used = _SERIES.findall(expression)
+    assert used, f"{expression} asks for nothing of ours"
+    labels: set[str] = {"le"}
+    for name, selector in used:
+        assert name in names, f"{name} is not a series"
+        labels |= set(names[name].labels)
+        for label in re.findall(r"(\w+)\s*[=!]", selector):
+            assert label in names[name].labels, f"{name} has no label {label}"
+    for listed in _BY.findall(expression):
+        assert {label.strip() for label in listed.split(",")} <= labels
+
+
+def test_panels_ask_for_what_exists(panels: dict[str, list[str]]) -> None:
+    for expressions in panels.values():
+        for expression in expressions:
+            check(expression)
+
+
+def test_alerts_ask_for_what_exists(alerts: dict[str, str]) -> None:
+    for expression in alerts.values():
+        check(expression)
+
+
+def test_every_kind_of_thing_we_measure_has_a_panel(panels: dict[str, list[str]]) -> None:
+    text = str(panels)
+    for series in all_series():
+        if series.name not in LEFT_OUT:
+            assert series.family in text, f"no panel shows {series.family}"
+
+
+def test_the_dashboard_can_be_imported(dashboard: dict[str, Any]) -> None:
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(ids) == len(set(ids))
+    assert dashboard["uid"]
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert variables == {"datasource", "model"}
+    for panel in dashboard["panels"]:
+        grid = panel["gridPos"]
+        assert grid["x"] + grid["w"] <= 24
+        assert panel["type"] == "row" or panel["datasource"]["uid"] == "${datasource}"
+
+
+# Sizes and means: of use in a query, not in an overview.
+LEFT_OUT = {
+    "cached_prompt_tokens",
+    "decode_time_seconds",
+    "engine_kv_block_tokens",
+    "engine_kv_blocks",
+    "http_request_duration_seconds",
+    "request_completion_tokens",
+    "request_prompt_tokens",
+    "time_per_output_token_seconds",
+}
