@@ -139,7 +139,8 @@ class Generation:
 
 async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
     """The steps of several runs in the order they come; the first error ends them all."""
-    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+    # While it is full, the engine's client joins what comes for each run.
+    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue(2 * len(runs))
     tasks = [asyncio.create_task(_pump(run, queue)) for run in runs]
     num_open = len(tasks)
     try:
@@ -163,8 +164,8 @@ async def _pump(
     try:
         async with aclosing(run) as steps:
             async for step in steps:
-                queue.put_nowait(step)
+                await queue.put(step)
     except Exception as error:
-        queue.put_nowait(error)
+        await queue.put(error)
     else:
-        queue.put_nowait(None)
+        await queue.put(None)
