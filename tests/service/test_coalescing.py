@@ -54,7 +54,12 @@ class Client:
         self._body: bytes | None = json.dumps(body | {"model": "gpt-oss-20b"}).encode()
         self._came = asyncio.Event()
         headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "raw_path": path.encode(),
+        }
         scope |= {"query_string": b"", "headers": headers, "app": None}
         app = create_app(runtime)
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
