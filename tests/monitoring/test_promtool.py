@@ -149,8 +149,10 @@ def use(server: str) -> None:
 
 def value(url: str, expression: str) -> float | None:
     """An instant query's first sample."""
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression}).json()
-    result = answer["data"]["result"]
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expression})
+    if answer.status_code == 503:
+        return None  # it is starting
+    result = answer.json()["data"]["result"]
     return float(result[0]["value"][1]) if result else None
 
 
