@@ -10,7 +10,7 @@ import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from service.harmony.parse import Parser
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.hosted import HostedCalls
 from service.plan import Plan
 from service.raw_text import RawText
@@ -81,7 +81,7 @@ class Choice:
         self.parse_s += perf_counter() - self.gaps.last_at
         if self._has_tools and not self._has_call:
             for delta in deltas:  # a generator would cost more than all of the loop
-                self._has_call = self._has_call or delta.kind is DeltaKind.TOOL_CALL
+                self._has_call = self._has_call or delta.kind in CALL_KINDS
         is_over = event.finish_reason is not None and not self.is_calling
         if self._is_cut or is_over:
             self.finish_reason = self._finish(event.finish_reason)
@@ -163,7 +163,7 @@ class Choice:
 
 def _parser_of(plan: Plan) -> Parser | RawText:
     if plan.output == "harmony":
-        return Parser(plan.tool_names, plan.builtins)
+        return Parser(plan.tool_names, plan.builtins, plan.custom_names)
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
 
 
@@ -176,7 +176,7 @@ def coalesced(deltas: Sequence[Delta]) -> list[Delta]:
             last is None
             or last.kind is not delta.kind
             or last.call_index != delta.call_index
-            or delta.kind is DeltaKind.TOOL_CALL
+            or delta.kind in CALL_KINDS
         ):
             merged.append(delta)
             continue

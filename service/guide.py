@@ -84,7 +84,7 @@ def structural_tag(
         choice.mode == "required"
         or (choice.mode == "auto" and choice.names is not None and bool(tools))
         or format.kind != "text"
-        or any(tool.strict for tool in callable_tools)
+        or any(tool.strict or _is_patterned(tool) for tool in callable_tools)
         or max_reasoning_tokens is not None
     )
     if not is_guided:
@@ -129,6 +129,10 @@ def _callable(
 # Harmony's turns. The model spells a call in several ways; all are allowed.
 
 
+def _is_patterned(tool: Tool) -> bool:
+    return tool.free_text is not None and tool.free_text.pattern is not None
+
+
 def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
     to = f" to=functions.{tool.name}"
     return _sequence(
@@ -138,11 +142,18 @@ def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
                 _sequence(_token(CHANNEL), _string("commentary" + to)),
             ]
         ),
-        _JSON_TYPE,
-        _token(MESSAGE),
-        _json(_arguments(tool, is_forced, fields.tool_schema.format(index=index))),
+        *_input(tool, is_forced, fields.tool_schema.format(index=index)),
         _token(CALL),
     )
+
+
+def _input(tool: Tool, is_forced: bool, field: str) -> list[Node]:
+    """A call's type and text."""
+    text = tool.free_text
+    if text is None:
+        return [_JSON_TYPE, _token(MESSAGE), _json(_arguments(tool, is_forced, field))]
+    content = _TEXT if text.pattern is None else {"type": "regex", "pattern": text.pattern}
+    return [_either([_string(""), _string(" code")]), _token(MESSAGE), content]
 
 
 def _builtin_call(recipient: str) -> Node:

@@ -26,6 +26,7 @@ class Plan:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     tool_names: frozenset[str] = frozenset()
+    custom_names: frozenset[str] = frozenset()  # of tool_names, those with free text
     builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
     hosted: Hosted | None = None  # how those are run that this server runs
     stop: tuple[str, ...] = ()  # strings that end the visible text

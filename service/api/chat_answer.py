@@ -7,10 +7,12 @@ from typing import Any
 
 from service.choice import Step
 from service.generation import Generation
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.logprobs import entries
 from service.schemas.chat_response import (
     AnswerChoice,
+    AnswerCustom,
+    AnswerCustomCall,
     AnswerFunction,
     AnswerMessage,
     AnswerToolCall,
@@ -31,8 +33,9 @@ class ChatAnswer:
     def add(self, step: Step) -> None:
         message = self._messages[step.index]
         for delta in step.deltas:
-            if delta.kind is DeltaKind.TOOL_CALL:
-                message.calls.append(_Call(self._new_call_id(), delta.name))
+            if delta.kind in CALL_KINDS:
+                is_custom = delta.kind is DeltaKind.CUSTOM_CALL
+                message.calls.append(_Call(self._new_call_id(), delta.name, is_custom))
             else:
                 message.add(delta, self._generation.choices[step.index].logprobs)
 
@@ -60,10 +63,18 @@ class ChatAnswer:
 
 
 class _Call:
-    def __init__(self, id: str, name: str) -> None:
+    def __init__(self, id: str, name: str, is_custom: bool) -> None:
         self.id = id
         self.name = name
         self.arguments: list[str] = []
+        self._is_custom = is_custom
+
+    def answer(self) -> AnswerToolCall | AnswerCustomCall:
+        text = "".join(self.arguments)
+        if self._is_custom:
+            return AnswerCustomCall(id=self.id, custom=AnswerCustom(name=self.name, input=text))
+        function = AnswerFunction(name=self.name, arguments=text)
+        return AnswerToolCall(id=self.id, function=function)
 
 
 class _Message:
@@ -86,13 +97,7 @@ class _Message:
     def answer(self) -> AnswerMessage:
         """Content is null only beside tool calls, as OpenAI has it."""
         reasoning = "".join(self.reasoning) or None
-        calls = [
-            AnswerToolCall(
-                id=call.id,
-                function=AnswerFunction(name=call.name, arguments="".join(call.arguments)),
-            )
-            for call in self.calls
-        ]
+        calls = [call.answer() for call in self.calls]
         return AnswerMessage(
             content="".join(self.content) or (None if calls else ""),
             reasoning=reasoning,

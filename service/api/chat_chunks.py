@@ -41,6 +41,7 @@ class ChatChunks(DataEvents):
         self._has_logprobs = generation.plan.sampling.logprobs is not None
         self._has_usage = has_usage
         self._new_call_id = new_call_id
+        self._custom_calls: set[tuple[int, int]] = set()  # choice and call
         self._middle = b'},"logprobs":null,"finish_reason":null}]' + self._tail
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
@@ -80,19 +81,23 @@ class ChatChunks(DataEvents):
         if kind is DeltaKind.REASONING:
             text = _encode(delta.text)
             return start + b'"reasoning":%b,"reasoning_content":%b' % (text, text) + self._middle
-        return start + b'"tool_calls":[%b]' % _encode(self._call(delta)) + self._middle
+        return start + b'"tool_calls":[%b]' % _encode(self._call(index, delta)) + self._middle
 
     def _content_with_logprobs(self, start: bytes, choice: Choice, delta: Delta) -> bytes:
         content = b'"content":%b},"logprobs":' % _encode(delta.text)
         logprobs = _encode({"content": entries(delta, choice.logprobs), "refusal": None})
         return start + content + logprobs + b',"finish_reason":null}]' + self._tail
 
-    def _call(self, delta: Delta) -> dict[str, Any]:
-        if delta.kind is DeltaKind.ARGUMENTS:
-            return {"index": delta.call_index, "function": {"arguments": delta.text}}
-        return {
-            "index": delta.call_index,
-            "id": self._new_call_id(),
-            "type": "function",
-            "function": {"name": delta.name, "arguments": ""},
-        }
+    def _call(self, index: int, delta: Delta) -> dict[str, Any]:
+        call = delta.call_index
+        if delta.kind is DeltaKind.CUSTOM_CALL:
+            self._custom_calls.add((index, call))
+            custom = {"name": delta.name, "input": ""}
+            return {"index": call, "id": self._new_call_id(), "type": "custom", "custom": custom}
+        if delta.kind is DeltaKind.TOOL_CALL:
+            function = {"name": delta.name, "arguments": ""}
+            head = {"index": call, "id": self._new_call_id(), "type": "function"}
+            return {**head, "function": function}
+        if (index, call) in self._custom_calls:
+            return {"index": call, "custom": {"input": delta.text}}
+        return {"index": call, "function": {"arguments": delta.text}}

@@ -14,6 +14,7 @@ from service.schemas.guidance import (
     Choice,
     JSONObjectFormat,
     JSONSchemaFormat,
+    NamedCustomTool,
     NamedTool,
     ResponseFormat,
     StructuralTagFormat,
@@ -47,7 +48,7 @@ def to_tool_choice(choice: Choice | None) -> ToolChoice:
     match choice:
         case None:
             return ToolChoice()
-        case NamedTool():
+        case NamedTool() | NamedCustomTool():
             return ToolChoice.named(choice.function.name)
         case AllowedToolsChoice():
             allowed = choice.allowed_tools

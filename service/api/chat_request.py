@@ -16,8 +16,11 @@ from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.plan import Plan
 from service.runtime import Runtime
-from service.schemas.chat import ChatRequest, FunctionTool
+from service.schemas.chat import ChatRequest, CustomTool, FunctionTool
+from service.schemas.custom_tools import custom_names, free_text
 from service.schemas.messages import AssistantMessage, ChatMessage, ToolMessage, text_of
+from service.schemas.messages import CustomToolCall as CalledCustom
+from service.schemas.messages import ToolCall as CalledFunction
 
 
 async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> Plan:
@@ -36,6 +39,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         sampling=sampling_of(request, max_tokens, info, num_logprobs),
         priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
+        custom_names=custom_names(conversation.tools),
         builtins=offer_of(None, is_hidden=request.tool_choice == "none").builtins,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
@@ -77,19 +81,21 @@ def _check_together(request: ChatRequest) -> None:
         )
 
 
-def _check_names(tools: list[FunctionTool]) -> None:
+def _check_names(tools: list[FunctionTool | CustomTool]) -> None:
     seen: set[str] = set()
     for index, tool in enumerate(tools):
-        name = tool.function.name
+        name = tool.custom.name if isinstance(tool, CustomTool) else tool.function.name
         if name in seen:
-            raise RequestError(
-                f"tools[{index}].function.name repeats {name!r}; give each tool its own name.",
-                param=f"tools[{index}].function.name",
-            )
+            param = f"tools[{index}].{tool.type}.name"
+            message = f"{param} repeats {name!r}; give each tool its own name."
+            raise RequestError(message, param=param)
         seen.add(name)
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def _tool(tool: FunctionTool | CustomTool) -> Tool:
+    if isinstance(tool, CustomTool):
+        custom = tool.custom
+        return Tool(custom.name, custom.description or "", free_text=free_text(custom.format))
     function = tool.function
     return Tool(function.name, function.description or "", function.parameters, function.strict)
 
@@ -104,11 +110,14 @@ def _message(message: ChatMessage, index: int) -> Message:
         "assistant",
         content + (message.refusal or ""),
         reasoning=_reasoning(message, index),
-        tool_calls=tuple(
-            ToolCall(call.id, call.function.name, call.function.arguments)
-            for call in message.tool_calls or ()
-        ),
+        tool_calls=tuple(_call(call) for call in message.tool_calls or ()),
     )
+
+
+def _call(call: CalledFunction | CalledCustom) -> ToolCall:
+    if isinstance(call, CalledCustom):
+        return ToolCall(call.id, call.custom.name, call.custom.input, is_custom=True)
+    return ToolCall(call.id, call.function.name, call.function.arguments)
 
 
 def _reasoning(message: AssistantMessage, index: int) -> str:

@@ -36,11 +36,17 @@ _CALLS = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_CALL)
 class Parser:
     """Parses one choice; the prompt ended with `<|start|>assistant`."""
 
-    def __init__(self, tool_names: frozenset[str], builtins: Builtins = NO_BUILTINS) -> None:
+    def __init__(
+        self,
+        tool_names: frozenset[str],
+        builtins: Builtins = NO_BUILTINS,
+        custom_names: frozenset[str] = frozenset(),
+    ) -> None:
         self.num_reasoning_tokens = 0
         self.num_resyncs = 0  # departures from the format that were repaired
         self._tool_names = tool_names
         self._builtins = builtins
+        self._custom_names = custom_names  # of the tools whose input is no JSON
         self._hosted_name = ""  # of the built-in tool that is being called
         self._decoder = TokenDecoder()
         self._num_tokens = 0
@@ -182,9 +188,10 @@ class Parser:
 
     def _begin_call(self, name: str) -> None:
         self._num_calls += 1
-        self._has_arguments = False
-        index = self._num_calls - 1
-        self._deltas.append(Delta(DeltaKind.TOOL_CALL, call_index=index, name=name))
+        is_custom = name in self._custom_names
+        self._has_arguments = is_custom
+        kind = DeltaKind.CUSTOM_CALL if is_custom else DeltaKind.TOOL_CALL
+        self._deltas.append(Delta(kind, call_index=self._num_calls - 1, name=name))
 
     def _end_message(self, token_id: int | None) -> None:
         """A control token, or the end of the output (None), ends what was being written."""

@@ -131,7 +131,8 @@ class _History:
         for call in message.tool_calls:
             if not self._is_builtin(call):
                 author = f"assistant to=functions.{call.name}"
-                yield _turn(author, call.arguments, "commentary json", CALL)
+                channel = "commentary" if call.is_custom else "commentary json"
+                yield _turn(author, call.arguments, channel, CALL)
             elif is_current:  # built-in tools are a part of the reasoning
                 yield _turn(f"assistant to={call.name}", call.arguments, "analysis code", CALL)
 

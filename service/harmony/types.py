@@ -19,6 +19,7 @@ class ToolCall:
     id: str
     name: str
     arguments: str  # the JSON text as it was given; never re-encoded
+    is_custom: bool = False  # `arguments` is free text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeText:
+    """The input of a custom tool, which is no JSON."""
+
+    pattern: str | None = None  # a regular expression that it must match
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """A function the model may call."""
+    """A function the model may call, or a custom tool."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] | None = None  # a JSON Schema
     strict: bool | None = None  # True: arguments must follow the schema; no part of the prompt
+    free_text: FreeText | None = None  # custom tools have this, and no parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,14 @@ class DeltaKind(StrEnum):
     REASONING = "reasoning"
     CONTENT = "content"
     TOOL_CALL = "tool_call"  # opens call `call_index` under `name`; `text` is empty
+    CUSTOM_CALL = "custom_call"  # the same of a custom tool
     ARGUMENTS = "arguments"  # adds `text` to the arguments of call `call_index`
     HOSTED_CALL = "hosted_call"  # a call of `name` that this server runs; `text` is its input
     HOSTED_END = "hosted_end"  # that call is whole; it goes no further than the Choice
     HOSTED_RESULT = "hosted_result"  # what it gave; `name` is `completed` or `failed`
+
+
+CALL_KINDS = (DeltaKind.TOOL_CALL, DeltaKind.CUSTOM_CALL)  # what opens a call for the client
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):  # made for every token: a dataclass is slow

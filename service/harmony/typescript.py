@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from service.harmony import json_schema
-from service.harmony.types import Tool
+from service.harmony.types import FreeText, Tool
 
 _NAMES = {
     "string": "string",
@@ -55,8 +55,17 @@ def describe_tools(tools: Iterable[Tool]) -> str:
 
 def _describe_tool(tool: Tool) -> str:
     comments = "".join(f"{line}\n" for line in _comment(tool.description))
+    if tool.free_text is not None:
+        return f"{comments}{_free_text(tool.free_text)}type {tool.name} = (_: string) => any;"
     parameters = "" if tool.parameters is None else f"_: {write_type(tool.parameters)}"
     return f"{comments}type {tool.name} = ({parameters}) => any;"
+
+
+def _free_text(text: FreeText) -> str:
+    notes = ["The input is free text: write it as it is, without JSON."]
+    if text.pattern is not None:
+        notes.append(f"It must match the regular expression {_literal(text.pattern)}.")
+    return "".join(f"// {note}\n" for note in notes)
 
 
 def write_type(schema: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ _TEXT_EVENTS = {
     DeltaKind.REASONING: "response.reasoning_text",
     DeltaKind.CONTENT: "response.output_text",
     DeltaKind.TOOL_CALL: "response.function_call_arguments",
+    DeltaKind.CUSTOM_CALL: "response.custom_tool_call_input",
 }
 
 
@@ -117,7 +118,7 @@ class ResponseEvents:
         events = self._event(
             "response.output_item.added", {"output_index": item.index, "item": item.opened()}
         )
-        if item.kind is DeltaKind.TOOL_CALL:
+        if item.is_call:
             return events
         return events + self._on_item("response.content_part.added", item, {"part": item.part("")})
 
@@ -129,8 +130,8 @@ class ResponseEvents:
         if isinstance(item, HostedItem):
             return b"" if item.has_ended else self._close_hosted(status)
         done = _TEXT_EVENTS[item.kind] + ".done"
-        if item.kind is DeltaKind.TOOL_CALL:
-            events = self._on_item(done, item, {"arguments": item.text})
+        if item.is_call:
+            events = self._on_item(done, item, {item.text_field: item.text})
         else:
             is_text = item.kind is DeltaKind.CONTENT
             logprobs = {"logprobs": item.logprobs} if is_text else {}
@@ -162,6 +163,6 @@ class ResponseEvents:
 
 
 def _place(item: Item) -> Json:
-    if item.kind is DeltaKind.TOOL_CALL:
+    if item.is_call:
         return {"output_index": item.index}
     return {"output_index": item.index, "content_index": 0}

@@ -12,6 +12,8 @@ from service.harmony.types import Message, ToolCall
 from service.responses.output import item_key
 from service.schemas.response_items import (
     CodeInterpreterCallItem,
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
@@ -22,6 +24,9 @@ from service.schemas.response_items import (
 )
 
 Json = dict[str, Any]
+
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,8 @@ def listed(items: str | Sequence[InputItem], response_id: str) -> list[Json]:
         items = [MessageItem(role="user", content=items)]
     shown = [_listed(item, f"{key}i{index:04x}") for index, item in enumerate(items)]
     _check_unique(shown, "id")
-    _check_unique([item for item in shown if item["type"] == "function_call"], "call_id", shown)
-    outputs = [item for item in shown if item["type"] == "function_call_output"]
+    _check_unique([item for item in shown if item["type"] in _CALLS], "call_id", shown)
+    outputs = [item for item in shown if item["type"] in _OUTPUTS]
     _check_unique(outputs, "call_id", shown)
     return shown
 
@@ -81,19 +86,20 @@ def _listed(item: InputItem, key: str) -> Json:
                 "content": [part.model_dump() for part in item.content or ()],
                 "encrypted_content": item.encrypted_content,
             }
-        case FunctionCallItem():
+        case FunctionCallItem() | CustomToolCallItem():
+            is_function = isinstance(item, FunctionCallItem)
             return {
-                "id": item.id or f"fc_{key}",
-                "type": "function_call",
+                "id": item.id or f"{'fc' if is_function else 'ctc'}_{key}",
+                "type": item.type,
                 "status": "completed",
                 "call_id": item.call_id,
                 "name": item.name,
-                "arguments": item.arguments,
+                **_written(item),
             }
-        case FunctionCallOutputItem():
+        case FunctionCallOutputItem() | CustomToolCallOutputItem():
             return {
-                "id": item.id or f"fco_{key}",
-                "type": "function_call_output",
+                "id": item.id or f"{_OUTPUTS[item.type]}_{key}",
+                "type": item.type,
                 "status": "completed",
                 "call_id": item.call_id,
                 "output": text_of(item.output),
@@ -104,6 +110,12 @@ def _listed(item: InputItem, key: str) -> Json:
             return {**item.model_dump(), "id": item.id or f"ci_{key}", "status": "completed"}
         case _:
             return {"id": item.id, "type": "item_reference"}
+
+
+def _written(call: FunctionCallItem | CustomToolCallItem) -> Json:
+    if isinstance(call, FunctionCallItem):
+        return {"arguments": call.arguments}
+    return {"input": call.input}
 
 
 def _parts(item: MessageItem) -> list[Json]:
@@ -145,7 +157,11 @@ class _Turns:
             case "function_call":
                 self._calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
                 self._param = entry.param
-            case "function_call_output":
+            case "custom_tool_call":
+                call = ToolCall(item["call_id"], item["name"], item["input"], is_custom=True)
+                self._calls.append(call)
+                self._param = entry.param
+            case "function_call_output" | "custom_tool_call_output":
                 result = Message("tool", item["output"], tool_call_id=item["call_id"])
                 self._append(result, f"{entry.param}.call_id")
             case "web_search_call" | "code_interpreter_call":

@@ -13,7 +13,7 @@ import msgspec
 
 from engines.base import TokenLogprob
 from service.choice import Step
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.logprobs import entries
 from service.responses.hosted_item import HostedItem
 
@@ -21,7 +21,12 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]
 
 _GOES_ON = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_RESULT)  # pieces of the item before
-_PREFIXES = {DeltaKind.REASONING: "rs", DeltaKind.CONTENT: "msg", DeltaKind.TOOL_CALL: "fc"}
+_PREFIXES = {
+    DeltaKind.REASONING: "rs",
+    DeltaKind.CONTENT: "msg",
+    DeltaKind.TOOL_CALL: "fc",
+    DeltaKind.CUSTOM_CALL: "ctc",
+}
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -58,7 +63,7 @@ def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
     for delta in step.deltas:
         piece = _piece(delta, logprobs)
         last = pieces[-1] if pieces else None
-        if last and last.kind is piece.kind and piece.kind is not DeltaKind.TOOL_CALL:
+        if last and last.kind is piece.kind and piece.kind not in CALL_KINDS:
             joined = None if last.logprobs is None else last.logprobs + (piece.logprobs or [])
             pieces[-1] = Piece(piece.kind, last.text + piece.text, logprobs=joined)
         elif piece.text or piece.name:
@@ -83,6 +88,17 @@ class Item:
         self._name = first.name
         self._texts: list[str] = []
         self._logprobs: list[Json] = []
+
+    @property
+    def is_call(self) -> bool:
+        return self.kind in CALL_KINDS
+
+    @property
+    def text_field(self) -> str:
+        """What the item and its events call its text."""
+        if self.is_call:
+            return "input" if self.kind is DeltaKind.CUSTOM_CALL else "arguments"
+        return "text"
 
     @property
     def text(self) -> str:
@@ -119,14 +135,15 @@ class Item:
         return self._body(status, self.text, parts)
 
     def _body(self, status: ItemStatus, text: str, parts: list[Json]) -> Json:
-        if self.kind is DeltaKind.TOOL_CALL:
+        if self.is_call:
+            is_custom = self.kind is DeltaKind.CUSTOM_CALL
             return {
                 "id": self.id,
-                "type": "function_call",
+                "type": "custom_tool_call" if is_custom else "function_call",
                 "status": status,
                 "call_id": self._call_id,
                 "name": self._name,
-                "arguments": text,
+                self.text_field: text,
             }
         if self.kind is DeltaKind.CONTENT:
             head = {"id": self.id, "type": "message", "status": status, "role": "assistant"}
@@ -148,7 +165,7 @@ class Output:
             return False
         last = self.items[-1] if self.items else None
         is_open = isinstance(last, Item) and last.kind is piece.kind
-        return piece.kind is DeltaKind.TOOL_CALL or not is_open
+        return piece.kind in CALL_KINDS or not is_open
 
     def open(self, first: Piece) -> Item:
         """Begin an item, without the text of its first piece."""

@@ -29,9 +29,11 @@ from service.responses.past import past_groups, resolved
 from service.responses.store import Record
 from service.responses.truncation import shortened
 from service.runtime import Runtime
+from service.schemas.custom_tools import custom_names, free_text
 from service.schemas.responses import (
     BUILTIN_OF,
     AllowedTools,
+    CustomTool,
     FunctionTool,
     JsonObject,
     JsonSchema,
@@ -98,7 +100,7 @@ def _check_together(request: ResponseRequest) -> None:
         raise RequestError("background needs store: true, or store left out.", param="background")
     names: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
-        if isinstance(tool, FunctionTool):
+        if isinstance(tool, FunctionTool | CustomTool):
             if tool.name in names:
                 raise RequestError(
                     f"tools[{index}].name repeats {tool.name!r}; give each tool its own name.",
@@ -140,11 +142,14 @@ async def _conversation(
 
 
 def _tools(request: ResponseRequest) -> tuple[Tool, ...]:
-    """The functions; built-in tools are no part of the developer message."""
-    functions = [tool for tool in request.tools or () if isinstance(tool, FunctionTool)]
-    return tuple(
-        Tool(tool.name, tool.description or "", tool.parameters, tool.strict) for tool in functions
-    )
+    """What the client runs; built-in tools are no part of the developer message."""
+    return tuple(_tool(t) for t in request.tools or () if isinstance(t, FunctionTool | CustomTool))
+
+
+def _tool(tool: FunctionTool | CustomTool) -> Tool:
+    if isinstance(tool, CustomTool):
+        return Tool(tool.name, tool.description or "", free_text=free_text(tool.format))
+    return Tool(tool.name, tool.description or "", tool.parameters, tool.strict)
 
 
 async def _plan(
@@ -185,6 +190,7 @@ async def _plan(
         sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
         priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
+        custom_names=custom_names(conversation.tools),
         builtins=offer.builtins,
         hosted=offer.hosted(choice, tag_of, is_shown=True),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
@@ -272,6 +278,8 @@ def _head(request: ResponseRequest, id: str, created_at: int) -> Json:
 
 
 def _shown_tool(tool: Json) -> Json:
+    if tool["type"] == "custom":
+        return {"format": {"type": "text"}, **tool}
     if tool["type"] != "function":
         return tool
     return {

@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
+from service.schemas.custom_tools import NestedInputFormat
 from service.schemas.guidance import Choice, FunctionName, ResponseFormat, StructuredOutputs
 from service.schemas.messages import ChatMessage
 from service.schemas.sampling import SamplingFields
@@ -65,6 +66,22 @@ class FunctionTool(RequestModel):
     function: FunctionDefinition
 
 
+class CustomDefinition(RequestModel):
+    name: FunctionName
+    description: str | None = None
+    format: NestedInputFormat | None = Field(None, description="What the input must be.")
+
+
+class CustomTool(RequestModel):
+    """A tool that the client runs on free text."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+
+Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+
+
 class StreamOptions(RequestModel):
     include_usage: bool = False
     include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
@@ -87,7 +104,7 @@ class ChatRequest(SamplingFields):
         None
     )
     include_reasoning: bool = Field(True, description="Extension; false leaves reasoning out.")
-    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

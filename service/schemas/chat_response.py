@@ -33,6 +33,17 @@ class AnswerToolCall(ResponseModel):
     function: AnswerFunction
 
 
+class AnswerCustom(ResponseModel):
+    name: str
+    input: str
+
+
+class AnswerCustomCall(ResponseModel):
+    id: str
+    type: Literal["custom"] = "custom"
+    custom: AnswerCustom
+
+
 class AnswerMessage(ResponseModel):
     """`reasoning_content` repeats `reasoning` for clients that read that name."""
 
@@ -41,7 +52,7 @@ class AnswerMessage(ResponseModel):
     refusal: None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[AnswerToolCall] | None = None
+    tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = None
 
 
 class AnswerChoice(ResponseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
@@ -23,9 +23,22 @@ class NamedTool(RequestModel):
     function: FunctionReference
 
 
+class NamedCustomTool(RequestModel):
+    """One of the custom tools."""
+
+    type: Literal["custom"]
+    custom: FunctionReference
+
+    @property
+    def function(self) -> FunctionReference:
+        return self.custom
+
+
 class AllowedTools(RequestModel):
     mode: Literal["auto", "required"]
-    tools: list[NamedTool] = Field(min_length=1, max_length=128)
+    tools: list[Annotated[NamedTool | NamedCustomTool, Field(discriminator="type")]] = Field(
+        min_length=1, max_length=128
+    )
 
 
 class AllowedToolsChoice(RequestModel):
@@ -33,25 +46,19 @@ class AllowedToolsChoice(RequestModel):
     allowed_tools: AllowedTools
 
 
-def _check_choice(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind == "custom":
-        raise PydanticCustomError("unsupported_value", "custom tools are not supported")
-    return value
-
-
 def _choice_tag(value: Any) -> str:
-    if isinstance(value, dict):
-        return "allowed" if value.get("type") == "allowed_tools" else "named"
-    return "mode"
+    if not isinstance(value, dict):
+        return "mode"
+    kind = value.get("type")
+    return {"allowed_tools": "allowed", "custom": "custom"}.get(str(kind), "named")
 
 
 Choice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
     | Annotated[NamedTool, Tag("named")]
+    | Annotated[NamedCustomTool, Tag("custom")]
     | Annotated[AllowedToolsChoice, Tag("allowed")],
     Discriminator(_choice_tag),
-    BeforeValidator(_check_choice),
 ]
 
 

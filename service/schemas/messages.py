@@ -87,6 +87,29 @@ class ToolCall(RequestModel):
     function: FunctionCall
 
 
+class CustomCall(RequestModel):
+    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+    input: str
+
+
+class CustomToolCall(RequestModel):
+    id: str = Field(min_length=1, max_length=256)
+    type: Literal["custom"]
+    custom: CustomCall
+
+
+def _call_tag(value: Any) -> str:
+    """A function call may leave out its type."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "custom" if kind == "custom" else "function"
+
+
+AnyToolCall = Annotated[
+    Annotated[ToolCall, Tag("function")] | Annotated[CustomToolCall, Tag("custom")],
+    Discriminator(_call_tag),
+]
+
+
 class AssistantMessage(RequestModel):
     """An earlier answer; its reasoning is replayed while a tool loop runs."""
 
@@ -95,7 +118,7 @@ class AssistantMessage(RequestModel):
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[AnyToolCall] | None = None
     name: ParticipantName = None
     annotations: list[Any] | None = Field(None, description="Accepted without effect.")
     audio: Any = Field(None, description="Refused: gpt-oss has no audio.")

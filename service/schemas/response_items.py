@@ -16,6 +16,8 @@ ITEM_TYPES = (
     "reasoning",
     "function_call",
     "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
     "web_search_call",
     "code_interpreter_call",
     "item_reference",
@@ -128,6 +130,30 @@ class FunctionCallOutputItem(RequestModel):
     caller: Ignored = None
 
 
+class CustomToolCallItem(RequestModel):
+    """A call of a custom tool that the model made earlier."""
+
+    type: Literal["custom_tool_call"]
+    call_id: CallId
+    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+    input: str
+    id: ItemId = None
+    status: ItemStatus = None
+    caller: Ignored = None
+
+
+class CustomToolCallOutputItem(RequestModel):
+    """What a custom tool answered to the call `call_id`."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: CallId
+    output: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    name: IgnoredText = None
+    caller: Ignored = None
+
+
 class WebSearchCallItem(RequestModel):
     """What the built-in tool `browser` did earlier; without `output` it says nothing."""
 
@@ -187,6 +213,8 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
     | Annotated[WebSearchCallItem, Tag("web_search_call")]
     | Annotated[CodeInterpreterCallItem, Tag("code_interpreter_call")]
     | Annotated[ItemReference, Tag("item_reference")],

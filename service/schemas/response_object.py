@@ -53,6 +53,15 @@ class FunctionCall(ResponseModel):
     arguments: str
 
 
+class CustomToolCall(ResponseModel):
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+
+
 class WebSearchCall(ResponseModel):
     """What the built-in tool `browser` did; `name`, `arguments` and `output` are an extension."""
 
@@ -82,7 +91,12 @@ class CodeInterpreterCall(ResponseModel):
 
 
 OutputItem = Annotated[
-    ReasoningItem | OutputMessage | FunctionCall | WebSearchCall | CodeInterpreterCall,
+    ReasoningItem
+    | OutputMessage
+    | FunctionCall
+    | CustomToolCall
+    | WebSearchCall
+    | CodeInterpreterCall,
     Field(discriminator="type"),
 ]
 

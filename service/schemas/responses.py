@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from service.schemas.chat import Stop, TokenLimit
 from service.schemas.common import RequestModel
+from service.schemas.custom_tools import InputFormat
 from service.schemas.response_items import InputItem
 from service.schemas.sampling import SamplingFields
 
@@ -89,6 +90,15 @@ class FunctionTool(RequestModel):
     strict: bool | None = Field(None, description="`true`: arguments always follow the schema.")
 
 
+class CustomTool(RequestModel):
+    """A tool that the client runs on free text."""
+
+    type: Literal["custom"]
+    name: FunctionName
+    description: str | None = None
+    format: InputFormat | None = Field(None, description="What the text must be.")
+
+
 class HostedTool(RequestModel):
     """A tool of OpenAI's own: offered to the model where the operator connected one like it."""
 
@@ -104,7 +114,7 @@ def _type_of(value: Any) -> Any:
 
 def _check_tool(value: Any) -> Any:
     kind = _type_of(value)
-    if isinstance(kind, str) and kind != "function" and kind not in HOSTED_TOOLS:
+    if isinstance(kind, str) and kind not in HOSTED_TOOLS and kind not in ("function", "custom"):
         raise PydanticCustomError(
             "unsupported_value",
             "tools of type {kind} are not supported; offer a function that does the same",
@@ -115,18 +125,24 @@ def _check_tool(value: Any) -> Any:
 
 def _tool_tag(value: Any) -> str:
     kind = _type_of(value)
+    if kind == "custom":
+        return "custom"
     return "hosted" if isinstance(kind, str) and kind in HOSTED_TOOLS else "function"
 
 
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[HostedTool, Tag("hosted")],
     Discriminator(_tool_tag),
     BeforeValidator(_check_tool),
 ]
 
 
 class NamedFunction(RequestModel):
-    type: Literal["function"]
+    """A function or a custom tool."""
+
+    type: Literal["function", "custom"]
     name: FunctionName
 
 
@@ -140,7 +156,7 @@ class AllowedTools(RequestModel):
 
 def _check_choice(value: Any) -> Any:
     kind = _type_of(value)
-    if isinstance(kind, str) and kind not in ("function", "allowed_tools"):
+    if isinstance(kind, str) and kind not in ("function", "custom", "allowed_tools"):
         raise PydanticCustomError(
             "unsupported_value",
             "a choice of type {kind} is not supported; choose a function",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.schemas.chat import FunctionTool
+from service.schemas.chat import Tool
 from service.schemas.common import RequestModel, ResponseModel
 from service.schemas.messages import ChatMessage
 
@@ -34,7 +34,7 @@ class TokenizeRequest(RequestModel):
         None, description="Text, in which `<|start|>` and the like are control tokens."
     )
     messages: list[ChatMessage] | None = Field(None, min_length=1)
-    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    tools: list[Tool] | None = Field(None, max_length=128)
     add_generation_prompt: bool = True
     return_token_strs: bool | None = None
 

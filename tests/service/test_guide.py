@@ -13,7 +13,7 @@ from engines.base import EngineRequest, SamplingParams
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
 from service.guide import TextFormat, ToolChoice, structural_tag
-from service.harmony.types import Tool
+from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN, STOP_TOKEN_IDS
 from service.harmony.vocabulary_file import write_vocabulary
 
@@ -271,3 +271,32 @@ def test_equal_requests_make_equal_tags() -> None:
     tags = {structural_tag(STRICT, format=PERSON) for _ in range(3)}
     assert len(tags) == 1
     assert json.loads(tags.pop() or "")["type"] == "structural_tag"
+
+
+async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
+    tools = (Tool("when", free_text=FreeText(r"\d{4}-\d\d")), Tool("run", free_text=FreeText()))
+    head = "<|channel|>commentary to=functions.{}<|message|>"
+    texts = {
+        head.format("when") + "2026-01<|call|>": True,
+        head.format("when") + "2026-1<|call|>": False,
+        head.format("when") + '{"input": "2026-01"}<|call|>': False,
+        head.format("run") + 'print("é")\n<|call|>': True,
+        ANSWER: True,
+    }
+    await check(accepts, structural_tag(tools), texts)
+    forced = structural_tag(tools, ToolChoice.named("run"))
+    await check(accepts, forced, {ANSWER: False, head.format("run") + "{} []<|call|>": True})
+
+
+async def test_built_in_tools_may_be_called_beside_all_else(accepts: Accepts) -> None:
+    recipients = ("python", "browser.search")
+    code = "<|channel|>analysis to=python code<|message|>print(1)<|call|>"
+    search = ' to=browser.search<|channel|>commentary json<|message|>{"query": "é"}<|call|>'
+    texts = {code: True, THOUGHT + search: True, search.replace('{"', '["'): False, JSON: True}
+    await check(accepts, structural_tag((), format=PERSON, builtins=recipients), texts)
+    assert not await accepts(structural_tag((), format=PERSON), code)
+    forced = structural_tag(TOOLS, REQUIRED, builtins=recipients)
+    await check(accepts, forced, {code: True, CALL + "<|call|>": True, ANSWER: False})
+    alone = structural_tag((), REQUIRED, builtins=recipients)
+    await check(accepts, alone, {code: True, ANSWER: False})
+    assert structural_tag((), builtins=recipients) is None
