@@ -19,6 +19,7 @@ from service.responses.store import MissingRecord, Record, StoreError
 from service.runtime import Runtime
 
 LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
+LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
 STOP_TIMEOUT_S = 10.0
 
 
@@ -28,13 +29,21 @@ async def read(runtime: Runtime, id: str, caller: str) -> Record:
         record = await runtime.responses.get(id, caller)
     except MissingRecord as error:
         raise not_found(id) from error
-    is_alive = record.idle_s < LEASE_S or id in runtime.background
-    if record.is_final or is_alive:
+    if record.is_final or id in runtime.background or await _is_alive(runtime, record):
         return record
     end = End("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
     pieces = await stored_pieces(runtime, id)
     await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
     return await runtime.responses.get(id, caller)
+
+
+async def _is_alive(runtime: Runtime, record: Record) -> bool:
+    """Whether the run's own process still writes it; the clocks may have been set since."""
+    if record.idle_s < LEASE_S:
+        return True
+    await asyncio.sleep(LOOK_S)
+    later = await runtime.responses.get(record.id, record.caller)
+    return later.is_final or later.beat_at != record.beat_at
 
 
 async def shown(runtime: Runtime, record: Record) -> bytes:

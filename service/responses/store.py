@@ -43,6 +43,7 @@ class Record:
     is_final: bool = True
     previous_id: str | None = None
     idle_s: float = 0.0  # seconds since its run was last heard of
+    beat_at: float = field(default=0.0, compare=False)  # when that was, by the run's clock
 
     @property
     def size(self) -> int:

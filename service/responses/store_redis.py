@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from service.responses.store import Bounds, MissingRecord, Record, StoreError
@@ -18,6 +21,8 @@ from service.responses.store import Bounds, MissingRecord, Record, StoreError
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+
+_TIMEOUT_S = 2.0
 
 _PREFIX = "harmonium:{responses}:"
 _USED, _SIZES, _TOTAL = _PREFIX + "used", _PREFIX + "sizes", _PREFIX + "bytes"
@@ -117,7 +122,13 @@ class RedisStore:
     """Implements service.responses.store.ResponseStore."""
 
     def __init__(self, url: str, bounds: Bounds | None = None) -> None:
-        self._redis = Redis.from_url(url)
+        self._redis = Redis.from_url(
+            url,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            # A Redis that was restarted is asked again; one that hangs is not waited for twice.
+            retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+        )
         self._bounds = bounds or Bounds()
         self._scripts = {
             text: self._redis.register_script(text)
@@ -198,4 +209,5 @@ def _record(id: str, values: list[bytes], now: float) -> Record:
         is_final=is_final == b"1",
         previous_id=previous_id.decode() or None,
         idle_s=now - float(beat_at),
+        beat_at=float(beat_at),
     )

@@ -248,4 +248,5 @@ def _open(path: Path | None) -> sqlite3.Connection:
 
 def _record(row: tuple[str, str, bytes, bytes, int, str | None, float], now: float) -> Record:
     id, caller, response, input, is_final, previous_id, beat_at = row
-    return Record(id, caller, response, input, bool(is_final), previous_id, now - beat_at)
+    idle_s = now - beat_at
+    return Record(id, caller, response, input, bool(is_final), previous_id, idle_s, beat_at)

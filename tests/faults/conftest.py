@@ -1,0 +1,103 @@
+"""`harmonium serve` on the scripted engine, and the faults that are done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import psutil
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "service/serve_scripted.py"
+PATIENCE_S = 60.0
+TEXT = "<|channel|>final<|message|>word word word<|return|>"
+
+
+class Serving:
+    """A running server that is ready."""
+
+    def __init__(self, options: dict[str, Any], log: IO[str], **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), json.dumps(options), "serve", f"--server-port={port}"],
+            stdout=log,
+            stderr=log,
+            env={**inherited, **environment},
+        )
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+
+    def ready_status(self) -> int:
+        try:
+            return self.client.get("/v1/health/ready").status_code
+        except httpx.TransportError:
+            return 0
+
+    def wait_for_ready(self, status: int = 200) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.ready_status() != status:
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(path, json={"model": "nano", **body})
+
+    def chat(self, **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "Hi"}]
+        return self.post("/v1/chat/completions", messages=messages, **body)
+
+    def limit(self, resource: int, value: int) -> None:
+        """Set a soft limit of the running server."""
+        process = psutil.Process(self.process.pid)
+        process.rlimit(resource, (value, process.rlimit(resource)[1]))
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.interrupt()
+
+
+Serve = Callable[..., Serving]
+
+
+@pytest.fixture
+def serve(harmony_ids: Any, tmp_path: Path) -> Iterator[Serve]:
+    """Start a server whose log goes to `log`; it must be ready before it is returned."""
+    started: list[Serving] = []
+
+    def start(log: Path | None = None, options: Any = None, **environment: str) -> Serving:
+        options = {"script": harmony_ids(TEXT)} | (options or {})
+        cache = {"NIM_CACHE_PATH": str(tmp_path / "cache")}
+        with (log or tmp_path / "log.txt").open("w") as file:
+            started.append(Serving(options, file, **cache, **environment))
+        started[-1].wait_for_ready()
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()
+
+
+@pytest.fixture
+def harmony_ids() -> Callable[[str], list[int]]:
+    """Ids of Harmony text as a model would write it."""
+    from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+    encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+    return lambda text: encoding.encode(text, allowed_special="all")
