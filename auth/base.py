@@ -16,6 +16,10 @@ from enum import StrEnum
 from typing import Protocol
 
 
+class AccessError(Exception):
+    """What callers are known by cannot be used as configured; the message names the remedy."""
+
+
 class AuthError(Exception):
     """The root of all refusals."""
 

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from auth.base import AccessError
 from auth.key_record import KeyFile, KeyRecord, decode
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
-class KeyStoreError(Exception):
+class KeyStoreError(AccessError):
     """The key records cannot be read or written; the message names the path and the remedy."""
 
 

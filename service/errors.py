@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from auth.base import AuthError, Forbidden, InvalidCredentials, MissingCredentials
+from auth.key_source import KeysUnavailable
 from auth.throttle import RETRY_S, TooManyFailures
 from engines import errors as engine
 from service.lifecycle import NotReady
@@ -84,6 +85,13 @@ TABLE: dict[type[Exception], Row] = {
         "too_many_failures",
         {"Retry-After": f"{RETRY_S:.0f}"},
         "Too many wrong API keys or tokens came from this address; try again later.",
+    ),
+    KeysUnavailable: Row(
+        503,
+        UNAVAILABLE,
+        "auth_unavailable",
+        _RETRY_HEADERS,
+        "Tokens cannot be checked now; try again later.",
     ),
     Forbidden: Row(
         403,

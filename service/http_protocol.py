@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from service.errors import Failure, Row
 from service.slow_reader import LEAST_BYTES_S, ReaderWatch
 from service.surplus import NUM_SPARE, Surplus
+from service.tls import peer_state
 
 _BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
@@ -39,6 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = self.app_state | peer_state(transport)
         self._reader = ReaderWatch(transport, self.patience_s)
         num_surplus = len(self.connections) - self.max_connections
         if num_surplus > NUM_SPARE:

@@ -6,13 +6,14 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import TYPE_CHECKING
 
 from auth.base import Authenticator
 from engines.base import Engine
 from service.lifecycle import Lifecycle
-from service.mcp.toolbox import Toolbox
 from service.limits.gate import Gate
+from service.mcp.toolbox import Toolbox
 from service.responses.store import ResponseStore
 from service.responses.store_sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
@@ -57,6 +58,7 @@ class Runtime:
     limits: Limits = Limits()
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
+    tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
     background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id

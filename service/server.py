@@ -31,6 +31,7 @@ from service.startup import Launch
 from service.stop_signal import StopSignal, first_of
 from service.telemetry.choice import telemetry_of
 from service.telemetry.metrics import Metrics
+from service.tls import tls_of
 
 log = logging.getLogger("harmonium")
 
@@ -42,18 +43,19 @@ class ApiServer:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                create_app(runtime),
-                http=bounded_protocol(runtime.limits.max_connections),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                ws="none",
-                lifespan="off",
-                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
-            )
+        config = uvicorn.Config(
+            create_app(runtime),
+            http=bounded_protocol(runtime.limits.max_connections),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
         )
+        config.load()
+        config.ssl = runtime.tls
+        self._uvicorn = _Uvicorn(config)
 
     @contextlib.asynccontextmanager
     async def listening(self, listener: socket.socket) -> AsyncIterator[None]:
@@ -156,6 +158,7 @@ def build_runtime(
         ),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
+        tls=tls_of(settings),
         toolbox=toolbox_of(settings),
         responses=store_of(settings),
     )

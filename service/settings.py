@@ -14,11 +14,11 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
-    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import SettingsConfigDict
 
+from service.access_settings import AccessSettings
 from service.telemetry.settings import TelemetrySettings, standard_values
 
 ENV_PREFIX = "NIM_"
@@ -26,10 +26,7 @@ SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url
 
 SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 
-AUTH_FIELDS = ("api_keys", "api_keys_path")  # each is a way to recognise callers
-
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-Auth = Literal["auto", "off"]
 Goal = Literal["latency", "throughput", "balanced"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
@@ -38,7 +35,7 @@ class SettingsError(Exception):
     """A setting has a value that cannot be used; the message names key, value and remedy."""
 
 
-class Settings(TelemetrySettings):
+class Settings(TelemetrySettings, AccessSettings):
     """What the operator chose; each description also makes docs/settings.md and the CLI help."""
 
     model_config = SettingsConfigDict(
@@ -78,20 +75,6 @@ class Settings(TelemetrySettings):
     )
     log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
     jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
-    api_keys: SecretStr | None = Field(
-        None, description="Accepted API keys, comma-separated; each may do everything."
-    )
-    api_keys_path: Path | None = Field(
-        None,
-        description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
-        " heeded within a second of a change.",
-    )
-    auth: Auth = Field(
-        "auto",
-        description="`auto`: callers must be known where a key is configured; with none,"
-        " loopback is open, and elsewhere a key is made at the start and printed once."
-        " `off`: everyone may call.",
-    )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
     )
@@ -174,21 +157,6 @@ class Settings(TelemetrySettings):
         16, ge=1, le=256, description="Most calls of built-in tools in one answer."
     )
 
-    @field_validator("api_keys")
-    @classmethod
-    def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not _keys(value):
-            raise ValueError("there is no key between the commas, which would let everyone in")
-        return value
-
-    @field_validator("auth")
-    @classmethod
-    def _check_auth(cls, value: str, info: ValidationInfo) -> str:
-        ways = [env_name(field) for field in AUTH_FIELDS if info.data.get(field)]
-        if value == "off" and ways:
-            raise ValueError(f"callers cannot be known by {ways[0]} then; leave one of them out")
-        return value
-
     @field_validator("redis_url")
     @classmethod
     def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
@@ -217,7 +185,7 @@ class Settings(TelemetrySettings):
             return value.upper()
         return value
 
-    @field_validator("cache_path", "model_path", "responses_path", "api_keys_path")
+    @field_validator("cache_path", "model_path", "responses_path")
     @classmethod
     def _expand(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
@@ -227,20 +195,6 @@ class Settings(TelemetrySettings):
         """The tags a profile must have, by name."""
         pairs = (pair.split("=") for pair in (self.tags_selector or "").split(",") if pair)
         return {name.strip(): value.strip() for name, value in pairs}
-
-    @property
-    def has_auth(self) -> bool:
-        """Whether any way to recognise callers is configured."""
-        return any(getattr(self, field) for field in AUTH_FIELDS)
-
-    @property
-    def api_key_list(self) -> list[str]:
-        """The keys one by one; empty when the API is open."""
-        return _keys(self.api_keys) if self.api_keys else []
-
-
-def _keys(joined: SecretStr) -> list[str]:
-    return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:

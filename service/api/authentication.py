@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from auth import audit
+from auth import audit, client_certificate
 from auth.base import (
     Authenticator,
     AuthError,
@@ -18,11 +18,13 @@ from auth.base import (
     MissingCredentials,
     Principal,
 )
+from auth.key_source import KeysUnavailable
 from auth.throttle import Throttle, TooManyFailures
 from service import caller
 from service.api.responses import error_response
 from service.api.route_scopes import OPEN_PATHS, scope_of
 from service.telemetry.record import note
+from service.tls import CERTIFICATE
 
 # What metrics call a refusal, and how severe its line in the audit log is: who is slowed could
 # otherwise fill the log.
@@ -31,6 +33,7 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
     InvalidCredentials: ("invalid", logging.WARNING),
     Forbidden: ("forbidden", logging.WARNING),
     TooManyFailures: ("throttled", logging.DEBUG),
+    KeysUnavailable: ("unavailable", logging.WARNING),
 }
 
 
@@ -67,7 +70,7 @@ class Authentication:
 
     async def _identify(self, scope: Scope) -> Principal:
         address = _address(scope)
-        for credentials in _presented(Headers(scope=scope)):
+        for credentials in _presented(scope):
             self._throttle.check(address, credentials)
             try:
                 principal = await self._authenticator.authenticate(credentials)
@@ -80,13 +83,16 @@ class Authentication:
         raise MissingCredentials("no credentials")
 
 
-def _presented(headers: Headers) -> Iterator[Credentials]:
+def _presented(scope: Scope) -> Iterator[Credentials]:
+    headers = Headers(scope=scope)
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if value.strip():
         yield Credentials(scheme.lower(), value.strip())
     key = headers.get("x-api-key", "").strip()
     if key:
         yield Credentials("x-api-key", key)
+    if name := scope["state"].get(CERTIFICATE):
+        yield Credentials(client_certificate.SCHEME, name)
 
 
 def _enter(principal: Principal, scope: Scope) -> None:

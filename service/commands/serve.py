@@ -18,7 +18,7 @@ from importlib.metadata import version
 
 import uvloop
 
-from auth.key_folder import KeyStoreError
+from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
@@ -38,7 +38,7 @@ _KNOWN_ERRORS = (
     ProfileError,
     EngineStartError,
     StoreError,
-    KeyStoreError,
+    AccessError,
     WorkerError,
 )
 FORCED = 130  # what a shell reports for Ctrl-C
@@ -135,6 +135,8 @@ class _Service:
 def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:
     """The line that says so, and a first request to try."""
     seconds = time.monotonic() - started_at
+    if settings.ssl_mode != "disabled":
+        url = url.replace("http:", "https:", 1)
     log.info("Ready after %.1f s: serving %s on %s", seconds, launch.served_name, url)
     log.info("Try it:\n\n%s\n", curl_line(url, launch.served_name, settings))
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 import logging
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from service.__main__ import main
 
 CreateKey = Callable[..., str]
+
+SCRIPTED = Path(__file__).parents[1] / "service" / "serve_scripted.py"
+ENGINE = {"script": [200005, 17196, 200008, 12194, 200002]}  # <|channel|>final<|message|>Hi
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +48,167 @@ def create_key(capsys: pytest.CaptureFixture[str]) -> CreateKey:
         return capsys.readouterr().out.strip()
 
     return create
+
+
+class Serving:
+    """A running `harmonium serve` with a scripted engine; what it writes is read as it comes."""
+
+    def __init__(self, *flags: str, **environment: str) -> None:
+        self.out: list[str] = []
+        self.log: list[str] = []
+        self._grown = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPTED), json.dumps(ENGINE), "serve", "--server-port=0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+        streams = ((self.process.stdout, self.out), (self.process.stderr, self.log))
+        self._readers = [threading.Thread(target=self._read, args=pair) for pair in streams]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Any, lines: list[str]) -> None:
+        for line in stream:
+            with self._grown:
+                lines.append(line)
+                self._grown.notify_all()
+        with self._grown:
+            self._grown.notify_all()
+
+    def wait_for(self, text: str) -> str:
+        """The first line of the log with the text; fails if the process ends without it."""
+
+        def found() -> str | None:
+            return next((line for line in self.log if text in line), None)
+
+        with self._grown:
+            self._grown.wait_for(lambda: found() or self.process.poll() is not None, 60)
+        line = found()
+        assert line is not None, f"no {text!r} in:\n{''.join(self.log)}"
+        return line
+
+    @property
+    def url(self) -> str:
+        return self.wait_for("Ready after").split(" on ")[-1].strip()
+
+    def end(self) -> int:
+        """Stop it and return the exit code; by force where it does not heed."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(30)
+        finally:
+            self.process.kill()
+            for reader in self._readers:
+                reader.join(30)
+            for stream in (self.process.stdout, self.process.stderr):
+                assert stream is not None
+                stream.close()
+        return code
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Serving]]:
+    started: list[Serving] = []
+
+    def start(*flags: str, **environment: str) -> Serving:
+        started.append(Serving(*flags, **environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()
+
+
+class Idp:
+    """An identity provider's keys and the tokens it signs, with whatever is asked changed."""
+
+    issuer = "https://idp.example"
+    audience = "urn:harmonium"
+
+    def __init__(self) -> None:
+        self.rsa = rsa.generate_private_key(65537, 2048)
+        self.ec = ec.generate_private_key(ec.SECP256R1())
+
+    def jwks(self) -> dict[str, Any]:
+        keys = [("rsa1", "RS256", self.rsa), ("ec1", "ES256", self.ec)]
+        return {"keys": [self.jwk(*key) for key in keys]}
+
+    def jwk(self, kid: str, alg: str, key: Any) -> dict[str, Any]:
+        made = jwt.get_algorithm_by_name(alg).to_jwk(key.public_key(), as_dict=True)
+        return {name: value for name, value in made.items() if name != "key_ops"} | {
+            "kid": kid,
+            "alg": alg,
+            "use": "sig",
+        }
+
+    def claims(self, **changes: Any) -> dict[str, Any]:
+        now = int(time.time())
+        whole = {
+            "iss": self.issuer,
+            "sub": "ann",
+            "aud": self.audience,
+            "iat": now,
+            "exp": now + 60,
+            "scope": "inference models",
+        } | changes
+        return {name: value for name, value in whole.items() if value is not None}
+
+    def token(self, alg: str = "RS256", header: Any = None, **changes: Any) -> str:
+        kid = {"RS256": "rsa1", "ES256": "ec1"}.get(alg, "rsa1")
+        full = {"typ": "JWT", "alg": alg, "kid": kid} | (header or {})
+        given = {name: value for name, value in full.items() if value is not None}
+        return self.signed(given, json.dumps(self.claims(**changes)).encode())
+
+    def signed(self, header: dict[str, Any], payload: bytes, alg: str | None = None) -> str:
+        """Signed by the key that fits `alg`, whatever the header says."""
+        text = b".".join(_base64(part) for part in (json.dumps(header).encode(), payload))
+        is_ec = (alg or header["alg"]) == "ES256"
+        algorithm = jwt.get_algorithm_by_name("ES256" if is_ec else "RS256")
+        return (
+            text + b"." + _base64(algorithm.sign(text, self.ec if is_ec else self.rsa))
+        ).decode()
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+@pytest.fixture(scope="session")
+def idp() -> Idp:
+    return Idp()
+
+
+Answer = Callable[[str], tuple[int, bytes]]
+
+
+@pytest.fixture
+def web() -> Iterator[Callable[[Answer], str]]:
+    """Serves `answer(path)` on loopback and returns the URL."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = answer(self.path)
+                self.send_response(status)
+                if status in (301, 302, 307):
+                    self.send_header("Location", body.decode())
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                with contextlib.suppress(OSError):  # the client has had enough
+                    self.wfile.write(body)
+
+            def log_message(self, *_args: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,88 @@
+"""Callers with a JWT from an identity provider."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from auth import audit
+from auth.base import Credentials, InvalidCredentials, Principal, Scope
+from auth.jwt_header import is_token, read_header
+from auth.jwt_verify import TokenPolicy, verify
+from auth.key_source import KeySource
+
+_MAX_KNOWN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNames:
+    """Where a token says what its bearer may do."""
+
+    scope_prefix: str = ""  # before the names of scopes, e.g. "harmonium."
+    tenant: str | None = None  # None: every subject is a tenant of its own
+    models: str | None = None  # None: all models
+
+
+class JwtBearer:
+    """Accepts the tokens of one issuer."""
+
+    def __init__(
+        self, keys: KeySource, policy: TokenPolicy, names: ClaimNames | None = None
+    ) -> None:
+        self._keys = keys
+        self._policy = policy
+        self._names = names or ClaimNames()
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return who bears the token; None for what is no token."""
+        if credentials.scheme != "bearer" or not is_token(credentials.value):
+            return None
+        header = read_header(credentials.value)
+        key = await self._keys.key(header.kid)
+        claims = verify(credentials.value, header, key, self._policy)
+        principal = self._principal(claims)
+        self._introduce(principal.id, claims)
+        return principal
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        subject = f"{claims['iss']}\n{claims['sub']}".encode("utf-8", "surrogatepass")
+        id = f"jwt-{hashlib.sha256(subject).hexdigest()[:16]}"
+        models = claims.get(self._names.models, []) if self._names.models else None
+        return Principal(
+            id=id,
+            tenant_id=self._tenant(claims) or id,
+            scopes=self._scopes(claims),
+            models=None if models is None else tuple(_texts(models)),
+        )
+
+    def _tenant(self, claims: Mapping[str, Any]) -> str:
+        tenant = claims.get(self._names.tenant, "") if self._names.tenant else ""
+        if not isinstance(tenant, str) or len(tenant) > 128 or not tenant.isprintable():
+            raise InvalidCredentials("token: tenant")
+        return tenant
+
+    def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
+        """Those of ours that the token names, in `scope` (one string) or `scp`."""
+        names = {*_texts(claims.get("scope", [])), *_texts(claims.get("scp", []))}
+        prefix = self._names.scope_prefix
+        return frozenset(scope for scope in Scope if prefix + scope in names)
+
+    def _introduce(self, id: str, claims: Mapping[str, Any]) -> None:
+        """Say once who stands behind an id, which is all that other lines have."""
+        if id not in self._known:
+            audit.write("token.subject", caller=id, subject=claims["sub"], issuer=claims["iss"])
+        self._known[id] = None
+        self._known.move_to_end(id)
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+
+
+def _texts(value: object) -> list[str]:
+    """The words of a string, or the strings of a list."""
+    if isinstance(value, str):
+        return value.split()
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -1,0 +1,12 @@
+# A real OpenID provider as the source of tokens; included by the Makefile.
+OIDC := .cache/oidc
+
+$(OIDC)/.ready: tests/auth/oidc/package.json
+	@mkdir -p $(OIDC)
+	@cp $< $(OIDC)/package.json
+	@npm --prefix $(OIDC) install --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: oidc
+oidc: $(VENV)/.test $(OIDC)/.ready ## Check tokens of a real OpenID provider: rotation, outage, forgeries
+	@$(BIN)/pytest -m 'oidc or not oidc' tests/auth/oidc

@@ -1,0 +1,159 @@
+"""The settings about who may call, and about TLS; a part of service/settings.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings
+
+from auth.key_fetch import check_url
+
+Auth = Literal["auto", "off"]
+SslMode = Literal["disabled", "tls", "mtls"]
+
+# Each is a way to recognise callers, where it is set.
+_WAYS = ("api_keys", "api_keys_path", "jwt_issuer")
+
+
+class AccessSettings(BaseSettings):
+    """Keys, tokens and certificates."""
+
+    api_keys: SecretStr | None = Field(
+        None, description="Accepted API keys, comma-separated; each may do everything."
+    )
+    api_keys_path: Path | None = Field(
+        None,
+        description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
+        " heeded within a second of a change.",
+    )
+    jwt_jwks_url: str | None = Field(
+        None, description="Where the keys of tokens are; unset: where the issuer's discovery says."
+    )
+    jwt_public_key_path: Path | None = Field(
+        None, description="A PEM file with the one key of tokens, so that nothing is fetched."
+    )
+    jwt_issuer: str | None = Field(
+        None,
+        validate_default=True,
+        description="Whose JWT bearer tokens are accepted: the exact `iss`, an https URL.",
+    )
+    jwt_audience: str | None = Field(
+        None, validate_default=True, description="What tokens must name in `aud`."
+    )
+    jwt_max_lifetime_s: float = Field(
+        24 * 3600.0, gt=0, description="Tokens that were made to live longer are refused."
+    )
+    jwt_max_stale_s: float = Field(
+        6 * 3600.0, gt=0, description="How long fetched keys are believed while no fetch succeeds."
+    )
+    jwt_scope_prefix: str = Field(
+        "", description="What stands before our scopes' names in tokens, e.g. `harmonium.`."
+    )
+    jwt_tenant_claim: str | None = Field(
+        None, description="The claim that names the tenant; unset: each subject is one of its own."
+    )
+    jwt_models_claim: str | None = Field(
+        None, description="The claim that lists the models a bearer may use; unset: all."
+    )
+    ssl_key_path: Path | None = Field(None, description="The server's private key, a PEM file.")
+    ssl_certs_path: Path | None = Field(
+        None, description="The server's certificate and those between it and its root, a PEM file."
+    )
+    ssl_ca_certs_path: Path | None = Field(
+        None, description="Who signs clients' certificates in mode `mtls`, a PEM file."
+    )
+    ssl_mode: SslMode = Field(
+        "disabled",
+        validate_default=True,
+        description="`tls`: HTTPS; `mtls`: clients need a certificate, which also says who they"
+        " are.",
+    )
+    auth: Auth = Field(
+        "auto",
+        description="`auto`: callers must be known where a way to know them is configured; with"
+        " none, loopback is open, and elsewhere a key is made at the start and printed once."
+        " `off`: everyone may call.",
+    )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not _keys(value):
+            raise ValueError("there is no key between the commas, which would let everyone in")
+        return value
+
+    @field_validator("jwt_jwks_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_url(value)
+        return value
+
+    @field_validator("jwt_public_key_path")
+    @classmethod
+    def _check_one_source(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value and info.data.get("jwt_jwks_url"):
+            raise ValueError("NIM_JWT_JWKS_URL is set as well; leave one of them out")
+        return value
+
+    @field_validator("jwt_issuer")
+    @classmethod
+    def _check_issuer(cls, value: str | None, info: ValidationInfo) -> str | None:
+        source = info.data.get("jwt_jwks_url") or info.data.get("jwt_public_key_path")
+        if value is None and source:
+            raise ValueError("keys of tokens are configured, but not whose tokens they are")
+        if value is not None and not source:
+            check_url(value)
+        return value
+
+    @field_validator("jwt_audience")
+    @classmethod
+    def _check_audience(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if bool(value) != bool(info.data.get("jwt_issuer")):
+            raise ValueError("NIM_JWT_ISSUER and NIM_JWT_AUDIENCE go together")
+        return value
+
+    @field_validator("ssl_mode", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("ssl_mode")
+    @classmethod
+    def _check_ssl(cls, value: str, info: ValidationInfo) -> str:
+        needed = {"tls": ("key", "certs"), "mtls": ("key", "certs", "ca_certs")}.get(value, ())
+        for part in ("key", "certs", "ca_certs"):
+            is_set, name = bool(info.data.get(f"ssl_{part}_path")), f"NIM_SSL_{part.upper()}_PATH"
+            if is_set != (part in needed):
+                raise ValueError(f"{name} {'has no effect' if is_set else 'is missing'} then")
+        return value
+
+    @field_validator("auth")
+    @classmethod
+    def _check_auth(cls, value: str, info: ValidationInfo) -> str:
+        ways = ["NIM_" + field.upper() for field in _WAYS if info.data.get(field)]
+        ways += ["NIM_SSL_MODE=mtls"] if info.data.get("ssl_mode") == "mtls" else []
+        if value == "off" and ways:
+            raise ValueError(f"it contradicts {ways[0]}; leave one of them out")
+        return value
+
+    @field_validator("api_keys_path", "jwt_public_key_path", "ssl_key_path", "ssl_certs_path")
+    @classmethod
+    def _expand_path(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether any way to recognise callers is configured."""
+        return self.ssl_mode == "mtls" or any(getattr(self, field) for field in _WAYS)
+
+    @property
+    def api_key_list(self) -> list[str]:
+        """The keys of `NIM_API_KEYS` one by one."""
+        return _keys(self.api_keys) if self.api_keys else []
+
+
+def _keys(joined: SecretStr) -> list[str]:
+    return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]

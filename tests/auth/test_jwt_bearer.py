@@ -1,0 +1,159 @@
+"""What a token makes of its bearer, and what settings make of tokens."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import SecretStr
+
+from auth.base import Credentials, InvalidCredentials, Principal
+from auth.jwk import PublicKeyError, keys_of, read_public_key
+from auth.jwt_bearer import ClaimNames, JwtBearer
+from auth.jwt_verify import TokenPolicy
+from auth.key_source import OneKey
+from service.authentication import authenticator_of
+from service.settings import SettingsError, load
+
+
+async def principal_of(idp: Any, *, names: ClaimNames | None = None, **claims: Any) -> Principal:
+    policy = TokenPolicy(idp.issuer, idp.audience)
+    bearer = JwtBearer(OneKey(keys_of(idp.jwks())["rsa1"]), policy, names)
+    principal = await bearer.authenticate(Credentials("bearer", idp.token(**claims)))
+    assert principal is not None
+    return principal
+
+
+@pytest.mark.parametrize(
+    ("claims", "scopes"),
+    [
+        ({"scope": "openid metrics  admin"}, {"metrics", "admin"}),
+        ({"scope": None, "scp": ["models", 7, None]}, {"models"}),
+        ({"scope": "models", "scp": "metrics"}, {"models", "metrics"}),
+        ({"scope": None}, set()),
+        ({"scope": {"admin": True}}, set()),
+        ({"scope": "Admin administrator"}, set()),
+    ],
+)
+async def test_scopes_are_those_of_ours_that_it_names(
+    idp: Any, claims: Any, scopes: set[str]
+) -> None:
+    assert (await principal_of(idp, **claims)).scopes == scopes
+
+
+async def test_scopes_may_have_a_prefix(idp: Any) -> None:
+    names = ClaimNames(scope_prefix="llm:")
+    principal = await principal_of(idp, names=names, scope="llm:models admin xllm:metrics")
+    assert principal.scopes == {"models"}
+
+
+async def test_tenants_and_models_come_from_the_claims_that_are_named(idp: Any) -> None:
+    names = ClaimNames(tenant="org", models="llms")
+    one = await principal_of(idp, names=names, org="acme", llms=["a", "b"])
+    assert (one.tenant_id, one.models) == ("acme", ("a", "b"))
+    assert (await principal_of(idp, names=names, org="acme", sub="bob")).tenant_id == "acme"
+    assert (await principal_of(idp, names=names)).models == (), "not listed is not allowed"
+
+
+async def test_without_them_every_subject_is_a_tenant_that_may_use_all(idp: Any) -> None:
+    ann, bob = [await principal_of(idp, sub=sub, org="acme") for sub in ("ann", "bob")]
+    assert ann.tenant_id != bob.tenant_id
+    assert ann.models is None
+
+
+@pytest.mark.parametrize("tenant", [7, None, ["acme"], "a\nb", "x" * 129])
+async def test_a_tenant_that_is_no_name_is_refused(idp: Any, tenant: Any) -> None:
+    bearer = JwtBearer(
+        OneKey(keys_of(idp.jwks())["rsa1"]),
+        TokenPolicy(idp.issuer, idp.audience),
+        ClaimNames(tenant="org"),
+    )
+    header = {"typ": "JWT", "alg": "RS256"}
+    token = idp.signed(header, json.dumps(idp.claims() | {"org": tenant}).encode())
+    with pytest.raises(InvalidCredentials):
+        await bearer.authenticate(Credentials("bearer", token))
+
+
+async def test_the_audit_says_once_who_is_behind_an_id(
+    idp: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    policy = TokenPolicy(idp.issuer, idp.audience)
+    bearer = JwtBearer(OneKey(keys_of(idp.jwks())["rsa1"]), policy)
+    tokens = [idp.token(jti=str(number)) for number in range(3)]
+    for token in tokens:
+        await bearer.authenticate(Credentials("bearer", token))
+    assert caplog.text.count("token.subject") == 1
+    assert "subject=ann issuer=https://idp.example" in caplog.text
+    assert not any(part in caplog.text for token in tokens for part in token.split(".")[1:])
+
+
+@pytest.mark.parametrize("kind", ["RS256", "ES256"])
+async def test_a_local_key_needs_no_provider_and_no_kid(
+    idp: Any, tmp_path: Path, kind: str
+) -> None:
+    key = idp.rsa if kind == "RS256" else idp.ec
+    path = tmp_path / "key.pem"
+    path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    settings = load(
+        {
+            "jwt_issuer": idp.issuer,
+            "jwt_audience": idp.audience,
+            "jwt_public_key_path": path,
+            "api_keys": SecretStr("a.dotted.key"),
+        }
+    )
+    authenticator = authenticator_of(settings)
+    assert authenticator is not None
+    other = "ES256" if kind == "RS256" else "RS256"
+    for header in ({}, {"kid": None}, {"kid": "any"}):
+        assert await authenticator.authenticate(Credentials("bearer", idp.token(kind, header)))
+    for value in (idp.token(other), "a.b.c"):
+        with pytest.raises(InvalidCredentials):
+            await authenticator.authenticate(Credentials("bearer", value))
+    assert await authenticator.authenticate(Credentials("bearer", "a.dotted.key"))
+
+
+@pytest.mark.parametrize("case", ["missing", "no PEM", "short", "another curve"])
+def test_a_key_file_that_cannot_be_used_is_named(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "key.pem"
+    keys: dict[str, Any] = {
+        "short": rsa.generate_private_key(65537, 1024),
+        "another curve": ec.generate_private_key(ec.SECP384R1()),
+    }
+    if case == "no PEM":
+        path.write_text("nothing")
+    elif case in keys:
+        form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        path.write_bytes(keys[case].public_key().public_bytes(*form))
+    with pytest.raises(PublicKeyError, match=r"key\.pem"):
+        read_public_key(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"jwt_issuer": "https://i.example"}, "NIM_JWT_AUDIENCE"),
+        ({"jwt_audience": "a"}, "NIM_JWT_ISSUER"),
+        ({"jwt_issuer": "http://i.example", "jwt_audience": "a"}, "https"),
+        ({"jwt_jwks_url": "https://i.example/jwks"}, "NIM_JWT_ISSUER"),
+        ({"jwt_jwks_url": "http://i.example/jwks"}, "NIM_JWT_JWKS_URL"),
+        ({"jwt_jwks_url": "https://i", "jwt_public_key_path": "k"}, "NIM_JWT_PUBLIC_KEY_PATH"),
+        ({"auth": "off", "jwt_issuer": "https://i", "jwt_audience": "a"}, "NIM_JWT_ISSUER"),
+        ({"ssl_mode": "tls"}, "NIM_SSL_KEY_PATH is missing"),
+        ({"ssl_mode": "tls", "ssl_key_path": "k"}, "NIM_SSL_CERTS_PATH is missing"),
+        ({"ssl_key_path": "k"}, "NIM_SSL_KEY_PATH has no effect"),
+        (
+            {"ssl_mode": "mtls", "ssl_key_path": "k", "ssl_certs_path": "c"},
+            "NIM_SSL_CA_CERTS_PATH is missing",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        load(given)

@@ -1,0 +1,254 @@
+"""Keys of an identity provider: rotated, cached, and asked for no more often than needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from auth.base import InvalidCredentials
+from auth.jwk import PublicKey, keys_of
+from auth.key_fetch import MAX_BYTES, discover_keys, fetch_keys, get_json
+from auth.key_source import CachePolicy, FetchedKeys, KeysUnavailable
+
+POLICY = CachePolicy(max_age_s=300, max_stale_s=3600, cooldown_s=15)
+
+
+class Provider:
+    """Hands out keys, or fails; counts and remembers who asked."""
+
+    def __init__(self, *ids: str) -> None:
+        self.ids = ids
+        self.is_down = False
+        self.threads: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self) -> Mapping[str, PublicKey]:
+        self.threads.append(threading.get_ident())
+        assert self.gate.wait(10)
+        if self.is_down:
+            raise OSError("down")
+        return {id: PublicKey({"kty": id}, "RS256") for id in self.ids}
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_keys_are_fetched_once_and_off_the_event_loops_thread(clock: Clock) -> None:
+    provider = Provider("a", "b")
+    keys = FetchedKeys(provider, POLICY, clock)
+    for _ in range(20):
+        assert (await keys.key("a")).jwk == {"kty": "a"}
+    assert len(provider.threads) == 1
+    assert provider.threads[0] != threading.get_ident()
+
+
+async def test_many_that_need_a_key_at_once_make_one_fetch(clock: Clock) -> None:
+    provider = Provider("a")
+    provider.gate.clear()
+    keys = FetchedKeys(provider, POLICY, clock)
+    waiting = [asyncio.create_task(keys.key("a")) for _ in range(50)]
+    await until(lambda: bool(provider.threads))
+    provider.gate.set()
+    await asyncio.gather(*waiting)
+    assert len(provider.threads) == 1
+
+
+async def test_a_rotated_key_is_found_by_its_new_id(clock: Clock) -> None:
+    provider = Provider("old")
+    keys = FetchedKeys(provider, POLICY, clock)
+    await keys.key("old")
+    provider.ids = ("new", "old")
+    clock.now_s += 16
+    assert (await keys.key("new")).jwk == {"kty": "new"}
+    assert await keys.key("old")
+    provider.ids = ("new",)
+    clock.now_s += 301
+    await keys.key("new")
+    await until(lambda: len(provider.threads) == 3)
+    await until(lambda: keys._fetching is None)
+    with pytest.raises(InvalidCredentials):
+        await keys.key("old")
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_a_flood_of_made_up_ids_is_one_fetch_in_a_cooldown(
+    clock: Clock, is_down: bool
+) -> None:
+    provider = Provider("a")
+    keys = FetchedKeys(provider, POLICY, clock)
+    await keys.key("a")
+    clock.now_s += 16
+    provider.is_down = is_down
+    for number in range(50):
+        with pytest.raises(InvalidCredentials):
+            await keys.key(f"made-up-{number}")
+    assert len(provider.threads) == 2
+    assert await keys.key("a")
+
+
+async def test_old_keys_serve_at_once_while_new_ones_are_fetched(clock: Clock) -> None:
+    provider = Provider("a")
+    keys = FetchedKeys(provider, POLICY, clock)
+    await keys.key("a")
+    provider.gate.clear()
+    clock.now_s += 301
+    async with asyncio.timeout(1):
+        assert await keys.key("a")
+    await until(lambda: len(provider.threads) == 2)
+    provider.gate.set()
+    await until(lambda: keys._fetching is None)
+
+
+async def test_a_provider_that_is_down_is_survived_up_to_the_bound(clock: Clock) -> None:
+    provider = Provider("a")
+    keys = FetchedKeys(provider, POLICY, clock)
+    await keys.key("a")
+    provider.is_down = True
+    for _ in range(11):
+        clock.now_s += 320
+        assert await keys.key("a")
+        await until(lambda: keys._fetching is None)
+    clock.now_s += 320
+    with pytest.raises(KeysUnavailable):
+        await keys.key("a")
+    provider.is_down = False
+    clock.now_s += 16
+    assert await keys.key("a")
+
+
+async def test_without_any_keys_the_failure_is_ours_and_soon_told(clock: Clock) -> None:
+    provider = Provider("a")
+    provider.is_down = True
+    keys = FetchedKeys(provider, POLICY, clock)
+    for _ in range(20):
+        with pytest.raises(KeysUnavailable):
+            await keys.key("a")
+    assert len(provider.threads) == 1
+
+
+async def test_a_provider_that_hangs_holds_no_request_long() -> None:
+    provider = Provider("a")
+    provider.gate.clear()
+    keys = FetchedKeys(provider, CachePolicy(patience_s=0.05))
+    started = time.monotonic()
+    with pytest.raises(KeysUnavailable):
+        await keys.key("a")
+    assert time.monotonic() - started < 5
+    provider.gate.set()
+    await until(lambda: keys._fetching is None)
+    assert await keys.key("a")
+
+
+async def test_a_caller_that_leaves_does_not_end_the_fetch(clock: Clock) -> None:
+    provider = Provider("a")
+    provider.gate.clear()
+    keys = FetchedKeys(provider, POLICY, clock)
+    leaving, staying = (asyncio.create_task(keys.key("a")) for _ in range(2))
+    await until(lambda: bool(provider.threads))
+    leaving.cancel()
+    provider.gate.set()
+    assert await staying
+
+
+class TestFetching:
+    """The HTTP part, against a real server on loopback."""
+
+    def test_discovery_leads_to_the_keys(self, idp: Any, web: Any) -> None:
+        def answer(path: str) -> tuple[int, bytes]:
+            if path == "/realm/.well-known/openid-configuration":
+                document = {"issuer": f"{url}/realm", "jwks_uri": f"{url}/jwks"}
+                return 200, json.dumps(document).encode()
+            return 200, json.dumps(idp.jwks()).encode()
+
+        url: str = web(answer)
+        assert discover_keys(f"{url}/realm") == keys_of(idp.jwks())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"issuer": "https://evil.example"},
+            {"issuer": None},
+            {"jwks_uri": "http://idp.example/jwks"},
+            {"jwks_uri": "file:///etc/passwd"},
+            {"jwks_uri": None},
+        ],
+    )
+    def test_a_discovery_document_that_does_not_fit(self, web: Any, change: Any) -> None:
+        def answer(_path: str) -> tuple[int, bytes]:
+            return 200, json.dumps({"issuer": url, "jwks_uri": f"{url}/jwks"} | change).encode()
+
+        url: str = web(answer)
+        with pytest.raises(ValueError, match=r"issuer|https"):
+            discover_keys(url)
+
+    @pytest.mark.parametrize(
+        ("status", "body"),
+        [
+            (500, b"{}"),
+            (404, b"{}"),
+            (200, b"<html>"),
+            (200, b"[]"),
+            (200, b'{"keys": []}'),
+            (200, b'{"keys": "' + b"x" * MAX_BYTES + b'"}'),
+            (200, b"[" * 5000),
+        ],
+        ids=["500", "404", "html", "list", "no keys", "too large", "too deep"],
+    )
+    def test_what_is_no_key_set(self, web: Any, status: int, body: bytes) -> None:
+        url = web(lambda _path: (status, body))
+        with pytest.raises((OSError, ValueError)):
+            fetch_keys(f"{url}/jwks")
+
+    def test_redirects_are_not_followed(self, idp: Any, web: Any) -> None:
+        target = web(lambda _path: (200, json.dumps(idp.jwks()).encode()))
+        url = web(lambda _path: (302, target.encode()))
+        with pytest.raises(OSError, match="302"):
+            fetch_keys(url)
+
+    def test_a_server_that_drips_is_given_up(
+        self, web: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.05)
+        done = threading.Event()
+
+        def answer(_path: str) -> tuple[int, bytes]:
+            done.wait(10)
+            return 200, b"{}"
+
+        url = web(answer)
+        with pytest.raises(OSError, match="timed out"):
+            get_json(url)
+        done.set()
+
+    @pytest.mark.parametrize(
+        "url", ["http://idp.example/", "ftp://127.0.0.1/", "//127.0.0.1", "jwks", ""]
+    )
+    def test_only_https_or_loopback_is_asked(self, url: str) -> None:
+        with pytest.raises(ValueError, match="https"):
+            get_json(url)
+
+    def test_nobody_there(self) -> None:
+        with pytest.raises(OSError, match=r"refused"):
+            get_json("http://127.0.0.1:9")

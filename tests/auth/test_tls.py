@@ -1,0 +1,236 @@
+"""TLS of our own: real certificates, real connections."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from pydantic import SecretStr
+
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.authentication import authenticator_of
+from service.lifecycle import Lifecycle
+from service.listener import listen, url_of
+from service.runtime import Runtime, ServedModel
+from service.server import ApiServer
+from service.settings import Settings, load
+from service.telemetry.metrics import Metrics
+from service.tls import TlsError, name_of, tls_of
+
+
+class Authority:
+    """Signs certificates and writes them with their keys into a folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        constraints = x509.BasicConstraints(ca=True, path_length=0)
+        root = self._builder(self._name, self._key).add_extension(constraints, critical=True)
+        self.path = self._write(f"{name}.pem", root.sign(self._key, hashes.SHA256()))
+
+    def issue(
+        self, name: str, *alternatives: x509.GeneralName, is_client: bool = True, days: int = 1
+    ) -> tuple[Path, Path]:
+        """The paths of a certificate and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH if is_client else ExtendedKeyUsageOID.SERVER_AUTH
+        builder = self._builder(subject, key, days).add_extension(
+            x509.ExtendedKeyUsage([usage]), critical=False
+        )
+        if alternatives:
+            names = x509.SubjectAlternativeName(alternatives)
+            builder = builder.add_extension(names, critical=False)
+        path = self._write(f"{name}.pem", builder.sign(self._key, hashes.SHA256()))
+        key_path = self.folder / f"{name}.key"
+        form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        key_path.write_bytes(key.private_bytes(*form))
+        return path, key_path
+
+    def _builder(self, subject: x509.Name, key: Any, days: int = 1) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return x509.CertificateBuilder(
+            issuer_name=self._name,
+            subject_name=subject,
+            public_key=key.public_key(),
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - timedelta(days=3),
+            not_valid_after=now + timedelta(days=days),
+        )
+
+    def _write(self, name: str, certificate: x509.Certificate) -> Path:
+        path = self.folder / name
+        path.write_bytes(certificate.public_bytes(Encoding.PEM))
+        return path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ours")
+
+
+@pytest.fixture
+def files(authority: Authority) -> dict[str, Any]:
+    """The settings of a server with a certificate for 127.0.0.1."""
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate, key = authority.issue("server", address, is_client=False)
+    return {"ssl_mode": "TLS", "ssl_certs_path": certificate, "ssl_key_path": key}
+
+
+@pytest.fixture
+def mutual(files: dict[str, Any], authority: Authority) -> dict[str, Any]:
+    return files | {"ssl_mode": "mtls", "ssl_ca_certs_path": authority.path}
+
+
+@asynccontextmanager
+async def served(settings: Settings) -> AsyncIterator[str]:
+    """The API on a port of its own; yields host and port."""
+    engine = FakeEngine(FakeOptions(script=(12194, 200002)))
+    await engine.start()
+    lifecycle = Lifecycle()
+    lifecycle.mark_ready()
+    runtime = Runtime(
+        engine,
+        ServedModel("m", "openai/m", "0" * 64, 0),
+        Metrics("m"),
+        lifecycle,
+        authenticator=authenticator_of(settings),
+        tls=tls_of(settings),
+    )
+    with listen("127.0.0.1", 0) as listener:
+        async with ApiServer(runtime).listening(listener):
+            yield url_of(listener).removeprefix("http://")
+    await engine.stop()
+
+
+def client(authority: Authority, pair: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
+    context = ssl.create_default_context(cafile=authority.path)
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    return httpx.AsyncClient(verify=context, timeout=30, trust_env=False)
+
+
+async def test_tls_serves_https_and_nothing_else(authority: Authority, files: Any) -> None:
+    async with served(load(files)) as place, client(authority) as https:
+        assert (await https.get(f"https://{place}/v1/models")).status_code == 200
+        with pytest.raises(httpx.TransportError):
+            await https.get(f"http://{place}/v1/models")
+
+
+async def test_old_versions_of_tls_are_refused(authority: Authority, files: Any) -> None:
+    context = tls_of(load(files))
+    assert context is not None
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+async def test_keys_are_asked_for_under_tls_as_well(authority: Authority, files: Any) -> None:
+    settings = load(files | {"api_keys": SecretStr("right")})
+    async with served(settings) as place, client(authority) as https:
+        url = f"https://{place}/v1/models"
+        assert (await https.get(url)).status_code == 401
+        assert (await https.get(url, headers={"X-API-Key": "right"})).status_code == 200
+
+
+async def test_a_clients_certificate_says_who_it_is(
+    authority: Authority, mutual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    settings = load(mutual | {"api_keys": SecretStr("right")})
+    name = x509.UniformResourceIdentifier("spiffe://cluster/gateway")
+    async with served(settings) as place, client(authority, authority.issue("a", name)) as https:
+        url = f"https://{place}/v1/models"
+        for _ in range(2):
+            assert (await https.get(url)).status_code == 200
+        assert (await https.get(url, headers={"X-API-Key": "wrong"})).status_code == 401
+        assert (await https.get(url, headers={"X-API-Key": "right"})).status_code == 200
+        assert (await https.get(f"https://{place}/v1/unheard-of")).status_code == 403
+    callers = [
+        record.__dict__["audit"].get("caller")
+        for record in caplog.records
+        if record.__dict__.get("audit", {}).get("event") == "auth.granted"
+    ]
+    assert len(callers) == 3
+    assert callers[0] == callers[1] != callers[2]
+    assert callers[0].startswith("cert-")
+
+
+@pytest.mark.parametrize("case", ["none", "another authority's", "expired", "a server's"])
+async def test_without_a_good_certificate_there_is_no_connection(
+    authority: Authority, mutual: Any, tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    pairs = {
+        "none": None,
+        "another authority's": Authority(tmp_path / "other", "other").issue("c"),
+        "expired": authority.issue("expired", days=-1),
+        "a server's": authority.issue("s", is_client=False),
+    }
+    async with served(load(mutual)) as place, client(authority, pairs[case]) as https:
+        with pytest.raises(httpx.TransportError):
+            await https.get(f"https://{place}/v1/health/live")
+
+
+def test_a_name_is_taken_from_the_most_telling_place() -> None:
+    subject = ((("organizationName", "o"),), (("commonName", "n"),))
+    names = (("DNS", "a.example"), ("DNS", "b.example"), ("URI", "spiffe://x"))
+    assert name_of({"subject": subject, "subjectAltName": names}) == "URI:spiffe://x"
+    assert name_of({"subject": subject, "subjectAltName": names[:2]}) == "DNS:a.example"
+    assert name_of({"subject": subject}) == "CN:n"
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "named"),
+    [
+        ("ssl_certs_path", None, "NIM_SSL_CERTS_PATH"),
+        ("ssl_key_path", None, "NIM_SSL_KEY_PATH"),
+        ("ssl_ca_certs_path", None, "NIM_SSL_CA_CERTS_PATH"),
+        ("ssl_certs_path", b"nothing", "NIM_SSL_CERTS_PATH"),
+        ("ssl_key_path", b"nothing", "NIM_SSL_KEY_PATH"),
+        ("ssl_ca_certs_path", b"nothing", "NIM_SSL_CA_CERTS_PATH"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(
+    mutual: dict[str, Any], tmp_path: Path, field: str, content: bytes | None, named: str
+) -> None:
+    path = tmp_path / "bad.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TlsError, match=named):
+        tls_of(load(mutual | {field: path}))
+
+
+def test_an_encrypted_key_is_refused_and_asks_nobody(mutual: dict[str, Any]) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    mutual["ssl_key_path"].write_bytes(key.private_bytes(*form))
+    with pytest.raises(TlsError, match="unencrypted"):
+        tls_of(load(mutual))
+
+
+async def test_a_client_that_says_nothing_holds_no_others_up(
+    authority: Authority, files: Any
+) -> None:
+    async with served(load(files)) as place, client(authority) as https:
+        host, port = place.split(":")
+        with socket.create_connection((host, int(port))):
+            assert (await https.get(f"https://{place}/v1/models")).status_code == 200
