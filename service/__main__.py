@@ -1,4 +1,4 @@
-"""The command line: `harmonium serve`, `profiles`, `keys`, `version`."""
+"""The command line: `harmonium serve`, `profiles`, `keys`, `doctor`, `version`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from service.commands import keys, profiles, serve
+from service.commands import doctor, keys, profiles, serve
 from service.settings import Settings, SettingsError, load
 
 BAD_SETTINGS = 2
@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve.run(settings, started_at)
     if args.command == "keys":
         return keys.run(args, settings)
+    if args.command == "doctor":
+        return doctor.run(args, settings)
     try:
         return profiles.run(args, settings)
     except BrokenPipeError:  # `harmonium profiles | head`
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(command="profiles")
         profiles.add_arguments(command)
     keys.add_arguments(commands.add_parser("keys", help="make, list and revoke API keys"))
+    doctor.add_arguments(commands.add_parser("doctor", help="check this machine and the settings"))
     commands.add_parser("version", help="print the version")
     return parser
 
