@@ -38,6 +38,7 @@ class Choice:
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine
         self.gaps = Gaps()
+        self.is_timed = False  # whether somebody wants to know parse_s
         self.parse_s = 0.0  # spent on what the model wrote
         self.transcript: list[int] | None = None  # its ids, where somebody wants them
         self.finish_reason: AnswerFinish | None = None
@@ -78,7 +79,8 @@ class Choice:
         if self.transcript is not None:
             self.transcript += event.token_ids
         deltas = self._feed(event)
-        self.parse_s += perf_counter() - self.gaps.last_at
+        if self.is_timed:
+            self.parse_s += perf_counter() - self.gaps.last_at
         if self._has_tools and not self._has_call:
             for delta in deltas:  # a generator would cost more than all of the loop
                 self._has_call = self._has_call or delta.kind in CALL_KINDS

@@ -34,9 +34,9 @@ class Generation:
         self.record = record.current()
         if self.record is not None:
             self.record.generation = self
-            if self.record.has_content:
-                for choice in self.choices:
-                    choice.transcript = []
+            for choice in self.choices:
+                choice.is_timed = self.record.span is not None
+                choice.transcript = [] if self.record.has_content else None
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None

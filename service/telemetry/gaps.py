@@ -24,12 +24,12 @@ class Gaps:
     def note(self, num_tokens: int) -> None:
         """An event brought so many tokens now; they came evenly since the one before."""
         now = perf_counter()
-        if self.first_at:
-            gap_s = (now - self.last_at) / num_tokens if num_tokens else 0.0
-            self.counts[bisect_left(GAP_S, gap_s)] += num_tokens
-        else:
+        last, self.last_at = self.last_at, now
+        if not last:
             self.first_at = now
-        self.last_at = now
+            return
+        gap_s = now - last if num_tokens == 1 else (now - last) / (num_tokens or 1)
+        self.counts[bisect_left(GAP_S, gap_s)] += num_tokens
 
     @property
     def total_s(self) -> float:
