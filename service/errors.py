@@ -73,7 +73,8 @@ TABLE: dict[type[Exception], Row] = {
         "store_failed",
         message="Stored responses cannot be read or written now; try again later.",
     ),
-    NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS),
+    # Closing the connection lets a balancer choose another server for the next request.
+    NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS | {"Connection": "close"}),
     AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
     InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
     MissingCredentials: Row(

@@ -42,7 +42,6 @@ class Gate:
     """Admits requests one by one; made once per process."""
 
     def __init__(self, bounds: Bounds | None = None, quotas: Quotas | None = None) -> None:
-        self.num_refused = 0
         self._bounds = bounds or Bounds()
         self._quotas = quotas or Quotas()
         self._load = Load()
@@ -120,8 +119,8 @@ class Gate:
         is_full = stats.kv_usage >= self._bounds.max_kv_usage
         return is_full and stats.num_waiting >= max(1, stats.num_running)
 
-    def _refusal(self, reason: str, retry_s: float) -> RequestError:
-        self.num_refused += 1
+    @staticmethod
+    def _refusal(reason: str, retry_s: float) -> RequestError:
         return RequestError(
             f"{reason}; try again later.",
             status=503,

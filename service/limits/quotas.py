@@ -33,7 +33,6 @@ class Quotas:
         counters: Counters | None = None,
         num_sharers: int = 1,
     ) -> None:
-        self.num_refused = 0
         self._defaults = defaults
         self._counters = counters or Counters()
         self._num_sharers = num_sharers
@@ -107,8 +106,8 @@ class Quotas:
             standing.retry_s,
         )
 
-    def _refusal(self, message: str, retry_s: float) -> RequestError:
-        self.num_refused += 1
+    @staticmethod
+    def _refusal(message: str, retry_s: float) -> RequestError:
         return RequestError(
             message,
             status=429,

@@ -121,7 +121,6 @@ async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_us
     assert 8 <= len(taken) <= 40
     assert {answer.json()["error"]["code"] for answer in refused} == {"overloaded"}
     assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
-    assert gate.num_refused == len(refused)
     assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 
