@@ -10,6 +10,15 @@ from service.harmony.builtin import ALL_RECIPIENTS, NO_BUILTINS, Builtins, recip
 from service.hosted import Hosted
 from service.mcp.toolbox import Toolbox
 
+# The tool types of OpenAI's API that mean them.
+BUILTIN_OF = {
+    "code_interpreter": "python",
+    "web_search": "browser",
+    "web_search_2025_08_26": "browser",
+    "web_search_preview": "browser",
+    "web_search_preview_2025_03_11": "browser",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -43,6 +52,9 @@ class Offer:
         )
 
 
+NO_OFFER = Offer()
+
+
 def offer_of(
     toolbox: Toolbox | None,
     wanted: Iterable[str] = (),
@@ -55,7 +67,7 @@ def offer_of(
     `is_hidden`: the client wants no calls (`tool_choice` `none`).
     """
     if is_hidden:
-        return Offer()
+        return NO_OFFER
     tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
     hosted = recipients_of(tools)
     return Offer(tools, Builtins(hosted, ALL_RECIPIENTS - hosted), toolbox, max_calls)

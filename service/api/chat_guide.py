@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
+from service.builtin_tools import Offer
 from service.errors import RequestError
 from service.guide import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice, structural_tag
 from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.harmony.types import Tool
+from service.hosted import Hosted
 from service.schemas.chat import ChatRequest
 from service.schemas.guidance import (
     AllowedToolsChoice,
@@ -28,20 +31,24 @@ class Grammar:
 
     tag: str | None
     param: str | None
+    hosted: Hosted | None  # how built-in tools are run beside it
 
 
-def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...]) -> Grammar:
+def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) -> Grammar:
     """The tag of a request; raises RequestError naming the field that cannot be enforced."""
     format, fields = _format(request)
-    tag = structural_tag(
+    choice = to_tool_choice(request.tool_choice)
+    tag_of = functools.partial(
+        structural_tag,
         tools,
-        to_tool_choice(request.tool_choice),
-        format,
+        format=format,
         max_reasoning_tokens=request.thinking_token_budget,
+        builtins=offer.recipients,
         fields=fields,
     )
+    tag = tag_of(choice)
     param = fields.format if format.kind != "text" else "tools"
-    return Grammar(tag, param if tag else None)
+    return Grammar(tag, param if tag else None, offer.hosted(choice, tag_of, is_shown=False))
 
 
 def to_tool_choice(choice: Choice | None) -> ToolChoice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from service.api.chat_guide import chat_grammar, described_format
+from service.api.chat_tools import chat_offer, check_names
 from service.api.prompt import (
     EFFORTS,
     answer_limit,
@@ -11,12 +12,12 @@ from service.api.prompt import (
     render_prompt,
     sampling_of,
 )
-from service.builtin_tools import offer_of
+from service.builtin_tools import NO_OFFER, Offer
 from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.plan import Plan
 from service.runtime import Runtime
-from service.schemas.chat import ChatRequest, CustomTool, FunctionTool
+from service.schemas.chat import BuiltinTool, ChatRequest, CustomTool, FunctionTool
 from service.schemas.custom_tools import custom_names, free_text
 from service.schemas.messages import AssistantMessage, ChatMessage, ToolMessage, text_of
 from service.schemas.messages import CustomToolCall as CalledCustom
@@ -28,8 +29,9 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     check_model(request.model, runtime)
     _check_together(request)
     info = runtime.engine.info
-    conversation = to_conversation(request, current_date(runtime.clock()))
-    grammar = chat_grammar(request, conversation.tools)
+    offer = chat_offer(request, runtime.toolbox)
+    conversation = to_conversation(request, current_date(runtime.clock()), offer)
+    grammar = chat_grammar(request, conversation.tools, offer)
     prompt_token_ids = await render_prompt(conversation, _tool_call_param)
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
@@ -40,7 +42,8 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         priority=request.priority,
         tool_names=frozenset(tool.name for tool in conversation.tools),
         custom_names=custom_names(conversation.tools),
-        builtins=offer_of(None, is_hidden=request.tool_choice == "none").builtins,
+        builtins=offer.builtins,
+        hosted=grammar.hosted,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
         max_calls=1 if request.parallel_tool_calls is False else None,
@@ -50,16 +53,17 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     )
 
 
-def to_conversation(request: ChatRequest, date: str) -> Conversation:
+def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) -> Conversation:
     """The request's messages and tools as the renderer takes them."""
-    tools = request.tools or []
-    _check_names(tools)
+    tools = [tool for tool in request.tools or () if not isinstance(tool, BuiltinTool)]
+    check_names(request.tools or ())
     return Conversation(
         messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
         current_date=date,
         tools=() if request.tool_choice == "none" else tuple(_tool(tool) for tool in tools),
         reasoning_effort=EFFORTS[request.reasoning_effort],
         response_format=described_format(request),
+        builtins=offer.tools,
     )
 
 
@@ -79,17 +83,6 @@ def _check_together(request: ChatRequest) -> None:
             "max_tokens and max_completion_tokens differ; give max_completion_tokens alone.",
             param="max_tokens",
         )
-
-
-def _check_names(tools: list[FunctionTool | CustomTool]) -> None:
-    seen: set[str] = set()
-    for index, tool in enumerate(tools):
-        name = tool.custom.name if isinstance(tool, CustomTool) else tool.function.name
-        if name in seen:
-            param = f"tools[{index}].{tool.type}.name"
-            message = f"{param} repeats {name!r}; give each tool its own name."
-            raise RequestError(message, param=param)
-        seen.add(name)
 
 
 def _tool(tool: FunctionTool | CustomTool) -> Tool:

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from service.api.body import JSONRoute
 from service.api.chat_request import plan_chat, to_conversation
+from service.api.chat_tools import chat_offer
 from service.api.completion_request import check_token_ids, encode_prompt
 from service.api.dependencies import CurrentRuntime, RequestId
 from service.api.prompt import check_model, current_date, render_prompt
@@ -85,6 +86,7 @@ async def _conversation_ids(
     body: TokenizeRequest, messages: list[ChatMessage], runtime: Runtime
 ) -> tuple[int, ...]:
     request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
-    conversation = to_conversation(request, current_date(runtime.clock()))
+    offer = chat_offer(request, runtime.toolbox)
+    conversation = to_conversation(request, current_date(runtime.clock()), offer)
     token_ids = await render_prompt(conversation, "messages[{}].tool_call_id".format)
     return token_ids if body.add_generation_prompt else token_ids[:-NUM_OPENING_TOKENS]

@@ -17,7 +17,7 @@ from service.api.prompt import (
     render_prompt,
     sampling_of,
 )
-from service.builtin_tools import Offer, offer_of
+from service.builtin_tools import BUILTIN_OF, Offer, offer_of
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, structural_tag
 from service.guide import ToolChoice as GuideChoice
@@ -31,7 +31,6 @@ from service.responses.truncation import shortened
 from service.runtime import Runtime
 from service.schemas.custom_tools import custom_names, free_text
 from service.schemas.responses import (
-    BUILTIN_OF,
     AllowedTools,
     CustomTool,
     FunctionTool,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import RequestModel
@@ -34,7 +34,6 @@ REFUSED: dict[str, str] = {
     "functions": "the legacy form is not supported; use `tools`",
     "moderation": "this server does not moderate; run a moderation model beside it",
     "prediction": "predicted outputs are not supported",
-    "web_search_options": "the server does not search the web; offer a search tool in `tools`",
 }
 
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -79,7 +78,15 @@ class CustomTool(RequestModel):
     custom: CustomDefinition
 
 
-Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+class BuiltinTool(RequestModel):
+    """Extension: a tool that the server runs, where the operator connected it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["web_search", "web_search_preview", "code_interpreter"]
+
+
+Tool = Annotated[FunctionTool | CustomTool | BuiltinTool, Field(discriminator="type")]
 
 
 class StreamOptions(RequestModel):
@@ -112,6 +119,9 @@ class ChatRequest(SamplingFields):
     thinking_token_budget: int | None = Field(
         None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
     )
+    web_search_options: dict[str, Any] | None = Field(
+        None, description="Offers the built-in tool `browser`; what it holds has no effect."
+    )
     modalities: list[str] | None = Field(None, description='`["text"]`.')
     verbosity: str | None = Field(None, description="`medium`.")
 
@@ -129,7 +139,6 @@ class ChatRequest(SamplingFields):
     functions: Any = None
     moderation: Any = None
     prediction: Any = None
-    web_search_options: Any = None
 
     @field_validator(*REFUSED, mode="before")
     @classmethod

@@ -60,12 +60,6 @@ HOSTED_TOOLS = frozenset(
     }
 )
 
-# What of the two is run here, when it is connected.
-BUILTIN_OF = {
-    "code_interpreter": "python",
-    **dict.fromkeys((t for t in HOSTED_TOOLS if t.startswith("web_search")), "browser"),
-}
-
 INCLUDABLE = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
