@@ -15,6 +15,8 @@ from mcp import ClientSession, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from service.telemetry.record import outgoing
+
 _CLOSE_TIMEOUT_S = 1.0
 _TLS = ssl.create_default_context()  # once: it reads the system's certificates
 _MAX_BODY_BYTES = 16 << 20  # of one HTTP answer: what comes after it is an error
@@ -97,7 +99,10 @@ def _client(
 ) -> httpx.AsyncClient:
     """Without timeouts of its own: each call has one."""
     return httpx.AsyncClient(
-        headers=headers, timeout=None, auth=auth, transport=_BoundedTransport(verify=_TLS)
+        headers={**outgoing(), **(headers or {})},
+        timeout=None,
+        auth=auth,
+        transport=_BoundedTransport(verify=_TLS),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from service.generation import Generation
 
 OTHER = "other"
+_MAX_STATE_CHARS = 512  # what W3C asks everyone to hand on
 _TRACEPARENT = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})"
     r"-(?P<flags>[0-9a-f]{2})(?:-.*)?"
@@ -53,6 +54,7 @@ class RequestRecord:
     trace_id: str = ""  # 32 hex digits; empty: nobody traces
     span_id: str = ""  # 16 hex digits: the caller's, or ours when we trace
     is_sampled: bool = False
+    tracestate: str = ""  # handed on as it came
     generation: Generation | None = None  # once there is one
     error_code: str | None = None  # of the error that was answered
     has_content: bool = False  # whether prompts and answers go into the trace
@@ -103,6 +105,7 @@ def record_of(
     if parent is not None and parent["version"] != "ff":
         record.trace_id, record.span_id = parent["trace"], parent["span"]
         record.is_sampled = bool(int(parent["flags"], 16) & 1)
+        record.tracestate = headers.get("tracestate", "")[:_MAX_STATE_CHARS]
     return record
 
 
@@ -112,6 +115,15 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 def current() -> RequestRecord | None:
     """The request that the running task belongs to, if any."""
     return _current.get()
+
+
+def outgoing() -> dict[str, str]:
+    """Headers for a request sent on behalf of the one at hand: its W3C trace context."""
+    record = current()
+    if record is None or record.traceparent is None:
+        return {}
+    state = {"tracestate": record.tracestate} if record.tracestate else {}
+    return {"traceparent": record.traceparent, **state}
 
 
 @contextmanager

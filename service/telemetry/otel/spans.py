@@ -20,6 +20,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    TraceState,
     set_span_in_context,
 )
 
@@ -157,7 +158,9 @@ def _remote(record: RequestRecord) -> Context | None:
         return Context()
     flags = TraceFlags(TraceFlags.SAMPLED if record.is_sampled else TraceFlags.DEFAULT)
     ids = int(record.trace_id, 16), int(record.span_id, 16)
-    return set_span_in_context(NonRecordingSpan(SpanContext(*ids, True, flags)), Context())
+    state = TraceState.from_header([record.tracestate]) if record.tracestate else None
+    parent = NonRecordingSpan(SpanContext(*ids, True, flags, state))
+    return set_span_in_context(parent, Context())
 
 
 def _epoch_ns(moment: float) -> int:
