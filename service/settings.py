@@ -216,13 +216,17 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
 
 
 def engine_environment() -> dict[str, str]:
-    """The environment of the engine process: this one, less the keys that it has no use for.
+    """The environment of the engine process: this one, less the secrets: it has no use for any.
 
     OpenMP threads that wait must sleep there: by default they spin, and on a machine with few
     cores they spin on those that the API and the other threads need.
     """
-    secrets = {env_name(field) for field in SECRETS}
-    inherited = {name: value for name, value in os.environ.items() if name not in secrets}
+    ours = {env_name(field) for field in SECRETS}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ours and not SECRET_NAMES.search(name)
+    }
     return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
 
 

@@ -1,0 +1,120 @@
+"""One sweep: no credential is found in anything that the server writes, shows or passes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from auth.key_text import new_key
+
+STATIC_KEY = "a-static-key-nobody-may-see"
+REDIS_PASSWORD = "a-redis-password-nobody-may-see"
+OTLP_HEADER = "a-collector-token-nobody-may-see"
+CHAT = "/v1/chat/completions"
+GETS = ("/v1/models", "/v1/metadata", "/v1/metrics", "/metrics", "/openapi.json", "/nowhere")
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """An OTLP collector that keeps the bodies as they come; strings are plain in protobuf."""
+    bodies: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", bodies
+    server.shutdown()
+    server.server_close()
+
+
+def test_no_secret_gets_out(
+    idp: Any,
+    serve: Callable[..., Any],
+    create_key: Callable[..., str],
+    collector: tuple[str, list[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept_key = create_key(tmp_path / "keys.json", "--scopes=inference,models,metrics,admin")
+    pem = idp.rsa.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "key.pem").write_bytes(pem)
+    token = idp.token(scope="inference models metrics admin")
+    wrong = [new_key()[0], idp.token(aud="urn:other"), "sk-wrong-key-of-somebody"]
+    server = serve(
+        "--jsonl-logging=1",
+        "--log-level=DEBUG",
+        f"--api-keys-path={tmp_path / 'keys.json'}",
+        f"--jwt-public-key-path={tmp_path / 'key.pem'}",
+        f"--jwt-issuer={idp.issuer}",
+        f"--jwt-audience={idp.audience}",
+        "--api-workers=2",
+        NIM_API_KEYS=STATIC_KEY,
+        NIM_REDIS_URL=f"redis://user:{REDIS_PASSWORD}@127.0.0.1:1/0",
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector[0],
+        OTEL_EXPORTER_OTLP_HEADERS=f"x-token={OTLP_HEADER}",
+    )
+    url = json.loads(server.wait_for("Ready after"))["message"].split(" on ")[-1]
+    seen: list[str] = []
+    statuses = set()
+    with httpx.Client(base_url=url, timeout=30) as client:
+        for credential in (STATIC_KEY, kept_key, token, *wrong):
+            for request in requests(client, credential):
+                answer = client.send(request)
+                statuses.add(answer.status_code)
+                seen.append(f"{answer.headers} {answer.text}")
+    assert {200, 400, 401, 404} <= statuses
+    tree = [psutil.Process(server.process.pid)]
+    tree += tree[0].children(recursive=True)
+    assert len(tree) == 4, "the parent, two workers and the engine"
+    seen += [" ".join(process.cmdline()) for process in tree]
+    engine = next(process for process in tree if "engines.host" in process.cmdline())
+    seen += [repr(engine.environ())]
+    assert server.end() == 0
+    seen += [*server.out, *server.log, *(body.decode("latin-1") for body in collector[1])]
+    secrets = {
+        "static key": STATIC_KEY,
+        "kept key": kept_key.split("_", 2)[2],
+        "token": token.rsplit(".", 1)[1],
+        "Redis password": REDIS_PASSWORD,
+        "collector's token": OTLP_HEADER,
+        "wrong key": wrong[0].split("_", 2)[2],
+        "wrong token": wrong[1].rsplit(".", 1)[1],
+        "somebody's key": wrong[2],
+    }
+    found = {
+        name: text[:300] for name, secret in secrets.items() for text in seen if secret in text
+    }
+    assert found == {}
+    assert collector[1], "nothing was sent to the collector"
+
+
+def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
+    """What a caller may send, right and wrong, with the credential in either header."""
+    good = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
+    headers = [{"Authorization": f"Bearer {credential}"}, {"X-API-Key": credential}]
+    made = [client.build_request("GET", path, headers=headers[0]) for path in GETS]
+    bodies: tuple[Any, ...] = (good, good | {"model": "gpt-4"}, good | {"nonsense": 1}, [])
+    for body in bodies:
+        made.append(client.build_request("POST", CHAT, json=body, headers=headers[0]))
+    made.append(client.build_request("POST", "/v1/messages", json={}, headers=headers[1]))
+    made.append(client.build_request("GET", "/v1/responses/resp_0", headers=headers[0]))
+    made.append(client.build_request("GET", "/v1/models", headers={"X-API-Key": credential}))
+    return made
