@@ -105,6 +105,7 @@ class Choice:
         self.hosted.round_ids.clear()
         assert isinstance(self._parser, Parser)
         self._parser.resume()
+        self.gaps.last_at = perf_counter()  # the tool's time is none between tokens
         return Step(self.index, deltas)
 
     def end(self) -> Step:

@@ -7,7 +7,7 @@ what the model wrote, token for token, so that the next round finds its prefix c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from engines.base import EngineRequest
 from service.harmony.render import render_result
 from service.harmony.types import Delta, DeltaKind
 from service.harmony.vocabulary import CALL
+from service.limits.terms import current as current_terms
 from service.mcp.toolbox import Toolbox, ToolResult, ToolSession
 
 if TYPE_CHECKING:
@@ -86,6 +87,18 @@ class HostedCalls:
         return [shown] if self._hosted.is_shown else []
 
 
+async def _in_time(running: Awaitable[tuple[str, ToolResult]]) -> tuple[str, ToolResult]:
+    """What it gives, or the error of the request's deadline."""
+    deadline = current_terms().deadline
+    if deadline is None:
+        return await running
+    try:
+        async with asyncio.timeout_at(deadline.at):
+            return await running
+    except TimeoutError:
+        raise deadline.error() from None
+
+
 async def next_round(
     session: ToolSession, plan: Plan, choice: Choice, request: EngineRequest, max_model_len: int
 ) -> tuple[Step, EngineRequest]:
@@ -101,7 +114,7 @@ async def next_round(
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
     if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
         return choice.end(), request
-    name, result = await calls.run(session)
+    name, result = await _in_time(calls.run(session))
     added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
     prompt = (*written, *added)
     following = replace(

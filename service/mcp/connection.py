@@ -61,9 +61,9 @@ class Connection:
         """End the session; a server that does not take leave is left."""
         self._closing.set()
         if self._task is not None:
-            _, waiting = await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
-            for task in waiting:
-                task.cancel()
+            if self._ready.done():
+                await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
+            self._task.cancel()
             await asyncio.wait((self._task,))
         if not self._ready.cancel() and not self._ready.cancelled():
             self._ready.exception()  # has been told, or nobody waits for it any more

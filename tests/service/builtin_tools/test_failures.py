@@ -141,3 +141,12 @@ async def test_a_result_that_does_not_fit_the_context_is_cut(
     full = await service(code, script["final"], max_model_len=640)
     answer = (await full.post(PATH, json=BODY)).json()
     assert answer["status"] == "incomplete"
+
+
+async def test_the_deadline_of_the_request_ends_a_call(
+    service: Fixture, script: dict[str, str]
+) -> None:
+    client = await service(FIND, script["final"])
+    answer = await client.post(PATH, json=BODY, headers={"X-Request-Timeout-Ms": "700"})
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "deadline_exceeded"

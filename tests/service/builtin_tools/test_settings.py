@@ -1,0 +1,32 @@
+"""Which tools the settings connect, and what that costs when they connect none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from service.mcp.choice import toolbox_of
+from service.settings import Settings, SettingsError, load
+
+
+def test_a_url_connects_its_tool() -> None:
+    assert toolbox_of(Settings()) is None
+    toolbox = toolbox_of(load({"python_mcp_url": "http://tools:8001/mcp", "mcp_max_calls": 3}))
+    assert toolbox is not None
+    assert toolbox.tools == {"python"}
+    assert toolbox.limits.max_calls == 3
+
+
+def test_a_url_may_hold_a_secret() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"browser_mcp_url": "ftp://user:secret@tools/mcp"})
+    assert "NIM_BROWSER_MCP_URL" in str(caught.value)
+    assert "http://" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_library_is_loaded_only_for_a_url() -> None:
+    code = "import sys, service.server; sys.exit('mcp' in sys.modules or 'httpx' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
