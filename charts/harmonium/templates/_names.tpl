@@ -14,6 +14,10 @@
 {{- printf "%s-env" (include "harmonium.fullname" . | trunc 59 | trimSuffix "-") -}}
 {{- end -}}
 
+{{- define "harmonium.dashboardName" -}}
+{{- printf "%s-dashboard" (include "harmonium.fullname" . | trunc 53 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "harmonium.claimName" -}}
 {{- if eq .Values.cache.type "existingClaim" -}}
 {{- .Values.cache.existingClaim -}}

@@ -1,0 +1,54 @@
+"""What the chart makes for the Prometheus operator and Grafana's sidecar."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.chart
+
+Objects = Callable[..., dict[str, Any]]
+KINDS = {"ServiceMonitor", "PrometheusRule"}
+
+
+def test_nothing_of_it_is_made_unless_asked_for(objects: Objects) -> None:
+    rendered = objects()
+    assert not KINDS & rendered.keys()
+    assert "grafana_dashboard" not in str(rendered)
+
+
+def test_the_service_monitor_finds_the_service_and_has_a_key(objects: Objects) -> None:
+    rendered = objects("monitoring.serviceMonitor=true", "monitoring.keySecret=scrape-key")
+    spec = rendered["ServiceMonitor"]["spec"]
+    service = rendered["Service"]
+    assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = spec["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert endpoint["path"] == "/v1/metrics"
+    assert endpoint["authorization"]["credentials"] == {"name": "scrape-key", "key": "key"}
+
+
+def test_without_a_secret_the_scrape_has_no_key(objects: Objects) -> None:
+    (endpoint,) = objects("monitoring.serviceMonitor=true")["ServiceMonitor"]["spec"]["endpoints"]
+    assert "authorization" not in endpoint
+
+
+def test_the_rules_are_those_that_promtool_checks(objects: Objects, chart: Path) -> None:
+    spec = objects("monitoring.rules=true")["PrometheusRule"]["spec"]
+    assert spec == yaml.safe_load((chart / "files" / "prometheus-rules.yaml").read_text())
+
+
+def test_the_dashboard_is_the_one_in_the_repository(
+    template: Callable[..., str], chart: Path
+) -> None:
+    items = yaml.safe_load_all(template("--set", "monitoring.dashboard=true"))
+    (found,) = [
+        item
+        for item in items
+        if item and item["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+    ]
+    expected = json.loads((chart / "files" / "grafana-dashboard.json").read_text())
+    assert json.loads(found["data"]["harmonium.json"]) == expected
