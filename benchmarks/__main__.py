@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.api_layer import tokens_per_second
+from benchmarks import api_layer
 from benchmarks.checkpoint import write_random
 from benchmarks.limits import ModelBytes, read_bandwidth_bytes_s
 from benchmarks.native import NativeRunner
@@ -45,7 +45,7 @@ def main() -> None:
         if "startup" in chosen:
             rows.append(startup_row(Path(scratch)))
     if "api" in chosen:
-        rows += api_rows()
+        rows += api_layer.rows(REPEATS)
     if "overload" in chosen:
         rows += overload_rows()
     show(rows)
@@ -98,19 +98,6 @@ def overload_rows() -> list[Row]:
     return [
         Row(case="3x overload, goodput", ours=goodput, unit="of capacity", target=">= 0.9"),
         Row(case="3x overload, TTFT p99", ours=ttft, unit="of 1x load's", target="<= 2"),
-    ]
-
-
-def api_rows() -> list[Row]:
-    """The API layer alone on one core, a scripted engine behind it."""
-    return [
-        Row(
-            case=f"API layer, one core, {streams} streams",
-            ours=median([tokens_per_second(streams) for _ in range(REPEATS)]),
-            unit="tok/s",
-            target=">= 20,000",
-        )
-        for streams in (1, 32, 256)
     ]
 
 

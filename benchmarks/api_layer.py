@@ -1,8 +1,13 @@
-"""The API layer alone: HTTP, Harmony parsing and events, over a scripted engine in process.
+"""The API layer alone: HTTP, Harmony parsing and events, over a scripted engine.
 
-The server has one core to itself and the client the other, so the figure is tokens per
-second and core of everything above the engine. The engine gives one token a step and waits
-for nothing; each answer is reasoning, then content, and is counted by its own usage chunk.
+As it is served: API workers (service/workers) and an engine in a process of its own. Each
+stream is reasoning and then a tool call. One worker has core 0; the engine and the client have
+core 1. Two workers share both cores with them, so that what is shown of two is too little.
+
+Two loads: a flood, from an engine that waits for nothing, and paced, from one that gives every
+stream a token in each step, all in the same instant, as a batch does. The delay of a token is
+the time from the engine's emitting it to the client's reading it, while all streams ran; a
+server that only writes prepared bytes is measured the same way and subtracted.
 """
 
 from __future__ import annotations
@@ -11,112 +16,222 @@ import asyncio
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
-from service.harmony import vocabulary
-from service.lifecycle import Lifecycle
-from service.runtime import Runtime, ServedModel
-from service.server import ApiServer
-from service.telemetry.metrics import Metrics
+import psutil
+import uvloop
 
-MODEL = "scripted"
-TEXT = "The quick brown fox jumps over the lazy dog, and then it goes home to sleep. " * 12
-SERVER_CORE, CLIENT_CORE = 0, 1
+from benchmarks.api_delays import Times, Visible, bare_delays_ms, chat_delays_ms, seconds
+from benchmarks.reader import read_streams
+from benchmarks.report import Row, median
+from benchmarks.scripted import TOOL, answer_ids
+from service.settings import load
+from service.startup import prepare
+from service.workers.messages import EngineNews, WorkerSpec
+from service.workers.pool import WorkerPool
 
-
-def tokens_per_second(num_streams: int) -> float:
-    """Stream as many answers at once; the tokens of all over the time from first to last."""
-    with _server() as port:
-        os.sched_setaffinity(0, {CLIENT_CORE})
-        try:
-            asyncio.run(_streams(port, min(num_streams, 8)))  # warm up
-            started = time.perf_counter()
-            num_tokens = asyncio.run(_streams(port, num_streams))
-            return num_tokens / (time.perf_counter() - started)
-        finally:
-            os.sched_setaffinity(0, {SERVER_CORE, CLIENT_CORE})
+SERVER_CORE, OTHER_CORE = 0, 1
+NUM_REPEATS = 15  # of the texts in an answer: about 600 tokens
 
 
-async def _streams(port: int, num_streams: int) -> int:
-    return sum(await asyncio.gather(*(_stream(port) for _ in range(num_streams))))
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the engine and the clients do."""
+
+    num_streams: int
+    tokens_per_s: float = 0.0  # of all streams together; 0 floods
+    num_workers: int = 1
+
+    @property
+    def step_s(self) -> float:
+        return self.num_streams / self.tokens_per_s if self.tokens_per_s else 0.0
 
 
-async def _stream(port: int) -> int:
-    """Read one answer to its end; returns the completion tokens its usage names."""
-    body = json.dumps(
-        {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": "Go."}],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (len(body), body.encode())
-    )
-    tail = b""
-    while data := await reader.read(2**18):
-        tail = (tail + data)[-4096:]
-    writer.close()
-    if b"data: [DONE]" not in tail:
-        raise RuntimeError(f"a stream broke off: {tail[-200:]!r}")
-    usage = tail[tail.rindex(b'"completion_tokens":') :]
-    return int(usage.split(b":")[1].split(b",")[0])
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run."""
+
+    tokens_per_s: float
+    chunks_per_s: float
+    cpu_us_per_token: float  # of all workers; who else uses the machine hardly changes it
+    delays_ms: list[float]
 
 
-@contextmanager
-def _server() -> Iterator[int]:
-    """Run this module as a server and give its port."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.api_layer"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def _serve() -> None:
-    os.sched_setaffinity(0, {SERVER_CORE})
-    engine = FakeEngine(FakeOptions(script=tuple(_script()), max_num_seqs=1024))
-    await engine.start()
-    lifecycle = Lifecycle()
-    lifecycle.mark_ready()
-    runtime = Runtime(
-        engine=engine,
-        model=ServedModel(id=MODEL, root=MODEL, profile_id="", created=0),
-        metrics=Metrics(MODEL, lambda: 0),
-        lifecycle=lifecycle,
-    )
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        async with ApiServer(runtime).listening(listener):
-            print(listener.getsockname()[1], flush=True)
-            await asyncio.Event().wait()
-
-
-def _script() -> list[int]:
-    text = vocabulary.encode_text(TEXT)
+def rows(repeats: int) -> list[Row]:
+    """Each load as often as `repeats` says; medians."""
+    floods = [Load(1), Load(32), Load(256), Load(256, num_workers=2)]
+    paced = [Load(256, tokens_per_s=20_000), Load(256, tokens_per_s=40_000)]
     return [
-        *(vocabulary.CHANNEL, *vocabulary.encode_text("analysis"), vocabulary.MESSAGE),
-        *(*text[: len(text) // 4], vocabulary.END),
-        *(vocabulary.START, *vocabulary.encode_text("assistant")),
-        *(vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE),
-        *(*text, vocabulary.RETURN),
+        *(_flood_row(load, [measure(load) for _ in range(repeats)]) for load in floods),
+        *(
+            _delay_row(load, [(measure(load), bare(load)) for _ in range(repeats)])
+            for load in paced
+        ),
     ]
 
 
-if __name__ == "__main__":
-    import uvloop
+def _flood_row(load: Load, runs: Sequence[Measured]) -> Row:
+    chunks = median([run.chunks_per_s for run in runs])
+    return Row(
+        case=f"API layer, {load.num_workers} worker(s), {load.num_streams} streams",
+        ours=median([run.tokens_per_s for run in runs]),
+        unit="tok/s",
+        target=">= 40,000",
+        note=f"{chunks:,.0f} chunks/s, {_cpu_us(runs):.1f} us CPU a token",
+    )
 
-    uvloop.run(_serve())
+
+def _delay_row(load: Load, runs: Sequence[tuple[Measured, list[float]]]) -> Row:
+    """The 99th percentile that we add; the rest in the note."""
+    added = {
+        percent: median(
+            [_percentile(r.delays_ms, percent) - _percentile(b, percent) for r, b in runs]
+        )
+        for percent in (50, 99)
+    }
+    ours = [run for run, _ in runs]
+    return Row(
+        case=f"API layer, p99 added to a token, {load.num_streams} streams, "
+        f"{load.tokens_per_s:,.0f} tok/s asked for",
+        ours=added[99],
+        unit="ms",
+        target="< 5",
+        note=f"p50 {added[50]:.1f} ms, {median([run.tokens_per_s for run in ours]):,.0f} tok/s in "
+        f"{median([run.chunks_per_s for run in ours]):,.0f} chunks/s, "
+        f"{_cpu_us(ours):.1f} us CPU a token",
+    )
+
+
+def _cpu_us(runs: Sequence[Measured]) -> float:
+    return median([run.cpu_us_per_token for run in runs])
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100)[percent - 1]
+
+
+def measure(load: Load) -> Measured:
+    """Run the load once, after a short one that warms up."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_measure(load))
+
+
+def bare(load: Load) -> list[float]:
+    """The delays in ms of a server that only writes: the same steps, the same client."""
+    options = {"num_steps": len(answer_ids(NUM_REPEATS)), "step_s": load.step_s}
+    with _program("benchmarks.bare_loop", json.dumps(options), SERVER_CORE) as server:
+        assert server.stdout is not None
+        os.sched_setaffinity(0, {OTHER_CORE})
+        readings = read_streams(int(server.stdout.readline()), load.num_streams, b"")
+        return bare_delays_ms(readings, _stamps(server))
+
+
+async def _measure(load: Load) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="bench") as folder:
+        address = f"ipc://{folder}/engine.sock"
+        with _engine(address, load) as engine:
+            async with _workers(address, Path(folder), load.num_workers) as port:
+                os.sched_setaffinity(0, {OTHER_CORE})
+                await asyncio.to_thread(read_streams, port, min(load.num_streams, 16), _body())
+                _stamps(engine)
+                cpu_s = _cpu_s()
+                readings = await asyncio.to_thread(read_streams, port, load.num_streams, _body())
+                emitted, cpu_s = _stamps(engine), _cpu_s() - cpu_s
+    for reading in readings:
+        if reading.request_id not in emitted:
+            raise RuntimeError(f"a request was refused: {reading.data[:500]!r}")
+    num_tokens = sum(len(times) for times in emitted.values())
+    num_chunks = sum(len(reading.events()) for reading in readings)
+    seconds_run = seconds(readings, emitted)
+    return Measured(
+        tokens_per_s=num_tokens / seconds_run,
+        chunks_per_s=num_chunks / seconds_run,
+        cpu_us_per_token=1e6 * cpu_s / num_tokens,
+        delays_ms=chat_delays_ms(readings, emitted, Visible.of(NUM_REPEATS)),
+    )
+
+
+def _body() -> bytes:
+    messages = [{"role": "user", "content": "Look it up."}]
+    return json.dumps(
+        {"model": "nano", "messages": messages, "tools": [TOOL], "stream": True}
+    ).encode()
+
+
+@contextmanager
+def _engine(address: str, load: Load) -> Iterator[subprocess.Popen[str]]:
+    options = {"num_repeats": NUM_REPEATS, "step_s": load.step_s, "max_num_seqs": 1024}
+    with _program("benchmarks.scripted", address, OTHER_CORE) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(options) + "\n")
+        process.stdin.flush()
+        yield process
+
+
+@contextmanager
+def _program(module: str, argument: str, core: int) -> Iterator[subprocess.Popen[str]]:
+    os.sched_setaffinity(0, {core})  # inherited
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, argument],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+        os.sched_setaffinity(0, {SERVER_CORE, OTHER_CORE})
+
+
+def _stamps(process: subprocess.Popen[str]) -> Times:
+    """Ask a program when it emitted what it emitted since the last time it was asked."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    times: Times = json.loads(process.stdout.readline())
+    return times
+
+
+@asynccontextmanager
+async def _workers(address: str, folder: Path, num_workers: int) -> AsyncIterator[int]:
+    """Run real workers and give their port."""
+    settings = load(
+        {
+            "model_name": "nano",
+            "cache_path": folder / "cache",
+            "log_level": "WARNING",  # the access log is not what is measured
+            "max_queue_wait_s": 3600,  # nor is who may wait
+        }
+    )
+    os.sched_setaffinity(0, {SERVER_CORE} if num_workers == 1 else {SERVER_CORE, OTHER_CORE})
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        spec = WorkerSpec(
+            number=0,
+            settings=settings,
+            launch=prepare(settings),
+            engine_address=address,
+            listener_fd=listener.fileno(),
+            shared_folder=folder,
+        )
+        pool = WorkerPool(spec, num_workers, lambda: EngineNews(None))
+        try:
+            await pool.start()
+            yield listener.getsockname()[1]
+        finally:
+            await pool.kill()
+
+
+def _cpu_s() -> float:
+    """What the workers have used so far."""
+    workers = (c for c in psutil.Process().children() if "service.workers" in c.cmdline())
+    return sum(time.user + time.system for time in (w.cpu_times() for w in workers))
