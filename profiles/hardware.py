@@ -54,6 +54,16 @@ def detect(nvml: Any = None) -> Hardware:
         nvml.nvmlShutdown()
 
 
+def open_nvml() -> Any:
+    """The pynvml module, initialised and never closed; None without the library or a driver."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # no library, no driver, or one that does not answer
+        return None
+    return nvml
+
+
 def parse_hardware(text: str) -> Hardware:
     """Describe a machine that is written down: 'h200x8', 'l40s', 'cpux16', 'cpu'.
 

@@ -21,7 +21,7 @@ Labels are bounded: `route` is a route's template or `other`; `tenant_class` is 
 Histograms of times and sizes count generations that were answered to their end. With several API
 workers, any of them answers for all. Series named `engine_*` come from the engine when it is asked;
 they start again with its process and, but for `engine_up` and `engine_restarts`, are left out
-while it is down.
+while it is down. Series named `gpu_*` are of the boards that the driver shows this process.
 
 | Series | Kind | Labels | Meaning |
 |---|---|---|---|
@@ -68,10 +68,11 @@ def _table(table: tuple[aliases.Alias, ...]) -> str:
 
 def _alias_row(alias: aliases.Alias) -> str:
     kinds = {series.name: series.kind for series in all_series()}
-    suffix = "_total" if kinds[alias.source] == "counter" else ""
+    source = "_total" if kinds[alias.source] == "counter" else ""
+    suffix = "" if alias.is_gauge else source
     only = "".join(f', `{label}="{value}"`' for label, value in alias.only.items())
     kept = "".join(f", by `{label}`" for label in alias.keep)
-    return f"| `{alias.name}{suffix}` | `{alias.source_family}{suffix}`{only}{kept} |\n"
+    return f"| `{alias.name}{suffix}` | `{alias.source_family}{source}`{only}{kept} |\n"
 
 
 if __name__ == "__main__":

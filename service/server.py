@@ -17,6 +17,7 @@ import uvicorn
 from engines.client import EngineClient
 from engines.guarded import GuardedEngine
 from engines.suspects import Suspects
+from profiles.gpu_usage import GpuMeter
 from service.app import create_app
 from service.authentication import authenticator_of
 from service.harmony import vocabulary
@@ -143,6 +144,7 @@ def build_runtime(
         lambda: supervisor.num_restarts,
         shared_folder,
         settings.named_tenants,
+        GpuMeter().read if launch.hardware.gpus else None,
     )
     return Runtime(
         engine=GuardedEngine(

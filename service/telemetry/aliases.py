@@ -22,6 +22,7 @@ class Alias:
     source: str
     only: Mapping[str, str] = field(default_factory=dict)  # samples with these labels
     keep: tuple[str, ...] = ()  # labels besides the model's
+    is_gauge: bool = False  # whatever the source is: the name has no suffix
 
     @property
     def source_family(self) -> str:
@@ -43,6 +44,12 @@ NIM: tuple[Alias, ...] = (
     Alias("request_success", "requests", only={"outcome": "success"}),
     Alias("request_failure", "requests", only={"outcome": "failure"}),
     Alias("request_finish", "finish", keep=("finished_reason",)),
+    Alias("gpu_utilization", "gpu_utilization_ratio", keep=("gpu",)),
+    Alias("gpu_memory_used_bytes", "gpu_memory_used_bytes", keep=("gpu",)),
+    Alias("gpu_memory_total_bytes", "gpu_memory_total_bytes", keep=("gpu",)),
+    Alias("gpu_power_usage_watts", "gpu_power_watts", keep=("gpu",)),
+    Alias("gpu_power_limit_watts", "gpu_power_limit_watts", keep=("gpu",)),
+    Alias("gpu_total_energy_consumption_joules", "gpu_energy_joules", keep=("gpu",), is_gauge=True),
 )
 VLLM: tuple[Alias, ...] = (
     Alias("vllm:num_requests_running", "engine_running_requests"),
@@ -89,9 +96,12 @@ def _renamed(alias: Alias, source: Metric, constant: Mapping[str, str]) -> Metri
                 (names[key], sample.labels[key]) for key in names if key in sample.labels
             )
             totals[sample.name.removeprefix(source.name), labels] += sample.value
-    family = Metric(alias.name, source.documentation, source.type)
+    kind = "gauge" if alias.is_gauge else source.type
+    family = Metric(alias.name, source.documentation, kind)
     for (suffix, kept), value in totals.items():
-        family.add_sample(alias.name + suffix, {**constant, **dict(kept)}, value)
+        family.add_sample(
+            alias.name + ("" if alias.is_gauge else suffix), {**constant, **dict(kept)}, value
+        )
     return family
 
 

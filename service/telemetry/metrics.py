@@ -24,6 +24,7 @@ from engines.base import Engine
 from engines.errors import EngineError
 from service.telemetry import aliases
 from service.telemetry.engine_collector import EngineCollector
+from service.telemetry.gpu_collector import GpuCollector, ReadGpus
 from service.telemetry.record import RequestRecord
 from service.telemetry.series import (
     CALLER_LABELS,
@@ -54,10 +55,12 @@ class Metrics:
         num_restarts: Callable[[], int] = lambda: 0,
         shared_folder: Path | None = None,
         tenants: Iterable[str] = (),
+        read_gpus: ReadGpus | None = None,
     ) -> None:
         """`shared_folder`: where the workers count together (service/telemetry/shared.py).
 
-        `tenants`: those that get series of their own; the others share `other`.
+        `tenants`: those that get series of their own; the others share `other`. `read_gpus`
+        may block: it is asked in a thread, once for each scrape.
         """
         # Without it every series would have a `_created` twin.
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -67,6 +70,9 @@ class Metrics:
         self._tenants = frozenset(tenants)
         self._engine = EngineCollector(model_name, num_restarts)
         self._scraped.register(self._engine)
+        self._read_gpus = read_gpus
+        self._gpus = GpuCollector()
+        self._scraped.register(self._gpus)
         self._families = {series.name: _family(series, self.registry) for series in OWN}
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
@@ -106,6 +112,8 @@ class Metrics:
 
     async def render(self, engine: Engine, page: Page = "nim") -> bytes:
         """The exposition, with fresh counts of the engine if it answers."""
+        if self._read_gpus is not None:
+            self._gpus.usage = await asyncio.to_thread(self._read_gpus)
         try:
             async with asyncio.timeout(_STATS_TIMEOUT_S):
                 self._engine.snapshot = await engine.stats(), engine.info

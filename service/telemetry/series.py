@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.base import EngineStats
+from profiles.gpu_usage import GpuUsage
 
 PREFIX = "harmonium_"
 Kind = Literal["counter", "gauge", "histogram"]
@@ -146,6 +147,28 @@ ENGINE: tuple[EngineSeries, ...] = (
     ),
 )
 MAX_REQUESTS = Series("engine_max_requests", "gauge", "Most requests that run at once.", ("model",))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeries:
+    """A series read from the GPUs when it is asked for."""
+
+    series: Series
+    value: Callable[[GpuUsage], float | None]
+
+
+def _gpu(name: str, kind: Kind, text: str, value: Callable[[GpuUsage], float | None]) -> GpuSeries:
+    return GpuSeries(Series(f"gpu_{name}", kind, text, ("gpu",)), value)
+
+
+GPU: tuple[GpuSeries, ...] = (
+    _gpu("utilization_ratio", "gauge", "Share of time a kernel ran.", lambda g: g.utilization),
+    _gpu("memory_used_bytes", "gauge", "Memory in use.", lambda g: g.used_bytes),
+    _gpu("memory_total_bytes", "gauge", "Memory in all.", lambda g: g.total_bytes),
+    _gpu("power_watts", "gauge", "Power drawn.", lambda g: g.power_w),
+    _gpu("power_limit_watts", "gauge", "Power allowed.", lambda g: g.power_limit_w),
+    _gpu("energy_joules", "counter", "Energy since the driver was loaded.", lambda g: g.energy_j),
+)
 RESTARTS = Series("engine_restarts", "counter", "Starts of the engine after a death.", ("model",))
 UP = Series("engine_up", "gauge", "1 while the engine answers, else 0.", ("model",))
 
@@ -158,3 +181,5 @@ def all_series() -> Iterator[Series]:
     yield MAX_REQUESTS
     for item in ENGINE:
         yield item.series
+    for board in GPU:
+        yield board.series
