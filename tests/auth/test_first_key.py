@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -49,3 +52,16 @@ def test_off_must_be_said_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
 def test_off_and_keys_contradict_each_other() -> None:
     with pytest.raises(SettingsError, match=r"NIM_AUTH .*NIM_API_KEYS"):
         load({"auth": "off", "api_keys": SecretStr("one-secret")})
+
+
+def test_the_made_key_opens_and_stands_on_standard_output_alone(
+    serve: Callable[..., Any],
+) -> None:
+    server = serve("--server-host=0.0.0.0")
+    url = f"{server.url}/v1/models"
+    [line] = [line for line in server.out if "hmk_" in line]
+    key = line.split()[-1]
+    assert httpx.get(url, timeout=30).status_code == 401
+    assert httpx.get(url, headers={"X-API-Key": key}, timeout=30).status_code == 200
+    assert server.end() == 0
+    assert not any(key in line for line in server.log)
