@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from service.api.responses import error_response
 from service.errors import RequestError
 from service.limits.terms import TIMEOUT_HEADER
 
+GENERATING_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
@@ -24,6 +28,7 @@ class Asker:
 
     timeout_s: float | None = None
     headers: MutableMapping[str, str] = field(default_factory=dict)  # its answer gets these
+    arrived_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     @property
     def principal(self) -> Principal | None:
@@ -38,12 +43,11 @@ class Asker:
 
 
 _current: ContextVar[Asker] = ContextVar("asker")
-_NOBODY = Asker()
 
 
 def current() -> Asker:
     """Of the running task's request."""
-    return _current.get(_NOBODY)
+    return _current.get()
 
 
 class AskerMiddleware:
@@ -65,8 +69,11 @@ class AskerMiddleware:
 
         try:
             _current.set(Asker(_timeout_s(Headers(scope=scope).get(TIMEOUT_HEADER)), added))
+            if scope["method"] == "POST" and scope["path"] in GENERATING_PATHS:
+                runtime = scope["app"].state.runtime
+                await runtime.gate.knock(runtime.engine)
         except RequestError as error:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
 

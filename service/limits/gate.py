@@ -49,6 +49,17 @@ class Gate:
         self._stats_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
 
+    async def knock(self, engine: Engine) -> None:
+        """Count a request before anything of it is read; refuse what no body could get in.
+
+        Raises RequestError with Retry-After.
+        """
+        asker = current()
+        self._refresh(engine)
+        await self._quotas.knock(asker)
+        least = self._load.ticket_for(1, self._bounds.min_priority, asker.tenant)
+        self._check(least, asker.timeout_s)
+
     @asynccontextmanager
     async def enter(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
         """Hold the request's place inside the block, where its terms are current.
@@ -91,7 +102,7 @@ class Gate:
         timeout_s = min((s for s in given if s is not None), default=None)
         if timeout_s is None:
             return None
-        return Deadline(asyncio.get_running_loop().time() + timeout_s, timeout_s)
+        return Deadline(asker.arrived_at + timeout_s, timeout_s)
 
     def _check(self, ticket: Ticket, timeout_s: float | None) -> None:
         wait_s = self._load.predicted_wait_s(ticket)

@@ -54,8 +54,12 @@ class Load:
         num_generated = min(plan.sampling.max_tokens, self._mean_output)
         num_answers = plan.num_choices * len(plan.prompts)
         work = num_prompt + GENERATED_COST * num_generated * num_answers
-        ahead = self._ahead(plan.priority, tenant, work)
-        return Ticket(tenant, plan.priority, work, ahead, self._clock())
+        return self.ticket_for(work, plan.priority, tenant)
+
+    def ticket_for(self, work: float, priority: int, tenant: str) -> Ticket:
+        """A request of so much work that might enter now."""
+        ahead = self._ahead(priority, tenant, work)
+        return Ticket(tenant, priority, work, ahead, self._clock())
 
     def predicted_wait_s(self, ticket: Ticket) -> float:
         """Seconds to its first token; 0 when nothing is before it, so that there is news."""

@@ -39,15 +39,27 @@ class Quotas:
         self._running: Counter[str] = Counter()
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
 
+    async def knock(self, asker: Asker) -> None:
+        """Count one request and tell the caller how it stands; raises RequestError at the limit."""
+        who, limits = _identity(asker)
+        if per_min := self._tokens_per_min(limits):
+            _tell(asker.headers, "tokens", await self._counters.take("tokens", who, per_min, 0))
+        if per_min := self._share(limits.requests_per_min, self._defaults.requests_per_min):
+            standing = await self._counters.take("requests", who, per_min, 1)
+            _tell(asker.headers, "requests", standing)
+            self._check("requests", standing, 1)
+
     @asynccontextmanager
     async def hold(self, asker: Asker, generation: Generation) -> AsyncIterator[None]:
-        """Count a request that runs inside the block; raises RequestError when it is too much.
+        """Count what runs inside the block; raises RequestError when it is too much.
 
         A prompt's tokens count at the beginning, those of the answer at the end.
         """
-        who = asker.principal.id if asker.principal else _NOBODY
-        limits = asker.principal.limits if asker.principal else None
-        await self._begin(who, limits or _NO_LIMITS, generation, asker.headers)
+        who, limits = _identity(asker)
+        self._check_concurrent(who, limits)
+        per_min = self._tokens_per_min(limits)
+        if per_min:
+            await self._take_tokens(who, per_min, generation.num_prompt_tokens, asker)
         self._running[who] += 1
         try:
             yield
@@ -55,39 +67,28 @@ class Quotas:
             self._running[who] -= 1
             if not self._running[who]:
                 del self._running[who]
-            if self._tokens_per_min(limits or _NO_LIMITS):
+            if per_min:
                 self._owed[who] += generation.num_completion_tokens
 
     async def close(self) -> None:
         """Close what counts."""
         await self._counters.close()
 
-    async def _begin(
-        self,
-        who: str,
-        limits: PrincipalLimits,
-        generation: Generation,
-        headers: MutableMapping[str, str],
-    ) -> None:
+    def _check_concurrent(self, who: str, limits: PrincipalLimits) -> None:
         at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
         if at_once and self._running[who] >= at_once:
             message = f"{at_once} requests of this caller run already, which is the limit"
             raise self._refusal(f"{message}; wait until one has ended.", 1.0)
-        per_min = self._share(limits.requests_per_min, self._defaults.requests_per_min)
-        if per_min:
-            standing = await self._counters.take("requests", who, per_min, 1)
-            _tell(headers, "requests", standing)
-            self._check("requests", standing, 1)
-        if per_min := self._tokens_per_min(limits):
-            wanted = generation.num_prompt_tokens + self._owed.pop(who, 0)
-            # No more than the whole limit can be taken at once: the rest stays owed.
-            standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
-            _tell(headers, "tokens", standing)
-            is_taken = standing.retry_s is None
-            owed = wanted - (per_min if is_taken else generation.num_prompt_tokens)
-            if owed > 0:
-                self._owed[who] += owed
-            self._check("tokens", standing, wanted)
+
+    async def _take_tokens(self, who: str, per_min: int, num_prompt: int, asker: Asker) -> None:
+        wanted = num_prompt + self._owed.pop(who, 0)
+        # No more than the whole limit can be taken at once: the rest stays owed.
+        standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
+        _tell(asker.headers, "tokens", standing)
+        owed = wanted - (per_min if standing.retry_s is None else num_prompt)
+        if owed > 0:
+            self._owed[who] += owed
+        self._check("tokens", standing, wanted)
 
     def _tokens_per_min(self, limits: PrincipalLimits) -> int | None:
         return self._share(limits.tokens_per_min, self._defaults.tokens_per_min)
@@ -115,6 +116,11 @@ class Quotas:
             code="rate_limit_exceeded",
             headers={"Retry-After": str(max(math.ceil(retry_s), 1))},
         )
+
+
+def _identity(asker: Asker) -> tuple[str, PrincipalLimits]:
+    principal = asker.principal
+    return (principal.id, principal.limits or _NO_LIMITS) if principal else (_NOBODY, _NO_LIMITS)
 
 
 def _tell(headers: MutableMapping[str, str], kind: str, standing: Standing) -> None:

@@ -118,7 +118,7 @@ async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_us
     taken = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 503]
     assert len(taken) + len(refused) == 60
-    assert 8 <= len(taken) <= 40
+    assert 8 <= len(taken) <= 30
     assert {answer.json()["error"]["code"] for answer in refused} == {"overloaded"}
     assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
     assert (await client.post(PATH, json=chat_body())).status_code == 200

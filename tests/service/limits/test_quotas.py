@@ -53,6 +53,18 @@ async def test_requests_per_minute(
         await run.wait()
 
 
+async def test_a_body_that_is_wrong_counts_too_and_its_answer_says_how_the_caller_stands(
+    make_runtime: Any, make_client: Any, named: Any, hello: str
+) -> None:
+    limits = named(requests_per_min=2, tokens_per_min=100)
+    client = await make_client(make_runtime(hello, authenticator=limits))
+    path = "/v1/chat/completions"
+    answers = [await client.post(path, content=b"{", headers=key("ann")) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [400, 400, 429]
+    assert [a.headers["x-ratelimit-remaining-requests"] for a in answers] == ["1", "0", "0"]
+    assert [a.headers["x-ratelimit-remaining-tokens"] for a in answers] == ["100"] * 3
+
+
 async def test_tokens_per_minute_count_prompts_before_and_answers_after(
     make_runtime: Any, make_client: Any, named: Any, hello: str, chat_body: Any
 ) -> None:
