@@ -54,7 +54,7 @@ VOLUME /opt/nim/.cache
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD python -c "import http.client, sys; probe = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=4); probe.request('GET', '/v1/health/ready'); sys.exit(probe.getresponse().status != 200)" "${NIM_SERVER_PORT:-8000}"
+    CMD python -m service.probe "${NIM_SERVER_PORT:-8000}" "${NIM_SSL_MODE:-disabled}"
 ENTRYPOINT ["harmonium"]
 CMD ["serve"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import ssl
@@ -30,6 +31,7 @@ from engines.fake_sequence import FakeOptions
 from service.authentication import authenticator_of
 from service.lifecycle import Lifecycle
 from service.listener import listen, url_of
+from service.probe import is_ready
 from service.runtime import Runtime, ServedModel
 from service.server import ApiServer
 from service.settings import Settings, load
@@ -225,6 +227,18 @@ def test_an_encrypted_key_is_refused_and_asks_nobody(mutual: dict[str, Any]) -> 
     mutual["ssl_key_path"].write_bytes(key.private_bytes(*form))
     with pytest.raises(TlsError, match="unencrypted"):
         tls_of(load(mutual))
+
+
+@pytest.mark.parametrize("mode", ["disabled", "tls", "mtls"])
+async def test_the_images_health_check_speaks_what_the_server_does(
+    files: Any, mutual: Any, mode: str
+) -> None:
+    settings = load({"disabled": {}, "tls": files, "mtls": mutual}[mode])
+    async with served(settings) as place:
+        port = int(place.rpartition(":")[2])
+        assert await asyncio.to_thread(is_ready, port, mode)
+        assert mode == "disabled" or not await asyncio.to_thread(is_ready, port, "disabled")
+    assert not await asyncio.to_thread(is_ready, port, mode)
 
 
 async def test_a_client_that_says_nothing_holds_no_others_up(
