@@ -58,4 +58,6 @@ docs: $(VENV)/.test ## Regenerate the tables in docs/
 	@$(BIN)/python -m service.settings_reference > docs/settings.md
 	@$(BIN)/python -m service.metrics_reference > docs/metrics.md
 
+include faults.mk
+
 include nano/nano.mk packaging.mk rolling.mk conformance.mk monitoring.mk oidc.mk audit.mk

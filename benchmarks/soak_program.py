@@ -1,0 +1,34 @@
+"""`harmonium serve` with the scripted engine instead of a checkpoint; run as a program.
+
+Arguments: the engine's options as JSON, then the command line. All else is what a user runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+from engines.factory import EngineSpec
+from profiles import store
+from service import startup
+from service.__main__ import main
+from service.commands import serve
+from service.settings import Settings
+from service.startup import Launch
+
+
+def _run(options: str, *command_line: str) -> int:
+    def prepare(settings: Settings) -> Launch:
+        """The real choice of a profile, whose files are not looked for."""
+        with mock.patch.object(store, "resolve", return_value=Path("/scripted")):
+            return replace(startup.prepare(settings), spec=EngineSpec("fake", json.loads(options)))
+
+    with mock.patch.object(serve, "prepare", prepare):
+        return main(command_line)
+
+
+if __name__ == "__main__":
+    sys.exit(_run(*sys.argv[1:]))

@@ -1,0 +1,213 @@
+"""What the soak's clients send, and how each answer is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+MODEL: Final = "nano"
+POISON: Final = "catastrophe"  # the word that makes the scripted engine kill itself
+TIMEOUT_S: Final = 120.0
+_MARKUP: Final = re.compile(r"<\|")  # no script has it in its text
+_ENDS: Final = re.compile(
+    r'data: \[DONE\]\s*$|"type":"(response\.(completed|failed|incomplete)|message_stop|error)"'
+)
+_TOOL: Final = {
+    "name": "f",
+    "description": "Looks something up.",
+    "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+}
+_BAD_BODIES: Final[tuple[bytes, ...]] = (
+    b"",
+    b"{",
+    b"[]",
+    b"\xff\xfe\x00",
+    b'{"model": "nano"}',
+    b'{"model": "nano", "messages": "hello"}',
+    b'{"model": "nano", "messages": [], "temperature": "hot"}',
+    b'{"model": "nano", "messages": [{"role": "wizard", "content": 1}]}',
+    b'{"model": "other", "messages": [{"role": "user", "content": "x"}]}',
+    b'{"model": "nano", "messages": ' + b"[" * 500 + b"]" * 500 + b"}",
+    b'{"model": "nano", "unheard_of": 1, "messages": [{"role": "user", "content": "x"}]}',
+)
+
+
+@dataclass
+class Tally:
+    """What came of all requests."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    unanswered: list[str] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+
+    def judge(self, kind: str, status: int, text: str) -> None:
+        """Count a whole answer or a whole stream."""
+        if found := _MARKUP.search(text):
+            around = text[max(0, found.start() - 60) : found.end() + 60]
+            self.leaks.append(f"{kind}: {around}")
+        if status != 200:
+            self._judge_error(kind, status, text)
+        elif kind.startswith("stream") and not _ENDS.search(text):
+            self.unanswered.append(f"{kind}: a stream broke off: {text[-200:]!r}")
+        else:
+            is_failed = '"error":{' in text or '"type":"error"' in text
+            self.outcomes["error in the stream" if is_failed else "answered"] += 1
+
+    def _judge_error(self, kind: str, status: int, text: str) -> None:
+        try:
+            error = json.loads(text)["error"]
+            code = error.get("code") or error["details"]["error_code"]
+        except (ValueError, KeyError, TypeError):
+            self.unanswered.append(f"{kind}: {status} without an error: {text[:200]!r}")
+        else:
+            self.outcomes[f"{status} {code}"] += 1
+
+
+Kind = Callable[[httpx.AsyncClient, random.Random, Tally], Awaitable[None]]
+
+
+def _prompt(rng: random.Random, num_words: int) -> str:
+    words = ("alpha", "beta", "<|start|>", "γάμμα", "👩‍🚀", "delta", "<|return|>")
+    return " ".join(rng.choices(words, k=num_words))
+
+
+def _chat(rng: random.Random, num_words: int = 5, **changes: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": _prompt(rng, num_words)}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 100} | changes
+
+
+async def _post(
+    client: httpx.AsyncClient, tally: Tally, kind: str, path: str, body: dict[str, Any]
+) -> None:
+    response = await client.post(path, json=body)
+    tally.judge(kind, response.status_code, response.text)
+
+
+async def stream_chat(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    await _post(client, tally, "stream chat", "/v1/chat/completions", _chat(rng, stream=True))
+
+
+async def whole_chat(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = _chat(rng, n=rng.choice((1, 1, 3)), logprobs=rng.random() < 0.2)
+    await _post(client, tally, "chat", "/v1/chat/completions", body)
+
+
+async def long_prompt(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = _chat(rng, rng.choice((2_000, 20_000)), stream=True, max_tokens=20)
+    await _post(client, tally, "stream long", "/v1/chat/completions", body)
+
+
+async def tools(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = _chat(rng, stream=True, tools=[{"type": "function", "function": _TOOL}])
+    await _post(client, tally, "stream tools", "/v1/chat/completions", body)
+
+
+async def responses(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = {"model": MODEL, "input": _prompt(rng, 5), "max_output_tokens": 100}
+    body |= rng.choice(({"stream": True}, {"background": True}, {"stream": True, "store": False}))
+    kind = "stream responses" if "stream" in body else "responses"
+    await _post(client, tally, kind, "/v1/responses", body)
+
+
+async def messages(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = _chat(rng, stream=True)
+    await _post(client, tally, "stream messages", "/v1/messages", body)
+
+
+async def completions(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body = {"model": MODEL, "prompt": _prompt(rng, 5), "max_tokens": 20}
+    await _post(client, tally, "completions", "/v1/completions", body)
+
+
+async def cancel(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    """Leave in the middle of a stream."""
+    body, num_lines = _chat(rng, stream=True), rng.randrange(5)
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async for _ in response.aiter_lines():
+            if num_lines == 0:
+                break
+            num_lines -= 1
+    tally.outcomes["left"] += 1
+
+
+async def slow_reader(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    body, pieces = _chat(rng, stream=True), []
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async for piece in response.aiter_text():
+            pieces.append(piece)
+            await asyncio.sleep(0.02)
+    tally.judge("stream slowly", response.status_code, "".join(pieces))
+
+
+async def bad_body(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    path = rng.choice(("/v1/chat/completions", "/v1/responses", "/v1/messages"))
+    headers = {"Content-Type": "application/json"}
+    response = await client.post(path, content=rng.choice(_BAD_BODIES), headers=headers)
+    tally.judge("bad body", response.status_code, response.text)
+
+
+async def half_request(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    """Connect, begin to speak, and go."""
+    url = client.base_url
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    await writer.drain()
+    writer.close()
+    tally.outcomes["left"] += 1
+
+
+async def reconnect(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    async with httpx.AsyncClient(base_url=client.base_url, timeout=TIMEOUT_S) as another:
+        await stream_chat(another, rng, tally)
+
+
+async def look(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+    path = rng.choice(("/v1/health/ready", "/v1/health/live", "/v1/metrics", "/v1/models"))
+    response = await client.get(path)
+    tally.judge("look", response.status_code, response.text)
+
+
+async def poison(client: httpx.AsyncClient, tally: Tally) -> None:
+    """The request that kills a scripted engine."""
+    messages = [{"role": "user", "content": POISON}]
+    body = {"model": MODEL, "messages": messages}
+    await _post(client, tally, "poison", "/v1/chat/completions", body)
+
+
+KINDS: Final[tuple[tuple[Kind, int], ...]] = (
+    (stream_chat, 6),
+    (whole_chat, 4),
+    (tools, 4),
+    (responses, 4),
+    (messages, 3),
+    (completions, 2),
+    (cancel, 4),
+    (slow_reader, 1),
+    (long_prompt, 1),
+    (bad_body, 3),
+    (half_request, 1),
+    (reconnect, 2),
+    (look, 3),
+)
+
+
+async def send_until(end: asyncio.Event, url: str, seed: int, tally: Tally) -> None:
+    """One client: one request after another until the end, the last one to its end."""
+    rng = random.Random(seed)
+    kinds, weights = zip(*KINDS, strict=True)
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+        while not end.is_set():
+            (kind,) = rng.choices(kinds, weights)
+            try:
+                await kind(client, rng, tally)
+            except (httpx.HTTPError, OSError) as error:
+                tally.unanswered.append(f"{kind.__name__}: {type(error).__name__}: {error}")
+            await asyncio.sleep(rng.uniform(0.0, 0.2))

@@ -1,0 +1,11 @@
+# Long runs of what the default tests do briefly; included by the Makefile.
+SOAK_SECONDS ?= 600
+FUZZ_EXAMPLES ?= 20000
+
+.PHONY: soak
+soak: $(VENV)/.test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?
+	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.test ## Search for input that breaks a parser or writer
+	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz

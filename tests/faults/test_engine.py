@@ -1,0 +1,64 @@
+"""The engine dies, hangs or runs out of memory: what clients and probes are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import psutil
+
+WORDS = {"kill": "catastrophe", "stall": "paralysis", "memory": "amnesia"}
+
+
+def harmful(server: Any, kind: str, **body: Any) -> httpx.Response:
+    messages = [{"role": "user", "content": WORDS[kind]}]
+    answer: httpx.Response = server.post("/v1/chat/completions", messages=messages, **body)
+    return answer
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def engine_of(server: Any) -> psutil.Process:
+    children = psutil.Process(server.process.pid).children()
+    return next(child for child in children if "engines.host" in child.cmdline())
+
+
+def test_each_fault_costs_its_own_request_and_the_service_comes_back(
+    serve: Any, harmony_ids: Callable[[str], list[int]]
+) -> None:
+    tokens = {kind: harmony_ids(word)[0] for kind, word in WORDS.items()}
+    faults = [
+        {"token": tokens["kill"], "kind": "kill"},
+        {"token": tokens["stall"], "kind": "stall", "after": 5},
+        {"token": tokens["memory"], "kind": "memory"},
+    ]
+    server = serve(options={"faults": faults}, NIM_ENGINE_STEP_TIMEOUT_S="1")
+
+    # Out of memory: come again.
+    first = engine_of(server).pid
+    lost = harmful(server, "memory")
+    assert code_of(lost) == (503, "out_of_memory")
+    assert lost.headers["Retry-After"]
+    assert server.chat().status_code == 200
+
+    # No step ends any more: the stream ends with an error, and another engine starts.
+    events = harmful(server, "stall", stream=True).text.split("\n\n")
+    assert json.loads(events[-3].removeprefix("data: "))["error"]["code"] == "engine_dead"
+    assert events[-2] == "data: [DONE]"
+    server.wait_for_ready()
+    assert engine_of(server).pid != first
+
+    # Two deaths, then nobody else has to suffer from it.
+    assert code_of(harmful(server, "kill")) == (503, "engine_dead")
+    server.wait_for_ready()
+    survivor = engine_of(server).pid
+    for is_streamed in (False, True):
+        refused = harmful(server, "kill", stream=is_streamed)
+        assert code_of(refused) == (422, "request_quarantined")
+    assert server.chat().status_code == 200
+    assert engine_of(server).pid == survivor
+    assert server.interrupt() == 0
