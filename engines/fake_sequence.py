@@ -69,9 +69,7 @@ class FakeSequence:
         token_ids, finish_reason = self._next_ids(num_tokens, num_left)
         self.num_generated += len(token_ids)
         logprobs = self._logprobs(token_ids, options.vocab_size)
-        return TokenEvent(
-            token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s
-        )
+        return TokenEvent(token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s)
 
     def _next_ids(
         self, num_tokens: int, num_left: int
