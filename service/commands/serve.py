@@ -29,6 +29,7 @@ from service.settings import Settings, engine_environment, flag_name, secret_val
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
 from service.stop_signal import StopSignal
 from service.telemetry import logs
+from service.telemetry.choice import logs_of
 from service.workers.messages import WorkerError
 
 log = logging.getLogger("harmonium")
@@ -80,7 +81,11 @@ async def _serve(
         return await _Service(settings, launch, listener, started_at).run()
     workers = import_module("service.workers.service")  # only who uses them waits for them
     tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
-    code: int = await workers.SharedService(settings, launch, listener).run(tell)
+    telemetry = logs_of(settings, launch.served_name)  # each worker has its own
+    try:
+        code: int = await workers.SharedService(settings, launch, listener).run(tell)
+    finally:
+        await telemetry.close()
     return code
 
 

@@ -19,7 +19,7 @@ import pytest
 from auth.base import Credentials, Principal
 from service.runtime import Runtime
 from service.settings import load
-from service.telemetry.choice import telemetry_of
+from service.telemetry.choice import logs_of, telemetry_of
 from service.telemetry.otel import export
 from service.telemetry.otel.outbox import Outbox
 
@@ -263,6 +263,17 @@ async def test_signals_can_be_left_out(collector: Any, traced: Fixture, chat_bod
     assert collector.received("traces")
 
 
+async def test_a_process_that_answers_no_requests_sends_its_log(collector: Any) -> None:
+    settings = load({"enable_otel": True, **settings_for(collector, "http/protobuf")})
+    telemetry = logs_of(settings, "gpt-oss-20b")
+    logging.getLogger("engines.supervisor").error("the engine died with Bearer abcdefgh12345678")
+    await telemetry.close()
+    sent = str(collector.received("logs"))
+    assert "the engine died" in sent
+    assert "abcdefgh" not in sent
+    assert collector.received("traces") == collector.received("metrics") == []
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_collector_that_is_gone_costs_requests_nothing(
     traced: Fixture, chat_body: Fixture, brief_end: None, protocol: str
@@ -327,7 +338,7 @@ def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
     program = (
         "import sys, service.server, service.telemetry.choice as c, service.settings as s;"
         "c.telemetry_of(s.load(), None, 'nano');"
-        "print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'grpc'))])"
+        "print([m for m in sys.modules if m.startswith(('opentelemetry.exporter', 'service.telemetry.otel', 'grpc'))])"
     )
     output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
 def tool_server() -> Iterator[ToolServer]:
     with ToolServer(("127.0.0.1", 0), Handler) as server:
         server.seen = []
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server
         server.shutdown()
