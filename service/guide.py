@@ -130,7 +130,8 @@ def _callable(
 
 
 def _is_patterned(tool: Tool) -> bool:
-    return tool.free_text is not None and tool.free_text.pattern is not None
+    text = tool.free_text
+    return text is not None and (text.pattern is not None or text.ebnf is not None)
 
 
 def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
@@ -152,7 +153,11 @@ def _input(tool: Tool, is_forced: bool, field: str) -> list[Node]:
     text = tool.free_text
     if text is None:
         return [_JSON_TYPE, _token(MESSAGE), _json(_arguments(tool, is_forced, field))]
-    content = _TEXT if text.pattern is None else {"type": "regex", "pattern": text.pattern}
+    content = _TEXT
+    if text.pattern is not None:
+        content = {"type": "regex", "pattern": text.pattern}
+    elif text.ebnf is not None:
+        content = {"type": "grammar", "grammar": text.ebnf}
     return [_either([_string(""), _string(" code")]), _token(MESSAGE), content]
 
 

@@ -28,6 +28,7 @@ _CODES = {
     "unsupported_field": "unsupported_parameter",
     "unsupported_part": "unsupported_value",
     "unsupported_value": "unsupported_value",
+    "invalid_grammar": "invalid_grammar",
 }
 
 

@@ -38,6 +38,8 @@ class FreeText:
     """The input of a custom tool, which is no JSON."""
 
     pattern: str | None = None  # a regular expression that it must match
+    lark: str | None = None  # or a grammar, in which the model reads it
+    ebnf: str | None = None  # and the same in which it is enforced
 
 
 @dataclass(frozen=True, slots=True)

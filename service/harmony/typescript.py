@@ -65,6 +65,8 @@ def _free_text(text: FreeText) -> str:
     notes = ["The input is free text: write it as it is, without JSON."]
     if text.pattern is not None:
         notes.append(f"It must match the regular expression {_literal(text.pattern)}.")
+    if text.lark is not None:
+        notes += ["It must follow this grammar, in Lark's syntax:", *text.lark.splitlines()]
     return "".join(f"// {note}\n" for note in notes)
 
 

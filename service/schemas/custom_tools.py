@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from service.guide_lark import LarkError, ebnf_of_lark
 from service.harmony.types import FreeText, Tool
 from service.schemas.common import RequestModel
 
@@ -17,17 +18,22 @@ class PlainInput(RequestModel):
 
 
 class GrammarDefinition(RequestModel):
-    """A regular expression that the whole input matches."""
+    """What the whole input is: a regular expression, or a grammar as Lark reads it."""
 
     syntax: Literal["regex", "lark"]
     definition: str = Field(min_length=1, max_length=100_000)
 
-    @field_validator("syntax")
+    @field_validator("definition")
     @classmethod
-    def _check_syntax(cls, value: str) -> str:
-        if value == "lark":
-            message = "grammars in Lark's syntax cannot be enforced here; send a regex, or text"
-            raise PydanticCustomError("unsupported_value", message)
+    def _check_definition(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("syntax") == "lark":
+            try:
+                ebnf_of_lark(value)
+            except LarkError as error:
+                reason = {"reason": str(error)}
+                raise PydanticCustomError(
+                    "invalid_grammar", "the grammar cannot be enforced: {reason}", reason
+                ) from None
         return value
 
 
@@ -50,9 +56,12 @@ NestedInputFormat = Annotated[PlainInput | NestedGrammarInput, Field(discriminat
 
 def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> FreeText:
     """What the renderer and the grammar need to know of an input."""
-    if isinstance(format, NestedGrammarInput):
-        return FreeText(format.grammar.definition)
-    return FreeText(format.definition if isinstance(format, GrammarInput) else None)
+    if format is None or isinstance(format, PlainInput):
+        return FreeText()
+    given = format.grammar if isinstance(format, NestedGrammarInput) else format
+    if given.syntax == "regex":
+        return FreeText(given.definition)
+    return FreeText(lark=given.definition, ebnf=ebnf_of_lark(given.definition))
 
 
 def custom_names(tools: Iterable[Tool]) -> frozenset[str]:

@@ -113,7 +113,7 @@ async def test_on_responses(sdk: Any) -> None:
         (
             RESPONSES,
             {"tools": [RUN_FLAT | {"format": DATE | {"syntax": "lark"}}]},
-            "tools[0].format.syntax",
+            "tools[0].format.definition",
         ),
     ],
 )
@@ -124,3 +124,16 @@ async def test_what_is_wrong_is_named(
     answer = await http.post(path, json={"model": MODEL, **talk, **body})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+async def test_the_model_reads_a_grammar_as_it_was_sent(http: Any) -> None:
+    lark = 'start: "a" B\nB: /b+/  // é'
+    format = {"type": "grammar", "grammar": {"syntax": "lark", "definition": lark}}
+    tools = [{"type": "custom", "custom": {"name": "ab", "format": format}}]
+    rendered = await http.post(
+        f"{CHAT}/render", json={"model": MODEL, "messages": HELLO, "tools": tools}
+    )
+    assert (
+        "// It must follow this grammar, in Lark's syntax:\n"
+        '// start: "a" B\n// B: /b+/  // é\ntype ab = (_: string) => any;'
+    ) in rendered.json()["prompt"]

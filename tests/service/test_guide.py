@@ -13,6 +13,7 @@ from engines.base import EngineRequest, SamplingParams
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
 from service.guide import TextFormat, ToolChoice, structural_tag
+from service.guide_lark import ebnf_of_lark
 from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN, STOP_TOKEN_IDS
 from service.harmony.vocabulary_file import write_vocabulary
@@ -274,13 +275,19 @@ def test_equal_requests_make_equal_tags() -> None:
 
 
 async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
-    tools = (Tool("when", free_text=FreeText(r"\d{4}-\d\d")), Tool("run", free_text=FreeText()))
+    tools = (
+        Tool("when", free_text=FreeText(r"\d{4}-\d\d")),
+        Tool("run", free_text=FreeText()),
+        Tool("add", free_text=FreeText(ebnf=ebnf_of_lark('start: /\\d/ ("+" /\\d/)*'))),
+    )
     head = "<|channel|>commentary to=functions.{}<|message|>"
     texts = {
         head.format("when") + "2026-01<|call|>": True,
         head.format("when") + "2026-1<|call|>": False,
         head.format("when") + '{"input": "2026-01"}<|call|>': False,
         head.format("run") + 'print("é")\n<|call|>': True,
+        head.format("add") + "1+2+3<|call|>": True,
+        head.format("add") + "1+<|call|>": False,
         ANSWER: True,
     }
     await check(accepts, structural_tag(tools), texts)
