@@ -5,6 +5,7 @@ from __future__ import annotations
 from auth.base import PrincipalLimits
 from service.limits.counters import Counters
 from service.limits.gate import Bounds, Gate
+from service.limits.places import Places
 from service.limits.quotas import Quotas
 from service.settings import Settings
 
@@ -19,6 +20,7 @@ def gate_of(settings: Settings) -> Gate:
             settings.rate_limit_concurrent,
         ),
         Counters(url),
+        Places(url),
         num_sharers=1 if url else settings.api_workers,
     )
     bounds = Bounds(

@@ -6,9 +6,6 @@ counts for itself until it is back: limits get looser then, and nobody is locked
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor
 from typing import Final
@@ -18,11 +15,9 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.errors import StorageError
 
-log = logging.getLogger("harmonium.limits")
+from service.limits.outage import TIMEOUT_S, Outage
 
 WINDOW_S: Final = 60
-_REDIS_TIMEOUT_S: Final = 1.0
-_REDIS_PAUSE_S: Final = 5.0  # after a failure, before it is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +33,18 @@ class Standing:
 class Counters:
     """Takes costs from limits per minute."""
 
-    def __init__(
-        self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, redis_url: str | None = None) -> None:
         self._memory = MemoryStorage()
         self._redis = _redis(redis_url) if redis_url else None
-        self._clock = clock
-        self._redis_pause_until = 0.0
+        self._outage = Outage()
 
     async def take(self, name: str, who: str, per_min: int, cost: int) -> Standing:
         """Count the cost if the limit leaves room for it; `cost` is at most the limit."""
-        redis = self._redis
-        if redis is not None and self._clock() >= self._redis_pause_until:
+        if self._redis is not None and not self._outage.is_on:
             try:
-                return await _take(redis, name, who, per_min, cost)
+                return await _take(self._redis, name, who, per_min, cost)
             except StorageError as error:
-                self._redis_pause_until = self._clock() + _REDIS_PAUSE_S
-                cause = error.storage_error
-                log.error(
-                    "Redis fails (%s: %s): rate limits count for this process alone until it is "
-                    "back",
-                    type(cause).__name__,
-                    cause,
-                )
+                self._outage.begin(error.storage_error)
         return await _take(self._memory, name, who, per_min, cost)
 
     async def close(self) -> None:
@@ -80,8 +64,8 @@ def _redis(url: str) -> RedisStorage:
         wrap_exceptions=True,
         implementation="redispy",
         key_prefix="harmonium:limits",
-        socket_timeout=_REDIS_TIMEOUT_S,
-        socket_connect_timeout=_REDIS_TIMEOUT_S,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
     )
 
 

@@ -12,6 +12,7 @@ from auth.base import PrincipalLimits
 from service.errors import RequestError
 from service.limits.asker import Asker
 from service.limits.counters import Counters, Standing
+from service.limits.places import Places
 
 if TYPE_CHECKING:
     from service.generation import Generation
@@ -31,12 +32,13 @@ class Quotas:
         self,
         defaults: PrincipalLimits = _NO_LIMITS,
         counters: Counters | None = None,
+        places: Places | None = None,
         num_sharers: int = 1,
     ) -> None:
         self._defaults = defaults
         self._counters = counters or Counters()
         self._num_sharers = num_sharers
-        self._running: Counter[str] = Counter()
+        self._places = places or Places()
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
 
     async def knock(self, asker: Asker) -> None:
@@ -56,29 +58,32 @@ class Quotas:
         A prompt's tokens count at the beginning, those of the answer at the end.
         """
         who, limits = _identity(asker)
-        self._check_concurrent(who, limits)
+        at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
         per_min = self._tokens_per_min(limits)
-        if per_min:
-            await self._take_tokens(who, per_min, generation.num_prompt_tokens, asker)
-        self._running[who] += 1
-        try:
-            yield
-        finally:
-            self._running[who] -= 1
-            if not self._running[who]:
-                del self._running[who]
+        async with self._place(who, at_once):
             if per_min:
-                self._owed[who] += generation.num_completion_tokens
+                await self._take_tokens(who, per_min, generation.num_prompt_tokens, asker)
+            try:
+                yield
+            finally:
+                if per_min:
+                    self._owed[who] += generation.num_completion_tokens
 
     async def close(self) -> None:
         """Close what counts."""
         await self._counters.close()
+        await self._places.close()
 
-    def _check_concurrent(self, who: str, limits: PrincipalLimits) -> None:
-        at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
-        if at_once and self._running[who] >= at_once:
-            message = f"{at_once} requests of this caller run already, which is the limit"
-            raise self._refusal(f"{message}; wait until one has ended.", 1.0)
+    @asynccontextmanager
+    async def _place(self, who: str, at_once: int | None) -> AsyncIterator[None]:
+        if not at_once:
+            yield
+            return
+        async with self._places.hold(who, at_once) as has_place:
+            if not has_place:
+                message = f"{at_once} requests of this caller run already, which is the limit"
+                raise self._refusal(f"{message}; wait until one has ended.", 1.0)
+            yield
 
     async def _take_tokens(self, who: str, per_min: int, num_prompt: int, asker: Asker) -> None:
         wanted = num_prompt + self._owed.pop(who, 0)
