@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from engines.base import Engine, EngineRequest, TokenEvent
-from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
 from engines.sockets import LoopSocket
 from engines.wire import (
     PROTOCOL_VERSION,
@@ -182,6 +182,9 @@ class EngineServer:
             raise RequestFailed(f"the engine ended {request.request_id} without a finish reason")
         except EngineError as error:
             self._fail(peer, stream, error)
+        except MemoryError:
+            log.exception("There was no memory for request %s", request.request_id)
+            self._fail(peer, stream, OutOfMemory("there was no memory left for this request"))
         except Exception as error:
             log.exception("Request %s failed", request.request_id)
             self._fail(peer, stream, RequestFailed(f"{type(error).__name__}: {error}"))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Final
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineError, EngineStartError
@@ -17,6 +18,8 @@ from engines.native.validation import check_request
 from engines.native.worker import Delivery, Ticket, Worker
 
 log = logging.getLogger(__name__)
+
+RELEASE: Final = version("harmonium")  # reads files: not for every request
 
 LoadCore = Callable[[NativeConfig], EngineCore]
 
@@ -57,7 +60,7 @@ class NativeEngine:
         limits = core.scheduler.limits
         return EngineInfo(
             engine="native",
-            version=version("harmonium"),
+            version=RELEASE,
             max_model_len=limits.max_model_len,
             vocab_size=core.vocab_size,
             max_num_seqs=limits.max_num_seqs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -41,6 +42,29 @@ def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(own_server: S
         model=model, messages=[{"role": "user", "content": "Hello!"}], temperature=0
     )
     assert answer.choices[0].message.content
+    client.close()
+    assert own_server.interrupt() == 0
+
+
+def test_memory_that_runs_out_costs_requests_and_comes_back(own_server: Server) -> None:
+    """The real engine, no longer given memory by the kernel."""
+    client = OpenAI(base_url=f"{own_server.url}/v1", api_key="unused", max_retries=0)
+    model = client.models.list().data[0].id
+    engine = own_server.engine()
+    engine.rlimit(psutil.RLIMIT_AS, (engine.memory_info().vms - (300 << 20), psutil.RLIM_INFINITY))
+    lost = set()
+    for number in range(2):
+        messages: Any = [{"role": "user", "content": f"{number} " + "word " * 3400}]
+        try:
+            client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+        except openai.APIStatusError as error:
+            lost.add((error.status_code, error.code))
+    assert lost <= {(503, "out_of_memory"), (503, "engine_dead"), (503, "not_ready")}
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have died of it, and be another now
+        engine.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    own_server.wait_for_ready()
+    client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+    own_server.wait_for_metric("gpu_cache_usage_perc", 0.0)
     client.close()
     assert own_server.interrupt() == 0
 

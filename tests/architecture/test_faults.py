@@ -1,0 +1,30 @@
+"""docs/faults.md names the test of each fault, and every named test exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/faults.md").read_text()
+ROWS = re.findall(r"^\| (?!Fault|---)([^|]+) \|.*\| (.*) \|$", TEXT, re.M)
+
+
+def functions_in(path: Path) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, functions)}
+
+
+def test_the_table_is_there() -> None:
+    assert len(ROWS) >= 14
+
+
+@pytest.mark.parametrize(("fault", "tests"), ROWS, ids=[fault for fault, _ in ROWS])
+def test_every_fault_has_tests_that_exist(fault: str, tests: str) -> None:
+    named = re.findall(r"`(\S+?)::(\w+)`", tests)
+    assert named, f"no test for: {fault}"
+    for path, name in named:
+        assert name in functions_in(ROOT / "tests" / path), f"{path}::{name}"
