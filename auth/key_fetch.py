@@ -40,7 +40,7 @@ def discover_keys(issuer: str) -> Mapping[str, PublicKey]:
 def check_url(url: str) -> None:
     """Raise ValueError unless the answer can be believed: https, or this machine itself."""
     parts = urlsplit(url)
-    schemes = ("https", "http") if _is_loopback(parts.hostname or "") else ("https",)
+    schemes = ("https", "http") if is_loopback(parts.hostname or "") else ("https",)
     if not parts.hostname or parts.scheme not in schemes:
         raise ValueError(f"{url[:200]} must be an https URL (http for loopback only)")
 
@@ -48,7 +48,7 @@ def check_url(url: str) -> None:
 def get_json(url: str) -> Any:
     """The JSON at a URL: no redirects, 256 KiB at most; raises OSError or ValueError."""
     check_url(url)
-    is_local = _is_loopback(urlsplit(url).hostname or "")
+    is_local = is_loopback(urlsplit(url).hostname or "")
     proxies = [urllib.request.ProxyHandler({})] if is_local else []
     opener = urllib.request.build_opener(_NoRedirect, *proxies)
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
@@ -81,7 +81,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """A redirect is an error: it could lead anywhere."""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name other than localhost is not."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,9 @@
 """Wrong credentials are counted and slowed per address; right ones never wait.
 
-Each address may fail a few times at once and then once in a while; above that it is refused
-without a look at what it presents, unless that was accepted from there before: who shares an
-address with a guesser is not shut out. Memory is bounded, whatever comes.
+Each address may fail a few times at once and then once in a while. Above that, what could be
+guessed is refused without a look, unless it was accepted from there before. Made keys and tokens
+cannot be guessed: they are looked at always, so that nobody who shares an address with a guesser
+is shut out. Memory is bounded, whatever comes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auth.base import AuthError, Credentials
+from auth.jwt_header import is_token
+from auth.key_text import SCHEMES, key_id
 
 RETRY_S = 2.0
+_REASON = "too many wrong credentials from this address"
 
 
 class TooManyFailures(AuthError):
@@ -47,10 +51,12 @@ class Throttle:
         self._accepted: OrderedDict[bytes, None] = OrderedDict()
 
     def check(self, address: str, credentials: Credentials) -> None:
-        """Raise TooManyFailures for an address over its bound that presents something new."""
+        """Raise TooManyFailures for a guess from an address over its bound."""
         is_over = self._level(_group(address)) + 1 > self._policy.num_free
-        if is_over and _fingerprint(address, credentials) not in self._accepted:
-            raise TooManyFailures("too many wrong credentials from this address")
+        if not is_over or not _is_guessable(credentials):
+            return
+        if _fingerprint(address, credentials) not in self._accepted:
+            raise TooManyFailures(_REASON)
 
     def accepted(self, address: str, credentials: Credentials) -> None:
         """Remember what was right."""
@@ -61,17 +67,26 @@ class Throttle:
             self._accepted.popitem(last=False)
 
     def failed(self, address: str) -> None:
-        """Count a failure."""
-        group = _group(address)
-        self._failures[group] = (self._level(group) + 1, self._clock())
+        """Count a failure; raise TooManyFailures if the address was over its bound before."""
+        group, most = _group(address), float(self._policy.num_free)
+        level = self._level(group) + 1
+        self._failures[group] = (min(level, most), self._clock())
         self._failures.move_to_end(group)
         if len(self._failures) > self._policy.max_addresses:
             self._failures.popitem(last=False)
+        if level > most:
+            raise TooManyFailures(_REASON)
 
     def _level(self, group: str) -> float:
         """Failures that still count: one is forgiven each interval."""
         level, at = self._failures.get(group, (0.0, 0.0))
         return max(0.0, level - (self._clock() - at) / self._policy.interval_s)
+
+
+def _is_guessable(credentials: Credentials) -> bool:
+    """Whether an operator may have made it up: fixed keys are any text."""
+    is_text = credentials.scheme in SCHEMES
+    return is_text and key_id(credentials.value) is None and not is_token(credentials.value)
 
 
 def _group(address: str) -> str:

@@ -14,6 +14,7 @@ from service.api import (
     tokens,
 )
 from service.api.authentication import Authentication
+from service.api.foreign_pages import NoForeignPages
 from service.api.middleware import RequestContext
 from service.api.responses import add_error_handlers
 from service.limits.asker import AskerMiddleware
@@ -41,5 +42,7 @@ def create_app(runtime: Runtime) -> FastAPI:
             authenticator=runtime.authenticator,
             on_failure=runtime.metrics.count_auth_failure,
         )
+    elif runtime.is_local:
+        app.add_middleware(NoForeignPages)
     app.add_middleware(RequestContext)  # the last added is the outermost
     return app

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 
 from pydantic import SecretStr
 
+from auth.key_fetch import is_loopback
 from auth.key_text import new_key
 from service.settings import Settings
 
@@ -33,11 +33,3 @@ def tell_access(settings: Settings, *, is_made: bool) -> None:
         )
     elif settings.auth == "off" and not is_loopback(host):
         log.warning("NIM_AUTH=off: whoever reaches %s may use this server.", host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name other than localhost is not."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -58,6 +58,7 @@ class Runtime:
     limits: Limits = Limits()
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
+    is_local: bool = False  # open, but to this machine alone
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory

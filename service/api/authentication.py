@@ -18,6 +18,7 @@ from auth.base import (
     MissingCredentials,
     Principal,
 )
+from auth.base import Scope as Access
 from auth.key_source import KeysUnavailable
 from auth.throttle import Throttle, TooManyFailures
 from service import caller
@@ -65,7 +66,8 @@ class Authentication:
                 _audit(scope, "auth.denied", level, reason=str(error))
                 await error_response(error, scope["path"])(scope, receive, send)
                 return
-            _audit(scope, "auth.granted", logging.INFO)
+            is_scrape = scope_of(scope["path"]) is Access.METRICS  # polled for ever
+            _audit(scope, "auth.granted", logging.DEBUG if is_scrape else logging.INFO)
         await self._app(scope, receive, send)
 
     async def _identify(self, scope: Scope) -> Principal:

@@ -11,16 +11,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from auth.base import Credentials, InvalidCredentials, Principal
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
 from service.__main__ import main
+from service.app import create_app
+from service.lifecycle import Lifecycle
+from service.runtime import Runtime, ServedModel
+from service.telemetry.metrics import Metrics
 
 CreateKey = Callable[..., str]
 
@@ -212,3 +220,41 @@ def web() -> Iterator[Callable[[Answer], str]]:
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+class Directory:
+    """Knows callers by a word."""
+
+    def __init__(self, **principals: Principal) -> None:
+        self._principals = principals
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.value not in self._principals:
+            raise InvalidCredentials("unknown word")
+        return self._principals[credentials.value]
+
+
+@pytest.fixture
+async def client_of() -> AsyncIterator[Callable[..., Any]]:
+    opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
+
+    async def start(*, is_local: bool = False, **principals: Principal) -> httpx.AsyncClient:
+        """Callers are known by these words; with none of them and `is_local` it is open."""
+        engine = FakeEngine(FakeOptions(script=(13225, 200002)))
+        await engine.start()
+        lifecycle = Lifecycle()
+        lifecycle.mark_ready()
+        model = ServedModel("m", "openai/m", "0" * 64, 0)
+        directory = None if is_local else Directory(**principals)
+        runtime = Runtime(
+            engine, model, Metrics("m"), lifecycle, authenticator=directory, is_local=is_local
+        )
+        transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
+        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        opened.append((client, engine))
+        return client
+
+    yield start
+    for client, engine in opened:
+        await client.aclose()
+        await engine.stop()

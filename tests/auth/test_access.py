@@ -4,62 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 from starlette.routing import Route
 
-from auth.base import Credentials, InvalidCredentials, Principal, Scope
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from auth.base import Principal, Scope
 from service.api.route_scopes import OPEN_PATHS, scope_of
-from service.app import create_app
-from service.lifecycle import Lifecycle
-from service.runtime import Runtime, ServedModel
-from service.telemetry.metrics import Metrics
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 4}
 
 
-class Directory:
-    """Knows callers by a word."""
-
-    def __init__(self, **principals: Principal) -> None:
-        self._principals = principals
-
-    async def authenticate(self, credentials: Credentials) -> Principal | None:
-        if credentials.value not in self._principals:
-            raise InvalidCredentials("unknown word")
-        return self._principals[credentials.value]
-
-
 Ask = Callable[..., Any]
-
-
-@pytest.fixture
-async def client_of() -> AsyncIterator[Callable[..., Any]]:
-    opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
-
-    async def start(**principals: Principal) -> httpx.AsyncClient:
-        engine = FakeEngine(FakeOptions(script=(13225, 200002)))
-        await engine.start()
-        lifecycle = Lifecycle()
-        lifecycle.mark_ready()
-        model = ServedModel("m", "openai/m", "0" * 64, 0)
-        directory = Directory(**principals)
-        runtime = Runtime(engine, model, Metrics("m"), lifecycle, authenticator=directory)
-        transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
-        opened.append((client, engine))
-        return client
-
-    yield start
-    for client, engine in opened:
-        await client.aclose()
-        await engine.stop()
 
 
 def as_(word: str) -> dict[str, str]:

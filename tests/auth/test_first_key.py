@@ -10,7 +10,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from service.first_key import is_loopback, tell_access, with_made_key
+from auth.key_fetch import is_loopback
+from service.first_key import tell_access, with_made_key
 from service.settings import SettingsError, load
 
 
@@ -65,3 +66,27 @@ def test_the_made_key_opens_and_stands_on_standard_output_alone(
     assert httpx.get(url, headers={"X-API-Key": key}, timeout=30).status_code == 200
     assert server.end() == 0
     assert not any(key in line for line in server.log)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (None, 200),
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1", 200),
+        ("http://[::1]:8000", 200),
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        ("http://[", 403),
+    ],
+)
+async def test_an_open_server_is_not_for_pages_from_elsewhere(
+    client_of: Callable[..., Any], origin: str | None, status: int
+) -> None:
+    client = await client_of(is_local=True)
+    headers = {} if origin is None else {"Origin": origin}
+    answer = await client.get("/v1/models", headers=headers)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["error"]["code"] == "foreign_page"

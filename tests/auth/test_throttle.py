@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from auth.base import Credentials
+from auth.key_text import new_key
 from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
 
 GUESS = Credentials("bearer", "guess")
@@ -39,6 +40,21 @@ def test_after_a_few_failures_an_address_waits_its_interval() -> None:
         throttle.check("192.0.2.1", GUESS)
 
 
+def test_what_cannot_be_guessed_is_looked_at_always_and_slowed_when_wrong() -> None:
+    """Otherwise nobody behind a proxy could come in with a fresh token while another guesses."""
+    throttle, clock = failing("192.0.2.1")
+    for value in (new_key()[0], "eyJhbGciOiJSUzI1NiJ9.e30.AA"):
+        throttle.check("192.0.2.1", Credentials("bearer", value))
+        with pytest.raises(TooManyFailures):
+            throttle.failed("192.0.2.1")
+    throttle.check("192.0.2.1", Credentials("certificate", "CN:gateway"))
+    for _ in range(1000):
+        with pytest.raises(TooManyFailures):
+            throttle.failed("192.0.2.1")
+    clock.now_s += 2.0
+    throttle.check("192.0.2.1", GUESS)
+
+
 def test_other_addresses_do_not_wait() -> None:
     failing("192.0.2.1")[0].check("192.0.2.2", GUESS)
 
@@ -61,7 +77,7 @@ def test_an_ipv6_network_counts_as_one_address() -> None:
 def test_memory_is_bounded() -> None:
     throttle, _ = failing("192.0.2.1", max_addresses=8, max_accepted=8)
     for number in range(100):
-        throttle.failed(f"192.0.2.{number}")
+        throttle.failed(f"192.0.3.{number}")
         throttle.accepted("192.0.2.1", Credentials("bearer", str(number)))
     held = [len(value) for value in vars(throttle).values() if hasattr(value, "__len__")]
     assert held == [8, 8]
