@@ -62,6 +62,7 @@ class ApiServer:
     @contextlib.asynccontextmanager
     async def listening(self, listener: socket.socket) -> AsyncIterator[None]:
         """Serve HTTP inside the block; leaving it closes the connections."""
+        self._runtime.telemetry.start(self._runtime.engine)
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         try:
             yield

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import Scope
 
+from engines.base import Engine
 from service.telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 class Telemetry:
     """Without OpenTelemetry; service/telemetry/otel/export.py does what this leaves out."""
+
+    def start(self, engine: Engine) -> None:
+        """Serving begins, in the running loop; the engine may be asked for its counts."""
 
     def begin(self, record: RequestRecord, scope: Scope) -> None:
         """A request has come in; may give it a trace."""

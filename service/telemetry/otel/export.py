@@ -11,8 +11,10 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from engines.base import Engine
 from service.generation import Generation
 from service.telemetry.otel import providers
+from service.telemetry.otel.engine_gauges import EngineGauges
 from service.telemetry.otel.instruments import Instruments
 from service.telemetry.otel.log_handler import OtelHandler
 from service.telemetry.otel.outbox import Outbox
@@ -41,6 +43,7 @@ class OtelTelemetry(Telemetry):
         """Raises what an exporter raises for settings that it cannot use."""
         logging.getLogger("opentelemetry").setLevel("CRITICAL")  # the outboxes say it once
         self._resource = providers.resource_of(settings)
+        self._model = model
         self._has_content = settings.otel_capture_content
         self._outboxes: list[Outbox] = []
         self._exporters: list[Any] = []
@@ -76,6 +79,10 @@ class OtelTelemetry(Telemetry):
             provider = providers.logger_provider(self._resource, outbox)
             self._handler = OtelHandler(provider, redact)
             logging.getLogger().addHandler(self._handler)
+
+    def start(self, engine: Engine) -> None:
+        if self._instruments is not None:
+            EngineGauges(self._meters, self._model, engine, asyncio.get_running_loop())
 
     def begin(self, record: RequestRecord, scope: Scope) -> None:
         if self._spans is not None and record.route not in _QUIET:

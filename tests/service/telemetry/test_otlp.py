@@ -59,7 +59,9 @@ def traced(make_runtime: Fixture, make_client: Fixture) -> Fixture:
         telemetry = telemetry_of(chosen, runtime.metrics, runtime.model.id)
         runtime = replace(runtime, telemetry=telemetry)
         try:
-            yield await make_client(runtime), runtime
+            client = await make_client(runtime)
+            telemetry.start(runtime.engine)
+            yield client, runtime
         finally:
             await telemetry.close()
             root.setLevel(level)
@@ -170,11 +172,16 @@ def check_resource(collector: Any) -> None:
 
 
 def check_metrics(collector: Any) -> None:
-    found = {
-        metric["name"]: metric["histogram"]["dataPoints"]
+    metrics = [
+        metric
         for _, message in collector.received("metrics")
         for metric in message["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
-    }
+    ]
+    found = {m["name"]: m["histogram"]["dataPoints"] for m in metrics if "histogram" in m}
+    gauges = {m["name"]: m["gauge"]["dataPoints"][0] for m in metrics if "gauge" in m}
+    counters = {m["name"]: m["sum"]["dataPoints"][0] for m in metrics if "sum" in m}
+    assert gauges["harmonium.engine.running_requests"]["asInt"] == "0"
+    assert counters["harmonium.engine.generated_tokens"]["asInt"] == "19"
     (first,) = found["gen_ai.server.time_to_first_token"]
     assert first["explicitBounds"][:3] == [0.001, 0.005, 0.01]
     assert first["count"] == "1"
