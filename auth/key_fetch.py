@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from auth.address import check_url, is_loopback
 from auth.jwk import PublicKey, keys_of
 
 MAX_BYTES = 256 * 1024
@@ -35,14 +35,6 @@ def discover_keys(issuer: str) -> Mapping[str, PublicKey]:
     if not isinstance(document, dict) or document.get("issuer") != issuer:
         raise ValueError(f"{url} does not speak for the issuer {issuer}")
     return fetch_keys(str(document.get("jwks_uri")))
-
-
-def check_url(url: str) -> None:
-    """Raise ValueError unless the answer can be believed: https, or this machine itself."""
-    parts = urlsplit(url)
-    schemes = ("https", "http") if is_loopback(parts.hostname or "") else ("https",)
-    if not parts.hostname or parts.scheme not in schemes:
-        raise ValueError(f"{url[:200]} must be an https URL (http for loopback only)")
 
 
 def get_json(url: str) -> Any:
@@ -79,11 +71,3 @@ def _read(response: HTTPResponse, deadline: float) -> bytes:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any) -> None:
         """A redirect is an error: it could lead anywhere."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name other than localhost is not."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

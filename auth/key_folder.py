@@ -25,6 +25,13 @@ class KeyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def check(self) -> None:
+        """Raise KeyStoreError for a path that is not there or holds something else."""
+        if not self.path.exists():
+            message = f"{self.path} does not exist; make it with `harmonium keys create`."
+            raise KeyStoreError(message)
+        self.read()
+
     def signature(self) -> Signature:
         """Differs whenever a file was written or replaced; empty when nothing is there."""
         found = []

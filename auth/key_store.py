@@ -41,10 +41,7 @@ class KeyStore:
 
     def load(self) -> None:
         """Read the records for the first time; raises KeyStoreError."""
-        if not self._folder.path.exists():
-            raise KeyStoreError(
-                f"{self._folder.path} does not exist; make it with `harmonium keys create`."
-            )
+        self._folder.check()
         self._read()
         self._checked_at = time.monotonic()
 

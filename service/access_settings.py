@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from auth.key_fetch import check_url
+from auth.address import check_url
 
 Auth = Literal["auto", "off"]
 SslMode = Literal["disabled", "tls", "mtls"]

@@ -6,7 +6,7 @@ import logging
 
 from pydantic import SecretStr
 
-from auth.key_fetch import is_loopback
+from auth.address import is_loopback
 from auth.key_text import new_key
 from service.settings import Settings
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from auth.key_fetch import is_loopback
+from auth.address import is_loopback
 from service.api.responses import error_response
 from service.errors import RequestError
 

@@ -22,6 +22,7 @@ from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
+from service.authentication import check_access
 from service.first_key import tell_access, with_made_key
 from service.listener import ListenError, allow_open_files, listen, url_of
 from service.responses.store import StoreError
@@ -62,6 +63,7 @@ def run(settings: Settings, started_at: float) -> int:
     allow_open_files()
     try:
         with listen(settings.server_host, settings.server_port) as listener:
+            check_access(settings)
             tell_access(settings, is_made=settings is not configured)
             launch = prepare(settings)
             tell(launch)

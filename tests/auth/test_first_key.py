@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from auth.key_fetch import is_loopback
+from auth.address import is_loopback
 from service.first_key import tell_access, with_made_key
 from service.settings import SettingsError, load
 
