@@ -211,6 +211,7 @@ async def _workers(address: str, folder: Path, num_workers: int) -> AsyncIterato
             "cache_path": folder / "cache",
             "log_level": "WARNING",  # the access log is not what is measured
             "max_queue_wait_s": 3600,  # nor is who may wait
+            "api_workers": num_workers,
         }
     )
     os.sched_setaffinity(0, {SERVER_CORE} if num_workers == 1 else {SERVER_CORE, OTHER_CORE})

@@ -34,6 +34,7 @@ from service.stop_signal import StopSignal, first_of
 from service.telemetry.choice import telemetry_of
 from service.telemetry.metrics import Metrics
 from service.tls import tls_of
+from service.workers.accept import Acceptor, Shares
 
 log = logging.getLogger("harmonium")
 
@@ -43,8 +44,10 @@ _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
 class ApiServer:
     """Listens from the beginning; says it is ready only once the engine is."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, shares: Shares | None = None) -> None:
+        """`shares`: what the workers that have the same listener say of their connections."""
         self._runtime = runtime
+        self._shares = shares
         config = uvicorn.Config(
             create_app(runtime),
             http=bounded_protocol(runtime.limits.max_connections),
@@ -63,16 +66,31 @@ class ApiServer:
     async def listening(self, listener: socket.socket) -> AsyncIterator[None]:
         """Serve HTTP inside the block; leaving it closes the connections."""
         self._runtime.telemetry.start(self._runtime.engine)
-        serving = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        own = [] if self._shares else [listener]
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=own))
+        acceptor = await self._accept(listener, self._shares) if self._shares else None
         try:
             yield
         finally:
+            if acceptor is not None:
+                acceptor.close()
             self._uvicorn.should_exit = True
             await serving
             await end_background(self._runtime, _CLOSE_TIMEOUT_S)
             await self._runtime.gate.close()
             await self._runtime.responses.close()
             await self._runtime.telemetry.close()
+
+    async def _accept(self, listener: socket.socket, shares: Shares) -> Acceptor:
+        await self._uvicorn.is_started.wait()
+        connections = self._uvicorn.server_state.connections
+        return Acceptor(
+            listener,
+            self._uvicorn.protocol,
+            self._runtime.tls,
+            shares,
+            lambda: len(connections),
+        )
 
     async def run(
         self,
@@ -114,6 +132,24 @@ class ApiServer:
 
 
 class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        await self.on_tick(0)  # the headers of every answer
+        self.is_started.set()
+
+    def protocol(self) -> asyncio.Protocol:
+        """For a connection that was accepted elsewhere."""
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        return made
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are StopSignal's."""

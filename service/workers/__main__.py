@@ -27,6 +27,7 @@ from service.settings import secret_values
 from service.stop_signal import StopSignal
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files
+from service.workers.accept import Shares
 from service.workers.messages import BEAT_S, EngineNews, WorkerSpec, read_news
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,11 @@ class Worker:
         runtime = build_runtime(
             spec.settings, spec.launch, self, self._engine, shared_folder=spec.shared_folder
         )
+        shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
         beating = asyncio.create_task(self._beat())
         starting = asyncio.create_task(self._start_engine())
         try:
-            await ApiServer(runtime).run(
+            await ApiServer(runtime, shares).run(
                 listener,
                 self._stop,
                 starting,
@@ -77,6 +79,7 @@ class Worker:
                 task.cancel()
             await asyncio.wait((beating, starting))
             await self._engine.stop()
+            shares.close()
         return FORCED if self._stop.forced.is_set() else 0
 
     async def _start_engine(self) -> None:

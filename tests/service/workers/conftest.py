@@ -72,6 +72,17 @@ class Server:
     def engine(self) -> psutil.Process:
         return next(child for child in self.children if "engines.host" in child.cmdline())
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def num_connections(self) -> list[int]:
+        """Of each worker, as the kernel sees them."""
+        return [
+            sum(c.laddr.port == self.port and bool(c.raddr) for c in worker.net_connections("tcp"))
+            for worker in self.workers
+        ]
+
     def client_of(self, worker: psutil.Process) -> httpx.Client:
         """A client whose one connection that worker has accepted."""
         deadline = time.monotonic() + PATIENCE_S

@@ -1,0 +1,118 @@
+"""How workers share out the connections that come to their one listener.
+
+Every worker is woken for each connection and the first to ask gets it: on an idle machine
+often the same one. So a worker that has more connections than another lets it go first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+COURTESY_S: Final = 0.002  # what a connection may wait for a worker that is busy or hangs
+_RETRY_S: Final = 0.5  # after an error, such as too many open files
+_NUMBER: Final = struct.Struct("=i")
+
+
+class Shares:
+    """How many connections each worker has, in memory that all of them see."""
+
+    def __init__(self, folder: Path, worker: int, num_workers: int) -> None:
+        size = num_workers * _NUMBER.size
+        descriptor = os.open(folder / "connections", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._offset = worker * _NUMBER.size
+        self.tell(0)
+
+    def tell(self, num_connections: int) -> None:
+        """Say how many this worker has."""
+        _NUMBER.pack_into(self._memory, self._offset, num_connections)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether another worker has fewer."""
+        (own,) = _NUMBER.unpack_from(self._memory, self._offset)
+        return any(number < own for (number,) in _NUMBER.iter_unpack(self._memory[:]))
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class Acceptor:
+    """Takes connections one by one from a listener that other processes read too."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        shares: Shares,
+        num_connections: Callable[[], int],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._protocol = protocol
+        self._tls = tls
+        self._shares = shares
+        self._num_connections = num_connections
+        self._opening: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._loop.add_reader(listener.fileno(), self._on_connection)
+
+    def close(self) -> None:
+        """Take no more; those that are open stay so."""
+        self._loop.remove_reader(self._listener.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_connection(self) -> None:
+        self._shares.tell(self._num_connections() + len(self._opening))
+        if self._shares.is_ahead:
+            self._pause(COURTESY_S)
+        else:
+            self._accept()
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listener.fileno())
+        self._timer = self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._listener.fileno(), self._on_connection)
+        self._accept()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another worker has it, or its client has left
+        except OSError as error:
+            log.error("No connection can be accepted: %s", error)
+            self._pause(_RETRY_S)
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._open(connection))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        self._shares.tell(self._num_connections() + len(self._opening))
+
+    async def _open(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls)
+        except (OSError, ssl.SSLError) as error:
+            log.debug("A connection was not established: %s", error)
+            connection.close()
