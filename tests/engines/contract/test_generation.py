@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from typing import Any
 
@@ -155,3 +156,15 @@ async def test_counters_add_up(engine: Engine, make_request: Any) -> None:
     assert after.prompt_tokens - before.prompt_tokens == 15
     assert after.generated_tokens - before.generated_tokens == 40
     assert after.num_kv_blocks == before.num_kv_blocks > 0
+    assert after.kv_block_size == 16
+
+
+async def test_each_event_says_how_long_the_request_waited(
+    engine: Engine, make_request: Any
+) -> None:
+    started_s = time.monotonic()
+    # Eight run at a time: the others wait for a place.
+    answers = await asyncio.gather(*(collect(engine, make_request((8, n))) for n in range(12)))
+    waits_s = sorted({event.queued_s for events in answers for event in events})
+    assert len(waits_s) == len(answers)  # the same on every event of a request
+    assert 0 <= waits_s[0] < waits_s[-1] < time.monotonic() - started_s

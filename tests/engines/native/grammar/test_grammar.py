@@ -129,6 +129,9 @@ async def test_a_seed_repeats_and_equal_grammars_are_compiled_once(
     answers.append(await collect(engine, make_request(JSON_TAG, 7)))
     assert len({tuple(ids_of(events)) for events in answers}) == 1
     assert compiled == [JSON_TAG]
+    stats = await engine.stats()
+    assert stats.num_grammars_compiled == 1
+    assert stats.grammar_compile_s > 0
 
 
 async def test_a_dead_end_ends_its_own_request_only(
