@@ -2,6 +2,10 @@
 SOAK_SECONDS ?= 600
 FUZZ_EXAMPLES ?= 20000
 
+.PHONY: faults
+faults: $(VENV)/.test ## Do to real servers what docs/faults.md says they survive
+	@$(BIN)/pytest -m faults tests/faults tests/e2e/test_faults.py
+
 .PHONY: soak
 soak: $(VENV)/.test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?
 	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)

@@ -46,6 +46,7 @@ def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(own_server: S
     assert own_server.interrupt() == 0
 
 
+@pytest.mark.faults
 def test_memory_that_runs_out_costs_requests_and_comes_back(own_server: Server) -> None:
     """The real engine, no longer given memory by the kernel."""
     client = OpenAI(base_url=f"{own_server.url}/v1", api_key="unused", max_retries=0)

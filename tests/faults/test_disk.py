@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.faults
 
 WRITABLE = -1  # no limit
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
+
+pytestmark = pytest.mark.faults
 
 WORDS = {"kill": "catastrophe", "stall": "paralysis", "memory": "amnesia"}
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.faults
+
 BOUND_S = 10.0  # no request may wait longer for a Redis that is away
 
 StartRedis = Callable[[], subprocess.Popen[bytes]]

@@ -32,7 +32,7 @@ from service.telemetry.metrics import Metrics
 
 NUM_EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(
-    max_examples=int(NUM_EXAMPLES or 20),
+    max_examples=int(NUM_EXAMPLES or 12),
     derandomize=NUM_EXAMPLES is None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
