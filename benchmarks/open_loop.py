@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 HEAD = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    "Connection: close\r\n{more}Content-Length: {length}\r\n\r\n"
+    "Connection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {length}\r\n\r\n"
 )
 
 
@@ -27,14 +27,14 @@ class Answer:
         return self.first_at - self.asked_at
 
 
-async def ask(port: int, body: bytes, headers: str = "") -> Answer:
+async def ask(port: int, body: bytes, key: str) -> Answer:
     """Send it and read all of the answer."""
     loop = asyncio.get_running_loop()
     asked_at = first_at = loop.time()
     received = b""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(HEAD.format(length=len(body), more=headers).encode() + body)
+        writer.write(HEAD.format(length=len(body), key=key).encode() + body)
         received = await reader.readuntil(b"\r\n\r\n")
         received += await reader.read(65536)
         first_at = loop.time()
