@@ -46,7 +46,12 @@ _TOKEN: Final = re.compile(
     | (?P<sign>[|()\[\]*+?~]) )""",
     re.VERBOSE,
 )
-_COMMENT: Final = re.compile(r'("(?:\\.|[^"\\\n])*"|/(?!/)(?:\\.|[^/\\\n])+/)|(?://|#)[^\n]*')
+_LITERAL: Final = re.compile(
+    r"""(?P<text>[^"/#]+) | (?P<comment>(?://|\#)[^\n]*)
+    | (?P<literal>"(?:\\.|[^"\\\n])*" | /(?:\\.|[^/\\\n])+/)""",
+    re.VERBOSE,
+)
+_MAX_CHARS: Final = 20_000
 
 
 class LarkError(ValueError):
@@ -69,7 +74,7 @@ def ebnf_of_lark(grammar: str) -> str:
 def _bodies(grammar: str) -> dict[str, str]:
     """What each rule and terminal is, as written."""
     bodies: dict[str, str] = {}
-    for statement in _statements(_COMMENT.sub(lambda match: match[1] or "", grammar)):
+    for statement in _statements(_uncommented(grammar)):
         rule = _RULE.fullmatch(statement)
         found = {rule[1]: rule[2]} if rule else _imported(statement)
         for name in found:
@@ -77,6 +82,21 @@ def _bodies(grammar: str) -> dict[str, str]:
                 raise LarkError(f"{name} is defined twice")
         bodies |= found
     return bodies
+
+
+def _uncommented(grammar: str) -> str:
+    """Without comments; each literal is looked at once, so that none can take long."""
+    if len(grammar) > _MAX_CHARS:
+        raise LarkError(f"it is longer than {_MAX_CHARS} characters")
+    kept: list[str] = []
+    place = 0
+    while place < len(grammar):
+        part = _LITERAL.match(grammar, place)
+        if part is None:
+            raise LarkError(f"{grammar[place : place + 40]!r} begins a literal that has no end")
+        kept.append("" if part["comment"] else part[0])
+        place = part.end()
+    return "".join(kept)
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -90,8 +90,11 @@ def test_the_common_terminals_are_known(name: str) -> None:
         ("start: /(?=a)b/", "look-around"),
         ("start: /a(/", "not a regular expression"),
         ('start: a{"x"}', "cannot be translated"),
-        ("start: " + "(" * 5000 + '"a"' + ")" * 5000, "nested too deeply"),
+        ("start: " + "(" * 2000 + '"a"' + ")" * 2000, "nested too deeply"),
         (r'start: "\xg"', "is no string"),
+        ('start: "a', "has no end"),
+        ("start: " + "/\\" * 9000, "has no end"),
+        ("start: " + "a" * 20_000, "longer than 20000"),
     ],
 )
 def test_what_cannot_be_translated_is_said(grammar: str, said: str) -> None:
