@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from auth.base import AccessError
 from profiles.machine import GB, Hardware
 from profiles.selector import Selection
 from service.authentication import authenticator_of
 from service.listener import ListenError, listen
 from service.settings import Settings, unknown_names
+from service.tls import tls_of
 
 State = Literal["ok", "warning", "failed"]
 
@@ -46,6 +48,8 @@ def all_checks(
     yield gpu_driver(hardware)
     yield checkpoint(choose)
     yield auth_state(settings)
+    if settings.ssl_mode != "disabled":
+        yield tls_files(settings)
     yield open_files()
     if settings.redis_url is not None:
         yield reachable("redis", settings.redis_url.get_secret_value(), 6379)
@@ -121,6 +125,14 @@ def auth_state(settings: Settings) -> Check:
     return Check(
         "auth", "warning", "a key is made and printed at each start; set NIM_API_KEYS_PATH"
     )
+
+
+def tls_files(settings: Settings) -> Check:
+    try:
+        tls_of(settings)
+    except AccessError as error:
+        return Check("tls", "failed", str(error))
+    return Check("tls", "ok", f"{settings.ssl_mode} with {settings.ssl_certs_path}")
 
 
 def open_files() -> Check:

@@ -124,6 +124,17 @@ def test_who_may_call_is_said(
     assert words in check.detail
 
 
+def test_certificates_that_cannot_be_read_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NIM_SSL_MODE", "tls")
+    monkeypatch.setenv("NIM_SSL_CERTS_PATH", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("NIM_SSL_KEY_PATH", str(tmp_path / "none.key"))
+    check = checks.tls_files(load())
+    assert check.state == "failed"
+    assert "NIM_SSL_" in check.detail
+
+
 def test_a_gpu_that_cannot_be_used_is_a_warning() -> None:
     cpu = Cpu("cpu", 1, 1, 1)
     hardware = Hardware(cpu, no_gpu_reason="none", warnings=("GPU 0 has fallen off the bus",))
