@@ -29,7 +29,7 @@ REFUSED: dict[str, str] = {
     "fallback_credit_token": "the server bills nobody",
     "fallbacks": "there is one model",
     "inference_geo": "the server runs where it runs",
-    "mcp_servers": "the server calls no tools; connect them in the client",
+    "mcp_servers": "the operator connects tools, not a request; connect yours in the client",
     "thread": "the server holds no conversations; send all messages",
 }
 _TOOL_REFUSED: dict[str, str] = {
