@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import Headers
-
 if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
     from service.generation import Generation
 
 OTHER = "other"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.types import Scope
-
 from engines.base import Engine
 from service.telemetry.record import RequestRecord
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
     from service.generation import Generation
 
 
