@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -11,6 +12,8 @@ from engines.errors import RequestQuarantined
 from engines.suspects import CLEAR, Level, Suspects, fingerprint
 
 MARGIN: Final = 4  # tokens an engine may have made before its death that nobody has seen
+
+log = logging.getLogger(__name__)
 
 
 class Trial:
@@ -48,6 +51,12 @@ class Trial:
         """The engine died: hold it against the request."""
         self.is_judged = True
         self._suspects.record(self.key, level, self.num_tokens)
+        if level is Level.QUARANTINED:
+            log.error(
+                "The engine died twice under request %s: the like of it is refused for %g s",
+                self._request.request_id,
+                self._suspects.keep_s,
+            )
 
     def end(self) -> None:
         """Give the turn to the next."""

@@ -72,7 +72,7 @@ async def test_a_request_that_showed_no_token_is_run_again_unseen(
 
 
 async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
-    start_engine: Any, guard: Guard
+    start_engine: Any, guard: Guard, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervisor = await start_engine(QUICK, step_s=0.02, faults=[{"token": POISON, "kind": "kill"}])
     engines = [await guard(supervisor), await guard(supervisor)]  # two API processes
@@ -80,6 +80,7 @@ async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
     killer, *answers = await outcomes(*(read(engines[0], r) for r in [poison, *others]))
     assert isinstance(killer, EngineDead)
     assert [len(answer) for answer in answers] == [4] * 6
+    assert f"died twice under request {poison.request_id}" in caplog.text
     assert supervisor.num_restarts == 2
 
     again = await outcomes(*(read(engine, poison) for engine in engines))
