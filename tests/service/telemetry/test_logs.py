@@ -154,4 +154,4 @@ def test_long_lines_that_look_like_secrets_take_no_longer_than_others() -> None:
     started = time.process_time()
     for text in ("-eyJ" * 25_000, "a://x:" * 20_000, "password " * 10_000, "sk-" * 30_000):
         redact(text)
-    assert time.process_time() - started < 5  # seconds; an unbounded search takes minutes
+    assert time.process_time() - started < 5  # seconds; an unbounded search took 26 s
