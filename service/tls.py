@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from typing import Any
 from auth.base import AccessError
 from service.settings import Settings
 
+log = logging.getLogger("harmonium")
+
+RENEWAL_S = 10.0
 CERTIFICATE = "certificate"  # its key in the state of a request
 _NAMES = ("URI", "DNS", "email")  # of a certificate's alternative names, the most telling first
 
@@ -20,9 +25,57 @@ class TlsError(AccessError):
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """What connections are wrapped in, None for plain HTTP; raises TlsError."""
+    """What connections are wrapped in, None for plain HTTP; raises TlsError.
+
+    Files that are renewed count for new connections within `RENEWAL_S`.
+    """
     if settings.ssl_mode == "disabled":
         return None
+    renewal = _Renewal(settings)
+    renewal.context.sni_callback = renewal
+    return renewal.context
+
+
+class _Renewal:
+    """Called by each new connection; gives it a fresh context once the files have changed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._seen = self._signature()
+        self._checked_at = time.monotonic()
+        self.context = _context_of(settings)
+
+    def __call__(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
+        if time.monotonic() >= self._checked_at + RENEWAL_S:
+            self._checked_at = time.monotonic()
+            if (signature := self._signature()) != self._seen:
+                self._seen = signature
+                self._renew()
+        connection.context = self.context
+
+    def _renew(self) -> None:
+        try:
+            self.context = _context_of(self._settings)
+            log.info("The TLS certificate was renewed.")
+        except TlsError as error:
+            log.error("The TLS certificate stays as it was: %s", error)
+
+    def _signature(self) -> tuple[int, ...]:
+        """Differs whenever a file was written or replaced."""
+        settings = self._settings
+        paths = (settings.ssl_certs_path, settings.ssl_key_path, settings.ssl_ca_certs_path)
+        return tuple(number for path in paths if path for number in _identity(path))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0)
+    return (stat.st_mtime_ns, stat.st_ino)
+
+
+def _context_of(settings: Settings) -> ssl.SSLContext:
     assert settings.ssl_certs_path is not None
     assert settings.ssl_key_path is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -46,12 +46,11 @@ class Authentication:
         app: ASGIApp,
         authenticator: Authenticator,
         on_failure: Callable[[str], None],
-        throttle: Throttle | None = None,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
         self._on_failure = on_failure
-        self._throttle = throttle or Throttle()
+        self._throttle = Throttle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:

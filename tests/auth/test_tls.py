@@ -229,6 +229,49 @@ def test_an_encrypted_key_is_refused_and_asks_nobody(mutual: dict[str, Any]) -> 
         tls_of(load(mutual))
 
 
+def serial_of(place: str, authority: Authority) -> int:
+    host, port = place.split(":")
+    context = ssl.create_default_context(cafile=authority.path)
+    plain = socket.create_connection((host, int(port)), timeout=30)
+    with plain, context.wrap_socket(plain, server_hostname=host) as wrapped:
+        found = wrapped.getpeercert(binary_form=True)
+    assert found is not None
+    return x509.load_der_x509_certificate(found).serial_number
+
+
+async def test_a_renewed_certificate_counts_for_new_connections(
+    authority: Authority, files: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr("service.tls.RENEWAL_S", 0.0)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    async with served(load(files)) as place:
+        first = await asyncio.to_thread(serial_of, place, authority)
+        files["ssl_key_path"].write_text("half a key")
+        assert await asyncio.to_thread(serial_of, place, authority) == first
+        assert caplog.text.count("stays as it was") == 1
+        authority.issue("server", address, is_client=False)
+        assert await asyncio.to_thread(serial_of, place, authority) != first
+
+
+async def test_a_new_authority_of_clients_counts_as_well(
+    authority: Authority, mutual: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.tls.RENEWAL_S", 0.0)
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", "other")
+    old, new = client(authority, authority.issue("c")), client(authority, other.issue("c"))
+    ours = tmp_path / "clients.pem"
+    ours.write_bytes(authority.path.read_bytes())
+    async with served(load(mutual | {"ssl_ca_certs_path": ours})) as place, old, new:
+        url = f"https://{place}/v1/models"
+        with pytest.raises(httpx.TransportError):
+            await new.get(url)
+        ours.write_bytes(other.path.read_bytes())
+        assert (await new.get(url)).status_code == 200
+        with pytest.raises(httpx.TransportError):
+            await old.get(url)
+
+
 @pytest.mark.parametrize("mode", ["disabled", "tls", "mtls"])
 async def test_the_images_health_check_speaks_what_the_server_does(
     files: Any, mutual: Any, mode: str
