@@ -71,6 +71,7 @@ class Metrics:
         self._engine = EngineCollector(model_name, num_restarts)
         self._scraped.register(self._engine)
         self._read_gpus = read_gpus
+        self._rendering = asyncio.Lock()
         self._gpus = GpuCollector()
         self._scraped.register(self._gpus)
         self._families = {series.name: _family(series, self.registry) for series in OWN}
@@ -111,14 +112,21 @@ class Metrics:
         return tenant_id if tenant_id in self._tenants else "other"
 
     async def render(self, engine: Engine, page: Page = "nim") -> bytes:
-        """The exposition, with fresh counts of the engine if it answers."""
+        """The exposition, with fresh counts of the engine if it answers.
+
+        Written in a thread, one at a time: it takes tens of milliseconds, in which streams go on.
+        """
+        async with self._rendering:
+            try:
+                async with asyncio.timeout(_STATS_TIMEOUT_S):
+                    self._engine.snapshot = await engine.stats(), engine.info
+            except (EngineError, TimeoutError):
+                self._engine.snapshot = None
+            return await asyncio.to_thread(self._write, page)
+
+    def _write(self, page: Page) -> bytes:
         if self._read_gpus is not None:
-            self._gpus.usage = await asyncio.to_thread(self._read_gpus)
-        try:
-            async with asyncio.timeout(_STATS_TIMEOUT_S):
-                self._engine.snapshot = await engine.stats(), engine.info
-        except (EngineError, TimeoutError):
-            self._engine.snapshot = None
+            self._gpus.usage = self._read_gpus()
         return generate_latest(_Page(self._scraped, self._model_name, page))
 
     def _row(self, route: str, tenant_class: str) -> _Row:
