@@ -22,7 +22,7 @@ from typing import Any, Final
 import httpx
 
 from benchmarks.soak_server import Sample, SoakServer
-from benchmarks.soak_traffic import TIMEOUT_S, Tally, poison, send_until
+from benchmarks.soak_traffic import FORGERIES, TIMEOUT_S, WORDS, Tally, poison, send_until
 
 NUM_CLIENTS: Final = 12
 SAMPLE_EVERY_S: Final = 5.0
@@ -54,8 +54,9 @@ class Soak:
 async def run(server: SoakServer, seconds: float, engine: str) -> Soak:
     """Let the clients send and do the faults; returns when the last answer has come."""
     soak, end = Soak(), asyncio.Event()
+    words = (*WORDS, *FORGERIES) if engine == "scripted" else WORDS
     clients = [
-        asyncio.create_task(send_until(end, server.url, seed, soak.tally))
+        asyncio.create_task(send_until(end, server.url, seed, soak.tally, words))
         for seed in range(NUM_CLIENTS)
     ]
     others = [

@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx
@@ -16,6 +16,8 @@ import httpx
 MODEL: Final = "nano"
 POISON: Final = "catastrophe"  # the word that makes the scripted engine kill itself
 TIMEOUT_S: Final = 120.0
+WORDS: Final = ("alpha", "beta", "γάμμα", "👩‍🚀", "delta")
+FORGERIES: Final = ("<|start|>", "<|return|>")  # a model may repeat them, a script does not
 _MARKUP: Final = re.compile(r"<\|")  # no script has it in its text
 _ENDS: Final = re.compile(
     r'data: \[DONE\]\s*$|"type":"(response\.(completed|failed|incomplete)|message_stop|error)"'
@@ -71,115 +73,124 @@ class Tally:
             self.outcomes[f"{status} {code}"] += 1
 
 
-Kind = Callable[[httpx.AsyncClient, random.Random, Tally], Awaitable[None]]
+@dataclass(frozen=True)
+class Talk:
+    """What one client says, and on which connection."""
+
+    client: httpx.AsyncClient
+    rng: random.Random
+    tally: Tally
+    words: tuple[str, ...]
+
+    def prompt(self, num_words: int) -> str:
+        return " ".join(self.rng.choices(self.words, k=num_words))
 
 
-def _prompt(rng: random.Random, num_words: int) -> str:
-    words = ("alpha", "beta", "<|start|>", "γάμμα", "👩‍🚀", "delta", "<|return|>")
-    return " ".join(rng.choices(words, k=num_words))
+Kind = Callable[[Talk], Awaitable[None]]
 
 
-def _chat(rng: random.Random, num_words: int = 5, **changes: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": _prompt(rng, num_words)}]
+def _chat(talk: Talk, num_words: int = 5, **changes: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": talk.prompt(num_words)}]
     return {"model": MODEL, "messages": messages, "max_tokens": 100} | changes
 
 
-async def _post(
-    client: httpx.AsyncClient, tally: Tally, kind: str, path: str, body: dict[str, Any]
-) -> None:
-    response = await client.post(path, json=body)
-    tally.judge(kind, response.status_code, response.text)
+async def _post(talk: Talk, kind: str, path: str, body: dict[str, Any]) -> None:
+    response = await talk.client.post(path, json=body)
+    talk.tally.judge(kind, response.status_code, response.text)
 
 
-async def stream_chat(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    await _post(client, tally, "stream chat", "/v1/chat/completions", _chat(rng, stream=True))
+async def stream_chat(talk: Talk) -> None:
+    await _post(talk, "stream chat", "/v1/chat/completions", _chat(talk, stream=True))
 
 
-async def whole_chat(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = _chat(rng, n=rng.choice((1, 1, 3)), logprobs=rng.random() < 0.2)
-    await _post(client, tally, "chat", "/v1/chat/completions", body)
+async def whole_chat(talk: Talk) -> None:
+    body = _chat(talk, n=talk.rng.choice((1, 1, 3)), logprobs=talk.rng.random() < 0.2)
+    await _post(talk, "chat", "/v1/chat/completions", body)
 
 
-async def long_prompt(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = _chat(rng, rng.choice((2_000, 20_000)), stream=True, max_tokens=20)
-    await _post(client, tally, "stream long", "/v1/chat/completions", body)
+async def long_prompt(talk: Talk) -> None:
+    body = _chat(talk, talk.rng.choice((2_000, 20_000)), stream=True, max_tokens=20)
+    await _post(talk, "stream long", "/v1/chat/completions", body)
 
 
-async def tools(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = _chat(rng, stream=True, tools=[{"type": "function", "function": _TOOL}])
-    await _post(client, tally, "stream tools", "/v1/chat/completions", body)
+async def tools(talk: Talk) -> None:
+    body = _chat(talk, stream=True, tools=[{"type": "function", "function": _TOOL}])
+    await _post(talk, "stream tools", "/v1/chat/completions", body)
 
 
-async def responses(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = {"model": MODEL, "input": _prompt(rng, 5), "max_output_tokens": 100}
-    body |= rng.choice(({"stream": True}, {"background": True}, {"stream": True, "store": False}))
+async def responses(talk: Talk) -> None:
+    body = {"model": MODEL, "input": talk.prompt(5), "max_output_tokens": 100}
+    body |= talk.rng.choice(
+        ({"stream": True}, {"background": True}, {"stream": True, "store": False})
+    )
     kind = "stream responses" if "stream" in body else "responses"
-    await _post(client, tally, kind, "/v1/responses", body)
+    await _post(talk, kind, "/v1/responses", body)
 
 
-async def messages(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = _chat(rng, stream=True)
-    await _post(client, tally, "stream messages", "/v1/messages", body)
+async def messages(talk: Talk) -> None:
+    body = _chat(talk, stream=True)
+    await _post(talk, "stream messages", "/v1/messages", body)
 
 
-async def completions(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body = {"model": MODEL, "prompt": _prompt(rng, 5), "max_tokens": 20}
-    await _post(client, tally, "completions", "/v1/completions", body)
+async def completions(talk: Talk) -> None:
+    body = {"model": MODEL, "prompt": talk.prompt(5), "max_tokens": 20}
+    await _post(talk, "completions", "/v1/completions", body)
 
 
-async def cancel(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+async def cancel(talk: Talk) -> None:
     """Leave in the middle of a stream."""
-    body, num_lines = _chat(rng, stream=True), rng.randrange(5)
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+    body, num_lines = _chat(talk, stream=True), talk.rng.randrange(5)
+    async with talk.client.stream("POST", "/v1/chat/completions", json=body) as response:
         async for _ in response.aiter_lines():
             if num_lines == 0:
                 break
             num_lines -= 1
-    tally.outcomes["left"] += 1
+    talk.tally.outcomes["left"] += 1
 
 
-async def slow_reader(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    body, pieces = _chat(rng, stream=True), []
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+async def slow_reader(talk: Talk) -> None:
+    body, pieces = _chat(talk, stream=True), []
+    async with talk.client.stream("POST", "/v1/chat/completions", json=body) as response:
         async for piece in response.aiter_text():
             pieces.append(piece)
             await asyncio.sleep(0.02)
-    tally.judge("stream slowly", response.status_code, "".join(pieces))
+    talk.tally.judge("stream slowly", response.status_code, "".join(pieces))
 
 
-async def bad_body(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    path = rng.choice(("/v1/chat/completions", "/v1/responses", "/v1/messages"))
+async def bad_body(talk: Talk) -> None:
+    path = talk.rng.choice(("/v1/chat/completions", "/v1/responses", "/v1/messages"))
     headers = {"Content-Type": "application/json"}
-    response = await client.post(path, content=rng.choice(_BAD_BODIES), headers=headers)
-    tally.judge("bad body", response.status_code, response.text)
+    response = await talk.client.post(path, content=talk.rng.choice(_BAD_BODIES), headers=headers)
+    talk.tally.judge("bad body", response.status_code, response.text)
 
 
-async def half_request(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
+async def half_request(talk: Talk) -> None:
     """Connect, begin to speak, and go."""
-    url = client.base_url
+    url = talk.client.base_url
     _, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
     await writer.drain()
     writer.close()
-    tally.outcomes["left"] += 1
+    talk.tally.outcomes["left"] += 1
 
 
-async def reconnect(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    async with httpx.AsyncClient(base_url=client.base_url, timeout=TIMEOUT_S) as another:
-        await stream_chat(another, rng, tally)
+async def reconnect(talk: Talk) -> None:
+    async with httpx.AsyncClient(base_url=talk.client.base_url, timeout=TIMEOUT_S) as another:
+        await stream_chat(replace(talk, client=another))
 
 
-async def look(client: httpx.AsyncClient, rng: random.Random, tally: Tally) -> None:
-    path = rng.choice(("/v1/health/ready", "/v1/health/live", "/v1/metrics", "/v1/models"))
-    response = await client.get(path)
-    tally.judge("look", response.status_code, response.text)
+async def look(talk: Talk) -> None:
+    path = talk.rng.choice(("/v1/health/ready", "/v1/health/live", "/v1/metrics", "/v1/models"))
+    response = await talk.client.get(path)
+    talk.tally.judge("look", response.status_code, response.text)
 
 
 async def poison(client: httpx.AsyncClient, tally: Tally) -> None:
     """The request that kills a scripted engine."""
     messages = [{"role": "user", "content": POISON}]
     body = {"model": MODEL, "messages": messages}
-    await _post(client, tally, "poison", "/v1/chat/completions", body)
+    response = await client.post("/v1/chat/completions", json=body)
+    tally.judge("poison", response.status_code, response.text)
 
 
 KINDS: Final[tuple[tuple[Kind, int], ...]] = (
@@ -199,15 +210,18 @@ KINDS: Final[tuple[tuple[Kind, int], ...]] = (
 )
 
 
-async def send_until(end: asyncio.Event, url: str, seed: int, tally: Tally) -> None:
+async def send_until(
+    end: asyncio.Event, url: str, seed: int, tally: Tally, words: tuple[str, ...]
+) -> None:
     """One client: one request after another until the end, the last one to its end."""
     rng = random.Random(seed)
     kinds, weights = zip(*KINDS, strict=True)
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
+        talk = Talk(client, rng, tally, words)
         while not end.is_set():
             (kind,) = rng.choices(kinds, weights)
             try:
-                await kind(client, rng, tally)
+                await kind(talk)
             except (httpx.HTTPError, OSError) as error:
                 tally.unanswered.append(f"{kind.__name__}: {type(error).__name__}: {error}")
             await asyncio.sleep(rng.uniform(0.0, 0.2))
