@@ -43,11 +43,6 @@ class Load:
         self._num_samples = 0
         self._mean_output = _LONG_AGO
 
-    @property
-    def num_pending(self) -> int:
-        """Requests that wait for their first token."""
-        return len(self._pending)
-
     def ticket(self, plan: Plan, tenant: str) -> Ticket:
         """A request that might enter now."""
         num_prompt = sum(len(prompt) for prompt in plan.prompts)
