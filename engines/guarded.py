@@ -93,11 +93,11 @@ class GuardedEngine:
         await self._engine.stop()
 
     async def _admit(self, request: EngineRequest, is_retry: bool) -> Trial:
-        """Wait for the request's turn, which few have to; what is refused here did not run."""
+        """Wait for turn and engine if the request ran in a death; else it may be refused now."""
         trial = Trial(request, self._suspects)
         try:
             await trial.begin()
-            if is_retry or trial.has_turn:
+            if is_retry or trial.is_on_probation:
                 await self._until_restarted()
             await self._engine.check_health()
         except BaseException:

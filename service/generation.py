@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Literal
 
 from engines.base import Engine, EngineRequest
-from engines.errors import InvalidGrammar, RequestFailed
+from engines.errors import EngineDead, InvalidGrammar, RequestFailed
 from service.choice import Choice, Step
 from service.errors import RequestError
 from service.hosted import next_round
@@ -29,14 +29,10 @@ class Generation:
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self.plan = plan
-        num_choices = plan.num_choices * len(plan.prompts)
-        self.choices = [Choice(plan, index) for index in range(num_choices)]
         self.record = record.current()
         if self.record is not None:
             self.record.generation = self
-            for choice in self.choices:
-                choice.is_timed = self.record.span is not None
-                choice.transcript = [] if self.record.has_content else None
+        self.choices = self._new_choices()
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
@@ -61,6 +57,35 @@ class Generation:
             raise
         finally:
             self.ended_at = time.perf_counter()
+
+    async def unseen_steps(self, forget: Callable[[], None]) -> AsyncGenerator[Step, None]:
+        """The steps for who shows nothing before the end.
+
+        When the engine dies the answer is begun anew, once, after a call of `forget`.
+        """
+        try:
+            async with aclosing(self.steps()) as steps:
+                async for step in steps:
+                    yield step
+            return
+        except EngineDead:
+            # Without tokens it ran twice already (engines/guarded.py); tools are not called twice.
+            if not self.num_completion_tokens or self.plan.hosted is not None:
+                raise
+        forget()
+        self.choices, self.error_type = self._new_choices(), None
+        async with aclosing(self.steps()) as steps:
+            async for step in steps:
+                yield step
+
+    def _new_choices(self) -> list[Choice]:
+        num_choices = self.plan.num_choices * len(self.plan.prompts)
+        choices = [Choice(self.plan, index) for index in range(num_choices)]
+        if self.record is not None:
+            for choice in choices:
+                choice.is_timed = self.record.span is not None
+                choice.transcript = [] if self.record.has_content else None
+        return choices
 
     def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
         request = self.plan.engine_request(choice.index)

@@ -124,9 +124,12 @@ class WholeAnswer(GenerationResponse):
         self._body = body
 
     async def _respond(self, send: Send) -> None:
-        async with aclosing(self._generation.steps()) as steps:
+        seen: list[Step] = []
+        async with aclosing(self._generation.unseen_steps(seen.clear)) as steps:
             async for step in steps:
-                self._add(step)
+                seen.append(step)
+        for step in seen:
+            self._add(step)
         await send_json(send, self._body())
 
 

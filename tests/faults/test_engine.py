@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -65,3 +68,47 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     assert server.chat().status_code == 200
     assert engine_of(server).pid == survivor
     assert server.interrupt() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "n": 2}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}),
+    ],
+)
+def test_an_answer_of_which_nothing_was_shown_is_begun_anew(
+    serve: Any, path: str, body: dict[str, Any]
+) -> None:
+    server = serve(options={"step_s": 0.1})
+    whole = server.post(path, **body).json()
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: answers.append(server.post(path, **body)))
+    num_before = tokens_generated(server)
+    asking.start()
+    deadline_s = time.monotonic() + 30
+    while tokens_generated(server) < num_before + 3:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    engine_of(server).kill()
+    asking.join(60)
+    (answer,) = answers
+    assert answer.status_code == 200
+    assert ids_left_out(answer.json()) == ids_left_out(whole)
+    assert server.interrupt() == 0
+
+
+def tokens_generated(server: Any) -> float:
+    text = server.client.get("/v1/metrics").text
+    found = re.search(r"^generation_tokens_total\{.*\} (\S+)$", text, re.M)
+    return float(found[1]) if found else 0.0
+
+
+def ids_left_out(value: Any) -> Any:
+    """What must be the same in two answers to one question."""
+    if isinstance(value, dict):
+        changing = {"id", "created", "created_at", "completed_at"}
+        return {key: ids_left_out(item) for key, item in value.items() if key not in changing}
+    return [ids_left_out(item) for item in value] if isinstance(value, list) else value
