@@ -12,7 +12,7 @@ from typing import Final
 import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, EngineDraining, EngineStartError
+from engines.errors import EngineDead, EngineDraining, EngineStartError, RequestFailed
 from engines.link import Link
 from engines.stream import Stream
 from engines.wire import (
@@ -222,6 +222,9 @@ class EngineClient:
                 stream.push(event)
                 if event.finish_reason is not None:
                     self._forget(number)
+                elif stream.is_overrun:
+                    self._close(number)
+                    stream.fail(RequestFailed("its reader is too far behind; it was aborted"))
         for failure in step.failures:
             if (stream := self._forget(failure.stream)) is not None:
                 stream.fail(error_from(failure.code, failure.message))

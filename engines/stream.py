@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
+from typing import Final
 
 from engines.base import TokenEvent
 from engines.errors import EngineError
+
+# Counted in tokens, and with log-probabilities in tokens and their rivals.
+MOST_WAITING: Final = 65536  # some megabytes
+MOST_AT_ONCE: Final = 2048  # what takes milliseconds to turn into an answer
 
 
 class Stream:
     """A buffer between the socket and one reader; a slow reader gets several events as one."""
 
-    __slots__ = ("_error", "_events", "_reader")
+    __slots__ = ("_error", "_events", "_reader", "_size")
 
     def __init__(self) -> None:
         self._events: list[TokenEvent] = []
+        self._size = 0  # of all events that wait
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether more waits than a reader may leave unread."""
+        return self._size > MOST_WAITING
 
     def push(self, event: TokenEvent) -> None:
         """Add an event."""
         self._events.append(event)
+        self._size += _size_of(event)
         self._wake()
 
     def fail(self, error: EngineError) -> None:
@@ -30,19 +42,39 @@ class Stream:
         self._wake()
 
     async def next(self) -> TokenEvent:
-        """Wait for an event and take all that is there as one; raises the error that ended it."""
+        """Wait for an event and take what is there as one; raises the error that ended it."""
         if not self._events and self._error is None:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         if self._events:
-            events, self._events = self._events, []
+            events = self._take()
             return events[0] if len(events) == 1 else merge(events)
         assert self._error is not None
         raise self._error
 
+    def _take(self) -> list[TokenEvent]:
+        """All of it, or as much as may be taken at once."""
+        events = self._events
+        if self._size <= MOST_AT_ONCE:
+            self._events, self._size = [], 0
+            return events
+        number = size = 0
+        for event in events:
+            if number and size + _size_of(event) > MOST_AT_ONCE:
+                break
+            number, size = number + 1, size + _size_of(event)
+        self._events, self._size = events[number:], self._size - size
+        return events[:number]
+
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+def _size_of(event: TokenEvent) -> int:
+    if event.logprobs is None:
+        return len(event.token_ids)
+    return sum(1 + len(logprob.top) for logprob in event.logprobs)
 
 
 def merge(events: list[TokenEvent]) -> TokenEvent:

@@ -61,6 +61,7 @@ class LiveResponse(Response):
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._has_left = False  # the client
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,9 +73,14 @@ class LiveResponse(Response):
     async def _on_idle(self, send: Send) -> None:
         """Called when nothing ended for the keep-alive interval."""
 
+    async def _until_left(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._has_left = True
+
     async def _while_connected(self, receive: Receive, work: Awaitable[None], send: Send) -> None:
         working = asyncio.ensure_future(work)
-        leaving = asyncio.create_task(_disconnected(receive))
+        leaving = asyncio.create_task(self._until_left(receive))
         pause_s = self._runtime.limits.sse_keepalive_s
         try:
             while not working.done() and not leaving.done():
@@ -172,6 +178,8 @@ class EventStream(GenerationResponse):
                 body = encode(step)
                 self._is_silent = False
                 await send_body({"type": "http.response.body", "body": body, "more_body": True})
+                if self._has_left:  # else all that waits would still be encoded, for nobody
+                    raise asyncio.CancelledError
 
     async def _begin(self, send: Send) -> None:
         self._has_begun = True
@@ -217,6 +225,3 @@ async def send_json(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
