@@ -27,7 +27,8 @@ serve: $(VENV)/.serve ## Detect the hardware, pick a profile and serve on 127.0.
 
 .PHONY: test
 test: format-check lint types layers ## Check format, lint, types and layers, then run the tests
-	@$(BIN)/pytest
+	@# Two processes: most tests wait for processes of their own rather than compute.
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: format
 format: $(VENV)/.test ## Rewrite the code in the project's format

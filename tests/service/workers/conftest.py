@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,11 +30,10 @@ class Server:
         self._clients: list[httpx.Client] = []
         command = [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0"]
         flags = ("--api-workers=2", f"--cache-path={folder / 'cache'}", *flags)
-        temp = folder / "t"
-        temp.mkdir()
+        self._temp = Path(tempfile.mkdtemp())  # short: sockets' paths are bounded
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, *flags], stderr=log, env={**os.environ, "TMPDIR": str(temp)}
+                [*command, *flags], stderr=log, env={**os.environ, "TMPDIR": str(self._temp)}
             )
 
     @property
@@ -99,7 +100,7 @@ class Server:
     def exit_code(self) -> int:
         """Wait for the end of the parent and see that nothing outlives it."""
         code = self.process.wait(PATIENCE_S)
-        assert not list((self.folder / "t").iterdir()), "files were left behind"
+        assert not list(self._temp.iterdir()), "files were left behind"
         return code
 
     def end(self) -> None:
@@ -109,6 +110,7 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        shutil.rmtree(self._temp)
 
 
 @pytest.fixture
