@@ -52,6 +52,7 @@ bench: $(VENV)/.test ## Measure: native beside transformers, start-up, the API l
 .PHONY: guided
 guided: $(VENV)/.test ## Check 200 random schemas: every guided answer must be valid
 	@$(BIN)/python -m benchmarks.guided
+	@$(BIN)/python -m benchmarks.guided_nano
 
 .PHONY: docs
 docs: $(VENV)/.test ## Regenerate the tables in docs/

@@ -10,6 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 GIVE_UP_AFTER_S = 120
@@ -17,13 +19,21 @@ GIVE_UP_AFTER_S = 120
 
 def seconds_to_ready(cache_dir: Path) -> float:
     """Start the server, wait for readiness, stop it; return the seconds from start to ready."""
+    started = time.perf_counter()
+    with serving(cache_dir):
+        return time.perf_counter() - started
+
+
+@contextmanager
+def serving(cache_dir: Path) -> Iterator[str]:
+    """Serve nano as a user does; yield the URL once it is ready."""
     port = _free_port()
     environment = {
         **os.environ,
         "NIM_SERVER_PORT": str(port),
         "NIM_CACHE_PATH": str(cache_dir),
     }
-    started = time.perf_counter()
+    give_up_at = time.perf_counter() + GIVE_UP_AFTER_S
     process = subprocess.Popen(
         [str(Path(sys.executable).parent / "harmonium"), "serve"],
         env=environment,
@@ -32,10 +42,10 @@ def seconds_to_ready(cache_dir: Path) -> float:
     )
     try:
         while not _is_ready(port):
-            if process.poll() is not None or time.perf_counter() - started > GIVE_UP_AFTER_S:
+            if process.poll() is not None or time.perf_counter() > give_up_at:
                 raise RuntimeError("harmonium serve did not become ready")
             time.sleep(0.01)
-        return time.perf_counter() - started
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()
