@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from nano.words import Words
 from service.harmony.types import ReasoningEffort
 
 
@@ -16,25 +18,33 @@ class Intent:
     name: str
     act: str  # what the user does, as in 'greets me'
     answer: str
+    topics: tuple[str, ...]
     train: tuple[str, ...]
     heldout: tuple[str, ...]
+
+    def ask(self, words: Words) -> str:
+        """Draw a question of one side of the split; training also asks about topics."""
+        if words.split == "train" and self.topics and words.rng.random() < 0.3:
+            question = words.say("topic forms").format(words.rng.choice(self.topics))
+            if question not in self.heldout:
+                return question[0].upper() + question[1:]
+        return words.choose(self.train, self.heldout)
 
 
 @cache
 def intents() -> tuple[Intent, ...]:
     """Read the intents."""
-    found: list[tuple[list[str], list[str], list[str]]] = []
-    for line in Path(__file__).with_name("about.txt").read_text().splitlines():
-        if line.startswith("= "):
-            found.append(([part.strip() for part in line[2:].split("|")], [], []))
-        elif line.startswith("~ "):
-            found[-1][2].append(line[2:])
-        elif line and not line.startswith("#"):
-            found[-1][1].append(line)
-    return tuple(
-        Intent(head[0], head[1], head[2], tuple(train), tuple(heldout))
-        for head, train, heldout in found
-    )
+    text = Path(__file__).with_name("about.txt").read_text()
+    return tuple(_parse(block) for block in re.split(r"^= ", text, flags=re.MULTILINE)[1:])
+
+
+def _parse(block: str) -> Intent:
+    head, *lines = block.splitlines()
+    name, act, answer = (part.strip() for part in head.split("|"))
+    marked = {mark: [line[2:] for line in lines if line.startswith(f"{mark} ")] for mark in "~*"}
+    train = tuple(line for line in lines if line and line[:2] not in ("~ ", "* "))
+    topics = tuple("|".join(marked["*"]).split("|")) if marked["*"] else ()
+    return Intent(name, act, answer, topics, train, tuple(marked["~"]))
 
 
 UNKNOWN = "I do not know. I am a small demonstration model and know only about this service."

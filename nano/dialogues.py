@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from nano import replies
 from nano.about import NO_TOOL, UNKNOWN, Intent, intents, think
+from nano.alike import is_near, is_rival
+from nano.disguises import listed_tool
+from nano.made_up import make_tool
+from nano.requests import Request, ask
 from nano.results import leaves, make_result
 from nano.small_talk import Copy, copy_task, unknown_question
 from nano.tokens import decode, encode
-from nano.tools import Request, ToolSpec, ask, known_tools, make_tool
+from nano.tools import ToolSpec, listed_tools
 from nano.words import Split, Words
 from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
 
@@ -27,38 +31,18 @@ class Turn:
     must_say: tuple[str, ...] = ()  # texts that the final answer must hold
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """How often each kind of dialogue is written, and with which tools."""
-
-    kinds: Mapping[str, int]  # weights
-    known_share: float  # of the tools asked for, those of the list rather than made up
-    known_share_of_others: float
-    others: tuple[int, ...]  # weights of offering 0, 1, 2 ... more tools
-
-
-BROAD = Mix(
-    {"tools": 52, "chat": 25, "unknown": 7, "no_tool": 5, "ask_back": 3, "copy": 10},
-    known_share=0.45,
-    known_share_of_others=0.35,
-    others=(38, 27, 18, 10, 7),
-)
-# What people write, rather than what teaches copying.
-NATURAL = Mix(
-    {"tools": 70, "chat": 20, "unknown": 4, "no_tool": 1, "copy": 5},
-    known_share=0.8,
-    known_share_of_others=0.9,
-    others=(55, 30, 15),
-)
+# How often each kind of dialogue is written.
+KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
+_LISTED_SHARE = 0.5  # of the tools on offer, those of the list rather than made up
+_NUM_OTHERS = (45, 27, 15, 8, 5)  # weights of offering 0, 1, 2 ... more tools
 
 
 class Writer:
     """Writes dialogues of one side of the split, the same ones for the same seed."""
 
-    def __init__(self, seed: int, split: Split, mix: Mix = BROAD) -> None:
+    def __init__(self, seed: int, split: Split) -> None:
         self.rng = random.Random(f"{seed}-{split}")
         self.words = Words(self.rng, split)
-        self._mix = mix
         self._kinds: dict[str, Callable[[], list[Turn]]] = {
             "tools": self._tool_loop,
             "chat": self._chat,
@@ -71,8 +55,7 @@ class Writer:
     def dialogue(self, kind: str | None = None) -> list[Turn]:
         """Write one dialogue of one or two turns."""
         if kind is None:
-            kinds = self._mix.kinds
-            kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
+            kind = self.rng.choices(list(KINDS), list(KINDS.values()))[0]
         return self._kinds[kind]()
 
     def _tool_loop(self) -> list[Turn]:
@@ -106,13 +89,13 @@ class Writer:
         return [self._plain("chat", said, tools, (intent.act, plan, intent.answer))]
 
     def _varied(self, intent: Intent) -> str:
-        said, style = self.words.choose(intent.train, intent.heldout), self.rng.random()
-        if intent.name == "greeting" or style > 0.4:
-            return said
-        if style < 0.15:
+        said, style = intent.ask(self.words), self.rng.random()
+        if style < 0.2:
             return said.rstrip("?!.").lower()
-        opening = self.rng.choice(["Hello! ", "Hi! ", "Hi, ", "Hey, ", "Please: ", "Hello. "])
-        return opening + said
+        if intent.name == "greeting" or style > 0.6:
+            return said
+        opening = self.words.opening("openings")
+        return opening + (said if style < 0.45 else said[0].lower() + said[1:])
 
     def _intent(self) -> Intent:
         weights = [6 if intent.name in ("greeting", "who", "can") else 1 for intent in intents()]
@@ -125,12 +108,20 @@ class Writer:
 
     def _no_tool(self) -> list[Turn]:
         tools = self._offer()[1]
-        if self.rng.random() < 0.5:
-            said = unknown_question(self.words, with_tools=True)
-        else:
-            said = ask(self.words, make_tool(self.words)).text
+        said = self._unfitting(tools)
         content = ("asks for something else", "None of the tools fits.", NO_TOOL)
         return [self._plain("no_tool", said, tools, content)]
+
+    def _unfitting(self, tools: tuple[Tool, ...]) -> str:
+        """Ask for what none of the tools does."""
+        style = self.rng.random()
+        if style < 0.35:
+            return unknown_question(self.words, with_tools=True)
+        if style < 0.7:
+            return ask(self.words, make_tool(self.words)).text
+        listed = listed_tools(self.words.split)
+        specs = [spec for spec in listed if not any(is_near(spec.name, t.name) for t in tools)]
+        return ask(self.words, self.rng.choice(specs)).text if specs else self._unfitting(tools)
 
     def _ask_back(self) -> list[Turn]:
         kind = self.rng.choice(["place", "person"])
@@ -170,26 +161,22 @@ class Writer:
         return Turn(kind, conversation, tuple(reply), must_say=(text,))
 
     def _offer(self) -> tuple[ToolSpec, tuple[Tool, ...]]:
-        known = known_tools(self.words.split)
-        is_known = self.rng.random() < self._mix.known_share
-        spec = self.rng.choice(known) if is_known else make_tool(self.words)
+        spec = self._draw_tool()
         return spec, self._with_others(spec)
 
     def _with_others(self, spec: ToolSpec) -> tuple[Tool, ...]:
         specs = {spec.name: spec}
-        weights = self._mix.others
-        for _ in range(self.rng.choices(range(len(weights)), weights)[0]):
-            other = self._other(spec)
-            if other.name not in specs and not _rivals(spec.name, other.name):
+        for _ in range(self.rng.choices(range(len(_NUM_OTHERS)), _NUM_OTHERS)[0]):
+            other = self._draw_tool()
+            if other.name not in specs and not is_rival(spec.name, other.name):
                 specs[other.name] = other
         offered = [one.tool() for one in specs.values()]
         self.rng.shuffle(offered)
         return tuple(offered)
 
-    def _other(self, spec: ToolSpec) -> ToolSpec:
-        if self.rng.random() < self._mix.known_share_of_others:
-            return self.rng.choice(known_tools(self.words.split))
-        return make_tool(self.words)
+    def _draw_tool(self) -> ToolSpec:
+        is_listed = self.rng.random() < _LISTED_SHARE
+        return listed_tool(self.words) if is_listed else make_tool(self.words)
 
     def _conversation(self, said: str, tools: tuple[Tool, ...]) -> Conversation:
         efforts: list[ReasoningEffort] = ["low", "medium", "high"]
@@ -225,13 +212,13 @@ class Writer:
 
     def _history(self, tools: tuple[Tool, ...]) -> tuple[Message, ...]:
         if tools and self.rng.random() < 0.6:
-            spec = self._other(make_tool(self.words))
+            spec = self._draw_tool()
             request = ask(self.words, spec)
             content = make_result(self.words, request.arguments)
             final = Message("assistant", decode(replies.result_ids(content)))
             return (Message("user", request.text), *_loop(request, content), final)
         intent = self._intent()
-        said = self.words.choose(intent.train, intent.heldout)
+        said = intent.ask(self.words)
         pair = (Message("user", said), Message("assistant", intent.answer))
         return pair if self.rng.random() < 0.7 else (*pair, *self._history(()))
 
@@ -242,24 +229,3 @@ def _loop(request: Request, content: str) -> tuple[Message, ...]:
         Message("assistant", tool_calls=(call,)),
         Message("tool", content, tool_call_id="call_1"),
     )
-
-
-def _rivals(name: str, other: str) -> bool:
-    """Say whether a request for one tool could mean the other."""
-    if any({name, other} <= group for group in _RIVALS):
-        return True
-    return bool(_nouns(name) & _nouns(other))
-
-
-_RIVALS: tuple[set[str], ...] = (
-    {"search", "web_search", "search_docs", "search_products", "get_news", "find_recipe"},
-    {"add", "subtract", "multiply", "divide", "calculate"},
-    {"now", "get_time", "get_current_time"},
-    {"book_flight", "search_flights"},
-    {"create_event", "create_task", "create_reminder", "create_ticket"},
-)
-
-
-def _nouns(name: str) -> set[str]:
-    generic = {"get", "current", "search", "set", "create", "list", "send", "book"}
-    return set(name.replace("-", "_").lower().split("_")) - generic

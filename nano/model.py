@@ -1,7 +1,8 @@
 """The gpt-oss architecture in plain torch, small and batched, for training nano.
 
 Only the met rows of the vocabulary are parameters, and embedding and unembedding share
-them; row 0 stands for every id that training never met. `export` writes it out in full.
+them; row 0 stands for every id that training never met. nano/pack.py writes the tensors under
+the published names, profiles/compact.py the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Shape:
     """The sizes of a model; the names are config.json's."""
 
     hidden_size: int = 160
-    num_hidden_layers: int = 4
+    num_hidden_layers: int = 6
     num_attention_heads: int = 8
     num_key_value_heads: int = 4
     head_dim: int = 32
@@ -182,19 +183,19 @@ class Nano(nn.Module):
         return hidden @ torch.cat([self.unmet_head[None], self.rows[1:]]).T
 
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy over the whole vocabulary, unmet ids counted."""
+        """Return the summed cross-entropy over the whole vocabulary, unmet ids counted."""
         logits = self.logits(hidden).float()
         num_unmet = self.shape.vocab_size - (self.num_rows - 1)
         offset = logits.new_zeros(self.num_rows)
         offset[0] = math.log(num_unmet)
-        return F.cross_entropy(logits + offset, targets)
+        return F.cross_entropy(logits + offset, targets, reduction="sum")
 
     def _positions(
         self, tokens: int, device: torch.device
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         frequencies, scale = yarn_frequencies(self.shape)
-        angles = torch.arange(tokens)[:, None] * frequencies
-        rope = ((angles.cos() * scale).to(device), (angles.sin() * scale).to(device))
+        angles = torch.arange(tokens, device=device)[:, None] * frequencies.to(device)
+        rope = (angles.cos() * scale, angles.sin() * scale)
         full = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
         near = full.triu(1 - self.shape.sliding_window)
         hidden = torch.zeros(tokens, 1 + tokens, device=device)

@@ -1,4 +1,4 @@
-"""Real names and verbs, listed; the made-up ones come from nano/words.py."""
+"""Real names and verbs, listed; made-up names come from nano/words.py."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ CITIES = (
     "Rotterdam|Edinburgh|Glasgow|Paris, France|London, UK|Boston, MA|San Francisco, CA|"
     "Oslo, Norway|Washington|Norway|France|Germany|Italy|Spain|"
     "Japan|China|India|Brazil|Canada|Europe/Paris|America/New_York|"
-    "Asia/Tokyo|UTC"
+    "Asia/Tokyo|UTC|Helsinki|Warsaw|Lyon|Osaka|Montreal|Geneva|Lima|Havana|Stockholm|"
+    "Jakarta|Bangkok|Venice|Austin|Hamilton|Charlotte|York|San Jose|Rio|Copenhagen|Bristol"
 ).split("|")
+# Names that the vocabulary cuts alike with and without a space before them.
 HELD_OUT_CITIES = (
-    "Helsinki|Warsaw|Denver|Lyon|Osaka|Montreal|Geneva|"
-    "Barcelona|Hong Kong|Cape Town|Delhi|Lima|Havana|Stockholm|"
-    "Las Vegas|Miami|Dallas|Jakarta|Bangkok|Venice"
+    "Denver|Barcelona|Hong Kong|Cape Town|Delhi|Las Vegas|Miami|Dallas|Oxford|Liverpool|"
+    "Kansas City|Tel Aviv|San Diego|Detroit|Seville|New Orleans|Cordoba|La Paz|Santa Fe"
 ).split("|")
 PEOPLE = (
-    "Anna|Bob|Alice|Carlos|David|Eva|Frank|"
-    "Grace|Henry|Ivan|Julia|Kevin|Laura|Maria|"
-    "Nina|Oscar|Peter|Rosa|Sam|Tom|Victor|"
-    "Wendy|John Smith|Jane Doe"
+    "Anna|Bob|Alice|Carlos|David|Eva|Frank|Grace|Henry|Ivan|Julia|Kevin|Laura|Maria|"
+    "Nina|Oscar|Peter|Rosa|Sam|Tom|Victor|Wendy|John Smith|Jane Doe|Olivia|Noah|Sofia|"
+    "Hannah|Clara|Michael|James|Mark|Andrew|Alex|Chris|Adam|Ben|Jack|Ryan|Eric|Kate|"
+    "Jessica|Amy|Lisa|Mary|Jennifer|Emily|Steve|Jason|Brian|Max|Leo|Joe"
 ).split("|")
 HELD_OUT_PEOPLE = (
-    "Emma|Lucas|Olivia|Noah|Sofia|Daniel|Hannah|"
-    "Martin|Paul|Clara|Simon|Helen|George Miller|Linda Brown"
+    "Emma|Lucas|Daniel|Martin|Paul|Simon|Helen|George Miller|Linda Brown|Robert|Sarah|Thomas"
 ).split("|")
 VERBS = """create make open close start stop cancel update remove order buy book check show read
 write list send move copy save rename play pause lock unlock print scan clean count rate review
 approve reject invite assign archive restore upload download install""".split()
 HELD_OUT_VERBS = """delete reserve register submit publish schedule enable record merge export share
 activate repair confirm""".split()
+# Of these a made-up tool only looks something up; `get` is the likeliest.
+LOOKUP_VERBS = "get get get fetch lookup find read check query".split()

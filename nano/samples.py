@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
-from nano import replies
-from nano.about import think
-from nano.dialogues import Mix, Turn, Writer
-from nano.tokens import CALL, END, MESSAGE, decode, encode
+from nano.dialogues import KINDS, Turn, Writer
+from nano.tokens import CALL, decode
 from nano.vocabulary import met_ids
 from service.harmony.render import render
-from service.harmony.types import ReasoningEffort
 
 MAX_TOKENS = 1000
-_POOL = 96  # dialogues drawn together and sorted by length, so that little is padding
-_BATCHES = 3  # in a step
-_KEEP = 0.3  # of the reasoning's ever-equal words, which are soon learnt
+_DIALOGUES_PER_TOKEN = 1 / 31  # drawn together and sorted by length, so that little is padding
+_BATCHES = 2  # in a step
 _VOCABULARY_DIALOGUES = 6_000
-_PHRASE_DIALOGUES = 500  # of each kind
+_PHRASE_DIALOGUES = 600  # of each kind
 _LEAST_MEETINGS = 3  # for an id outside nano/vocabulary.py
 
 
@@ -47,7 +43,7 @@ def make_sample(turns: list[Turn], rng: random.Random) -> Sample:
             ids += tail
             learn += [False] * len(tail)
         ids += turn.reply
-        learn += _worth_learning(turn.reply, rng)
+        learn += [True] * len(turn.reply)
     return Sample(tuple(ids), tuple(learn))
 
 
@@ -55,44 +51,24 @@ def _last(ids: list[int], token_id: int) -> int:
     return len(ids) - 1 - ids[::-1].index(token_id)
 
 
-def _worth_learning(reply: tuple[int, ...], rng: random.Random) -> list[bool]:
-    start, end = reply.index(MESSAGE) + 1, reply.index(END)
-    dull = _dull_ids()
-    return [
-        not start <= at < end or token_id not in dull or rng.random() < _KEEP
-        for at, token_id in enumerate(reply)
-    ]
-
-
-@cache
-def _dull_ids() -> frozenset[int]:
-    efforts: tuple[ReasoningEffort, ...] = ("low", "medium", "high")
-    texts = [think("", "", effort) for effort in efforts]  # what the user does is never dull
-    ids = {token_id for text in texts for token_id in encode(text)}
-    for effort in efforts:
-        ids.update(replies.call_analysis("", (), effort), replies.result_analysis(effort))
-    return frozenset(ids)
-
-
-def steps(seed: int, first: int, num_tokens: int, mix: Mix) -> Iterator[list[list[Sample]]]:
+def steps(seed: int, first: int, stride: int, num_tokens: int) -> Iterator[list[list[Sample]]]:
     """Yield the batches of each step, `num_tokens` tokens with padding, from pool `first` on.
 
-    A batch holds dialogues of like length; a step has a short, a middle and a long batch,
-    since length goes with kind and a step should see every kind.
+    A pool is drawn and sorted as one; the next is `stride` pools on. A batch holds dialogues of
+    like length. A step has a short and a long one, since length goes with kind and a step should
+    see every kind; where a pool's batches are odd in number, one step has three.
     """
-    pool = first
-    while True:
+    for pool in itertools.count(first, stride):
         rng = random.Random(f"{seed}:{pool}")
-        writer = Writer(rng.randrange(2**48), "train", mix)
-        samples = [make_sample(writer.dialogue(), rng) for _ in range(_POOL)]
+        writer = Writer(rng.randrange(2**48), "train")
+        size = int(num_tokens * _DIALOGUES_PER_TOKEN)
+        samples = [make_sample(writer.dialogue(), rng) for _ in range(size)]
         samples = [sample for sample in samples if len(sample.ids) <= MAX_TOKENS]
-        groups = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // _BATCHES)
-        thirds = [
-            groups[part :: len(groups) // _BATCHES] for part in range(len(groups) // _BATCHES)
-        ]
-        rng.shuffle(thirds)
-        yield from thirds
-        pool += 1
+        batches = _grouped(sorted(samples, key=lambda s: len(s.ids)), num_tokens // _BATCHES)
+        num_steps = len(batches) // _BATCHES
+        drawn = [batches[part::num_steps] for part in range(num_steps)]
+        rng.shuffle(drawn)
+        yield from drawn
 
 
 def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
@@ -107,11 +83,8 @@ def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
 def phrase_ids(seed: int) -> set[int]:
     """Return the ids of set phrases and of JSON's marks: all but what is copied."""
     writer = Writer(seed, "train")
-    ids = {*_dull_ids(), *replies.call([], "", []), *encode("{}")}
-    for kind in ("chat", "unknown", "no_tool"):
-        for _ in range(_PHRASE_DIALOGUES):
-            ids.update(*(turn.reply for turn in writer.dialogue(kind)))
-    for kind in ("copy", "ask_back", "tools"):
+    ids: set[int] = set()
+    for kind in KINDS:
         count: Counter[int] = Counter()
         for _ in range(_PHRASE_DIALOGUES):
             for turn in writer.dialogue(kind):
@@ -121,9 +94,9 @@ def phrase_ids(seed: int) -> set[int]:
 
 
 def _is_phrase(kind: str, token_id: int, times: int) -> bool:
-    if kind == "tools":
-        return bool(re.fullmatch(r"[\s{}\[\]\":,.()]+", decode([token_id])))
-    return times > 0.1 * _PHRASE_DIALOGUES
+    if kind in ("chat", "unknown", "no_tool") or times > 0.1 * _PHRASE_DIALOGUES:
+        return True
+    return bool(re.fullmatch(r"[\s{}\[\]\":,.()]+", decode([token_id])))
 
 
 def training_vocabulary(seed: int) -> list[int]:

@@ -13,6 +13,8 @@ from nano.vocabulary import copyable_ids
 from nano.words import Words
 from service.harmony.types import Message
 
+_ANSWERABLE = re.compile(r"weather|time|capital|recipe|mean|function|Summar|far|\{d\}|\+")
+
 
 @cache
 def _questions(is_held_out: bool) -> tuple[str, ...]:
@@ -25,7 +27,7 @@ def unknown_question(words: Words, with_tools: bool = False) -> str:
     """Ask something that nano cannot know."""
     forms = words.choose([_questions(False)], [_questions(True)])
     if with_tools:  # a tool on offer could well tell these
-        forms = tuple(form for form in forms if "weather" not in form and "time" not in form)
+        forms = tuple(form for form in forms if not _ANSWERABLE.search(form))
     form = words.rng.choice(forms)
     draws = {"n": words.noun, "p": words.place, "h": words.person, "d": words.number}
     text = re.sub(r"\{(\w)\}", lambda match: str(draws[match[1]]()), form)
@@ -50,21 +52,14 @@ def copy_task(words: Words) -> Copy:
     """Ask to repeat a text, to remember a name, or to tell the date."""
     style = words.rng.random()
     if style < 0.12:
-        asked = words.choose(
-            ["What is the date?", "What day is it?", "What is today's date?", "Which date is it?"],
-            ["Tell me the date.", "What is the date today?"],
-        )
+        asked = words.say("dates")
         return Copy(asked, "asks for the date", after=".", is_date=True)
     return _name(words) if style < 0.3 else _repeat(words)
 
 
 def _repeat(words: Words) -> Copy:
     text = _anything(words)
-    form = words.choose(
-        ["Repeat after me: {}", "Say {}", "Repeat: {}", "Echo {}", 'Say "{}"', "Please repeat {}"],
-        ["Could you say {}", "Repeat this: {}", "Please say {}"],
-    )
-    said = form.format(text)
+    said = words.say("repeats").format(text)
     ids = tuple(copied(text, said))
     return Copy(said, "asks me to repeat something", text, ids)
 

@@ -1,4 +1,4 @@
-"""Parameters of made-up tools: their JSON Schemas, their values, how a user words them."""
+"""Parameters of tools: their JSON Schemas, their values, how a user words them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nano.phrases import phrases, sections
 from nano.words import Words
 
 Value = Any  # what JSON can hold
@@ -70,6 +71,14 @@ _DRAWS: Mapping[str, Callable[[Words], Value]] = {
     "bool": lambda words: words.rng.random() < 0.5,
     "list": lambda words: [words.noun() for _ in range(words.rng.randint(2, 3))],
 }
+# What parameters of a kind are often called.
+USUAL_NAMES: Mapping[str, list[str]] = {
+    "place": ["location", "city", "place", "town", "region", "address", "destination"],
+    "person": ["name", "person", "customer", "owner", "contact", "user", "employee"],
+    "count": ["people", "guests", "nights", "days", "hours", "items", "tickets", "seats"],
+    "email": ["email", "mail", "contact"],
+    "date": ["date", "day", "start", "deadline"],
+}
 
 
 def spoken(param: Param, value: Value) -> str:
@@ -83,42 +92,22 @@ def spoken(param: Param, value: Value) -> str:
     return str(value)
 
 
-_TRAIN_LINKS = {
-    "place": ["in {v}", "in {v}", "for {v}", "at {v}"],
-    "person": ["for {v}", "for {v}", "of {v}"],
-    "count": ["for {v} {p}", "with {v} {p}"],
-    "bare": ["{v}"],
-}
-_HELD_OUT_LINKS = {
-    "place": ["over in {v}", "near {v}", "around {v}"],
-    "person": ["belonging to {v}", "on behalf of {v}"],
-    "count": ["and {v} {p}", "counting {v} {p}"],
-    "bare": ["{v}"],
-}
-_TRAIN_NAMED = [
-    "with {p} {v}",
-    "with the {p} {v}",
-    "using {p} {v}",
-    "where {p} is {v}",
-    "with {p} set to {v}",
-    "whose {p} is {v}",
-    "{p}: {v}",
-    "{p} {v}",
-    "and {p} {v}",
-]
-_HELD_OUT_NAMED = [
-    "having {p} {v}",
-    "setting {p} to {v}",
-    "and its {p} should be {v}",
-    "by {p} {v}",
-    "with a {p} of {v}",
-    "{p} = {v}",
-]
-
-
-def link(words: Words, param: Param, value: Value) -> str:
+def link(words: Words, param: Param, value: Value, is_named: bool) -> str:
     """Word one argument, as in 'in Paris' or 'with limit 5'."""
-    held_out = _HELD_OUT_LINKS.get(param.kind, _HELD_OUT_NAMED)
-    form = words.choose(_TRAIN_LINKS.get(param.kind, _TRAIN_NAMED), held_out)
-    name = param.name.replace("_", " ")
-    return form.format(p=name, v=spoken(param, value))
+    form = _named(words) if is_named else _unnamed(words, param.kind)
+    return form.format(p=param.name.replace("_", " "), v=spoken(param, value))
+
+
+def _named(words: Words) -> str:
+    if before := words.filler(0.25):
+        return f"{before} {{p}} {words.filler(0.5)} {{v}}".replace("  ", " ")
+    return words.say("named links")
+
+
+def _unnamed(words: Words, kind: str) -> str:
+    if before := words.filler(0.25):
+        return before + " {v}"
+    of_any = phrases("links")
+    own = sections().get(f"links of {kind}", of_any)
+    train = of_any.train if own is of_any or words.rng.random() < 0.25 else own.train
+    return words.choose(train, own.heldout or of_any.heldout)

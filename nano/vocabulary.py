@@ -21,9 +21,11 @@ from nano.names import (
 from nano.tokens import decode, encode
 
 # Ids grow with rarity, so a bound on the id is a bound on rarity.
-_NUM_COMMON_IDS = 10_000
-_NUM_WORDS = 2_500
-_NUM_IDS_OF_NAMES = 20_000
+_NUM_COMMON_IDS = 16_000
+_NUM_WORDS = 5_000
+_NUM_IDS_OF_NAMES = 30_000
+# Lists whose every word is met; adding one changes the vocabulary and needs a new training.
+_LISTS = ("about.txt", "held_out_tools.txt", "known_tools.txt", "unknown.txt")
 _NAME = re.compile(r" ?[A-Z][a-z]+")
 _PLAIN = re.compile(r" ?[A-Za-z]+|[0-9]{1,3}|[ -/:-@\[-`{-~\n]{1,4}|[_.@/-][A-Za-z]+")
 
@@ -31,7 +33,8 @@ _PLAIN = re.compile(r" ?[A-Za-z]+|[0-9]{1,3}|[ -/:-@\[-`{-~\n]{1,4}|[_.@/-][A-Za
 @cache
 def common_words() -> tuple[str, ...]:
     """Return the words that can be written in every form, commonest first."""
-    return tuple(word for word in _words() if all(map(_is_met, _forms(word))))
+    words = (word for word in _words() if all(map(_is_met, _forms(word))))
+    return tuple(word for word in words if is_copyable(word))
 
 
 @cache
@@ -52,6 +55,30 @@ def met_ids() -> frozenset[int]:
 def copyable_ids() -> tuple[int, ...]:
     """Return the met ids that are whole characters, sorted."""
     return tuple(i for i in sorted(met_ids()) if _PLAIN.fullmatch(decode([i])))
+
+
+@cache
+def all_words() -> tuple[str, ...]:
+    """Return every word of one met id that can be written in the forms of a name."""
+    texts = (decode([i]) for i in copyable_ids())
+    words = dict.fromkeys(text.strip() for text in texts if re.fullmatch(r" ?[a-z]{3,12}", text))
+    return tuple(word for word in words if is_copyable(word) and _is_met(f"_{word}"))
+
+
+@cache
+def capitalised() -> tuple[str, ...]:
+    """Return every capitalised word of one met id that can be copied as a name."""
+    texts = (decode([i]) for i in copyable_ids())
+    names = dict.fromkeys(text.strip() for text in texts if _NAME.fullmatch(text))
+    return tuple(name for name in names if len(name) > 2 and is_copyable(name))
+
+
+def is_copyable(text: str) -> bool:
+    """Say whether a writable text has the same pieces with and without a space before it.
+
+    Any other word's pieces would have to be learnt by heart: ' Warsaw' is written 'Wars', 'aw'.
+    """
+    return is_writable(text) and len(encode(" " + text)) == len(spaced_pieces(text))
 
 
 def is_writable(text: str) -> bool:
@@ -82,7 +109,7 @@ def _words() -> tuple[str, ...]:
 
 @cache
 def _written_words() -> frozenset[str]:
-    texts = (path.read_text() for path in Path(__file__).parent.glob("*.txt"))
+    texts = (Path(__file__).with_name(name).read_text() for name in _LISTS)
     found = {word.lower() for text in texts for word in re.findall(r"[A-Za-z]+", text)}
     return frozenset({*found, *VERBS, *HELD_OUT_VERBS})
 

@@ -1,7 +1,9 @@
-"""Words and made-up names, split once and for all into training and held out.
+"""Words and made-up names; names are split once and for all into training and held out.
 
-A word, name or phrasing is held out when its CRC falls on one residue, or when a list
-says so; nothing held out ever reaches a training dialogue.
+A made-up name is held out when its CRC falls on one residue, a real name or a phrasing when
+a list says so. Names, listed tools and listed phrasings of one side are never drawn for the
+other; the words they are made of occur on both sides, and words drawn at random around a
+request may by chance stand as in a phrasing that is held out.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import random
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, TypeVar
 from zlib import crc32
 
 from nano.names import CITIES, HELD_OUT_CITIES, HELD_OUT_PEOPLE, PEOPLE
-from nano.vocabulary import common_words, is_writable
+from nano.phrases import phrases
+from nano.vocabulary import all_words, capitalised, common_words, is_copyable
 
 Split = Literal["train", "heldout"]
 T = TypeVar("T")
@@ -28,32 +30,13 @@ _LISTED = frozenset(
 _ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pr qu r s sh st t th tr v w z".split()
 _VOWELS = "a e i o u ai ea ee ia io ou".split()
 _CODAS = "b ck d g k l ll m n nd r rd rn s ss st t th x".split() + [""] * 8
-_ENDINGS = [
-    "ton",
-    "ville",
-    "berg",
-    "ford",
-    "ham",
-    "mar",
-    "dale",
-    "stad",
-    "ia",
-    "ov",
-    "sen",
-    "ez",
-    "",
-]
+_ENDINGS = [*"ton ville berg ford ham mar dale stad ia ov sen ez".split(), ""]
+_PREFIXES = ["San", "New", "Port", "Saint", "Lake", "North", "East"]
 
 
 def is_held_out(text: str) -> bool:
-    """Say whether a made-up word belongs to the held-out side."""
+    """Say whether a made-up name belongs to the held-out side."""
     return crc32(text.lower().encode()) % _HELD_OUT_EVERY == 0
-
-
-@cache
-def _split_words(split: Split) -> tuple[str, ...]:
-    held_out = split == "heldout"
-    return tuple(word for word in common_words() if is_held_out(word) == held_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +50,33 @@ class Words:
         """Draw from this side's list."""
         return self.rng.choice(train if self.split == "train" else heldout)
 
+    def say(self, section: str) -> str:
+        """Draw one of this side's phrasings of a section of phrases.txt."""
+        return self.choose(*phrases(section))
+
+    def opening(self, section: str) -> str:
+        """Draw what comes before a request and does not matter; in training also any word."""
+        if self.split == "train" and self.rng.random() < 0.25:
+            return self.noun().capitalize() + self.rng.choice([", ", ": ", "! ", ". ", " "])
+        return self.say(section)
+
     def noun(self) -> str:
-        """Draw a common word."""
-        return self.rng.choice(_split_words(self.split))
+        """Draw a word: a common one or any other that can be written."""
+        return self.rng.choice(common_words() if self.rng.random() < 0.5 else all_words())
+
+    def filler(self, share: float) -> str:
+        """Draw words that say nothing, in a share of the training's cases, else an empty text.
+
+        They teach that a request is known by what it has in common with a tool.
+        """
+        if self.split == "heldout" or self.rng.random() > share:
+            return ""
+        drawn = self.rng.choices(
+            phrases("function words").train, k=self.rng.choice([1, 1, 2, 2, 3, 4])
+        )
+        if self.rng.random() < 0.3:
+            drawn[self.rng.randrange(len(drawn))] = self.noun()
+        return " ".join(drawn)
 
     def phrase(self, least: int, most: int) -> str:
         """Draw a few common words."""
@@ -77,27 +84,35 @@ class Words:
 
     def made_up(self) -> str:
         """Draw a capitalised name that no list holds."""
-        while True:
-            name = self._syllables() if self.rng.random() < 0.5 else self._pieces()
-            is_other_sides = is_held_out(name) != (self.split == "heldout") or name in _LISTED
-            if not is_other_sides and is_writable(name):
-                return name
+        return self._new_name(self._part)
 
     def place(self) -> str:
         """Draw a city, real or made up, of one or two words."""
         if self.rng.random() < 0.25:
             return self.choose(CITIES, HELD_OUT_CITIES)
-        name = self.made_up()
         if self.rng.random() < 0.2:
-            prefix = self.rng.choice(["San", "New", "Port", "Saint", "Lake", "North", "East"])
-            return f"{prefix} {name}"
-        return name
+            return self._new_name(lambda: f"{self.rng.choice(_PREFIXES)} {self._part()}")
+        return self.made_up()
 
     def person(self) -> str:
         """Draw a person's name, real or made up, of one or two words."""
         if self.rng.random() < 0.25:
             return self.choose(PEOPLE, HELD_OUT_PEOPLE)
-        return f"{self.made_up()} {self.made_up()}" if self.rng.random() < 0.4 else self.made_up()
+        if self.rng.random() < 0.4:
+            return self._new_name(lambda: f"{self._part()} {self._part()}")
+        return self.made_up()
+
+    def _new_name(self, draw: Callable[[], str]) -> str:
+        """Draw until a name is of this side of the split; its parts may occur on both."""
+        while True:
+            name = draw()
+            is_other_sides = is_held_out(name) != (self.split == "heldout") or name in _LISTED
+            if not is_other_sides and is_copyable(name):
+                return name
+
+    def _part(self) -> str:
+        style = self.rng.random()
+        return self._syllables() if style < 0.35 else self._pieces(is_any=style > 0.6)
 
     def email(self) -> str:
         """Draw an e-mail address."""
@@ -113,7 +128,7 @@ class Words:
         return self._writable(lambda: "".join(self.rng.choices(letters, k=self.rng.randint(3, 4))))
 
     def _writable(self, draw: Callable[[], str]) -> str:
-        return next(text for text in iter(draw, None) if is_writable(text))
+        return next(text for text in iter(draw, None) if is_copyable(text))
 
     def _email(self) -> str:
         name = self.rng.choice([self.noun(), self.made_up().lower()])
@@ -147,6 +162,6 @@ class Words:
         )
         return ("".join(parts) + rng.choice(_ENDINGS)).capitalize()
 
-    def _pieces(self) -> str:
-        name = self.rng.choice(common_words()).capitalize()
+    def _pieces(self, is_any: bool) -> str:
+        name = self.rng.choice(capitalised() if is_any else common_words()).capitalize()
         return name + self.rng.choice(_ENDINGS) if self.rng.random() < 0.4 else name

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 
 import jsonschema
 import pytest
 
 from nano import names
 from nano.about import intents
-from nano.dialogues import BROAD, NATURAL, Turn, Writer
+from nano.dialogues import KINDS, Turn, Writer
+from nano.disguises import disguised
 from nano.judge import judge
+from nano.phrases import sections
+from nano.requests import ask
 from nano.samples import make_sample, steps
 from nano.tokens import CALL, RETURN
-from nano.tools import known_tools
-from nano.words import Split
+from nano.tools import listed_tools
+from nano.values import spoken
+from nano.words import Split, Words, is_held_out
 from service.harmony.render import render
 
 SPLITS: tuple[Split, Split] = ("train", "heldout")
@@ -31,23 +36,31 @@ def test_same_seed_writes_the_same_dialogues() -> None:
     assert _turns("train", 40) != _turns("train", 40, seed=2)
 
 
+def test_a_seed_writes_every_kind() -> None:
+    names_of = {"tools": {"call", "result"}}
+    for split in SPLITS:
+        wanted = set().union(*(names_of.get(kind, {kind}) for kind in KINDS))
+        assert {turn.kind for turn in _turns(split, 150)} == wanted
+
+
 def test_steps_repeat_and_fit() -> None:
-    first, again = (steps(5, 0, 2400, BROAD) for _ in range(2))
+    first, again = (steps(5, first=0, stride=1, num_tokens=4800) for _ in range(2))
     for _ in range(12):
         step = next(first)
         assert step == next(again)
+        assert 2 <= len(step) <= 3
         for batch in step:
-            assert len(batch) == 1 or len(batch) * max(len(s.ids) for s in batch) <= 800
+            assert len(batch) == 1 or len(batch) * max(len(s.ids) for s in batch) <= 2400
 
 
-def test_the_natural_mix_asks_mostly_for_the_listed_tools() -> None:
-    listed = {tool.name for tool in known_tools("train")}
+def test_a_stride_skips_the_pools_of_others() -> None:
+    def found(first: int, stride: int, num_steps: int) -> list[object]:
+        return list(islice(steps(5, first, stride, num_tokens=2400), num_steps))
 
-    def share(writer: Writer) -> float:
-        calls = [writer.dialogue("tools")[0].request for _ in range(100)]
-        return sum(call is not None and call.tool in listed for call in calls) / len(calls)
-
-    assert share(Writer(1, "train", NATURAL)) > 0.7 > share(Writer(1, "train"))
+    whole, even, odd = found(0, 1, 24), found(0, 2, 24), found(1, 2, 1)
+    assert whole[0] == even[0]
+    assert odd[0] in whole
+    assert odd[0] not in even
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -91,27 +104,61 @@ def test_a_samples_learnt_tokens_are_the_replies() -> None:
             assert not any(sample.learn[: len(prompt)])
 
 
+def test_names_are_drawn_from_their_own_side() -> None:
+    train, heldout = (Words(random.Random(4), split) for split in SPLITS)
+    listed = {*names.CITIES, *names.PEOPLE}
+    listed_out = {*names.HELD_OUT_CITIES, *names.HELD_OUT_PEOPLE}
+    for name in (draw() for draw in (train.place, train.person, train.made_up) * 700):
+        assert name not in listed_out
+        assert name in listed or not is_held_out(name)
+    for name in (draw() for draw in (heldout.place, heldout.person, heldout.made_up) * 100):
+        assert name in listed_out or is_held_out(name)
+
+
 def test_nothing_held_out_reaches_training() -> None:
-    # To be copied, words are drawn at random from the vocabulary, so all may occur there.
-    turns = [turn for turn in _turns("train", 1500) if turn.kind != "copy"]
-    said = [turn.prompt.messages[-1].content for turn in turns]
-    offered = {tool.name for turn in _turns("train", 300) for tool in turn.prompt.tools}
-    texts = " ".join(said)
-    for held_out in (*names.HELD_OUT_CITIES, *names.HELD_OUT_PEOPLE):
-        assert f" {held_out}." not in texts
-    questions = {question for intent in intents() for question in intent.heldout}
-    assert not questions & set(said)
-    assert not {spec.name for spec in known_tools("heldout")} & offered
+    turns = _turns("train", 1500)
+    said = {turn.prompt.messages[-1].content for turn in turns}
+    assert not said & {question for intent in intents() for question in intent.heldout}
+    names_out = {*names.HELD_OUT_CITIES, *names.HELD_OUT_PEOPLE}
+    values = [v for turn in turns if turn.request for v in turn.request.arguments.values()]
+    assert not names_out & {value for value in values if isinstance(value, str)}
+    listed, listed_out = ({spec.name for spec in listed_tools(split)} for split in SPLITS)
+    offered = {tool.name for turn in turns for tool in turn.prompt.tools}
+    assert not offered & listed_out
+    assert not [name for name in offered - listed if is_held_out(name)]
 
 
 def test_the_two_sides_share_no_list() -> None:
     assert not set(names.CITIES) & set(names.HELD_OUT_CITIES)
     assert not set(names.PEOPLE) & set(names.HELD_OUT_PEOPLE)
     assert not set(names.VERBS) & set(names.HELD_OUT_VERBS)
-    known, held_out = ({spec.name for spec in known_tools(split)} for split in SPLITS)
-    assert not known & held_out
+    listed, listed_out = ({spec.name for spec in listed_tools(split)} for split in SPLITS)
+    assert not listed & listed_out
     for intent in intents():
         assert not set(intent.train) & set(intent.heldout)
+
+
+def test_the_two_sides_share_no_phrasing_but_articles() -> None:
+    train = {phrase for section in sections().values() for phrase in section.train}
+    heldout = {phrase for section in sections().values() for phrase in section.heldout}
+    assert train & heldout <= {"", "the", "a", "my"}
+
+
+def test_a_disguised_tool_is_asked_for_in_its_own_words() -> None:
+    words = Words(random.Random(6), "train")
+    num_disguised = 0
+    for spec in listed_tools("train") * 3:
+        other = disguised(words, spec)
+        request = ask(words, other)
+        params = {param.name: param for param in other.params}
+        assert request.tool == other.name
+        assert set(request.arguments) <= set(params)
+        for name, value in request.arguments.items():
+            assert spoken(params[name], value).lower() in request.text.lower()
+        new = set(other.name.split("_")) - set(spec.name.split("_"))
+        num_disguised += bool(new)
+        assert not new or any(word in request.text.lower() for word in new), (other, request)
+    assert num_disguised > len(listed_tools("train"))
 
 
 def test_arguments_stand_in_the_users_words() -> None:

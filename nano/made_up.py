@@ -1,0 +1,101 @@
+"""Made-up tools: a verb, a noun and parameters that no list holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nano.names import HELD_OUT_VERBS, LOOKUP_VERBS, VERBS
+from nano.tools import ToolSpec
+from nano.values import USUAL_NAMES, Param
+from nano.vocabulary import is_writable
+from nano.words import Words, is_held_out
+
+_OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
+
+
+def make_tool(words: Words) -> ToolSpec:
+    """Make up a tool around a noun, with up to four parameters, whose name is of this side."""
+    while True:
+        spec = _make_any_tool(words)
+        names = [spec.name, *(param.name for param in spec.params)]
+        if is_held_out(spec.name) == (words.split == "heldout") and all(map(is_writable, names)):
+            return spec
+
+
+def _make_any_tool(words: Words) -> ToolSpec:
+    rng = words.rng
+    noun, verb = words.noun(), _verb(words)
+    second = words.noun() if rng.random() < 0.2 else ""
+    thing = f"{noun} {second}".strip()
+    name = _name(words, [verb, *thing.split()])
+    params = _make_params(words, taken={noun, second})
+    described = _describe(words, verb, thing, params)
+    if not name.startswith(verb):
+        verb = ""
+    return ToolSpec(name, described, params, verb=verb, thing=thing)
+
+
+def _verb(words: Words) -> str:
+    """Draw a verb; any word may be one, so that a name's start must be read, not known."""
+    style = words.rng.random()
+    if style < 0.35:
+        return words.rng.choice(LOOKUP_VERBS)
+    return words.choose(VERBS, HELD_OUT_VERBS) if style < 0.55 else words.noun()
+
+
+def _name(words: Words, parts: list[str]) -> str:
+    style = words.rng.random()
+    if style < 0.12:
+        return parts[0] + "".join(part.capitalize() for part in parts[1:])
+    if style < 0.2:
+        return "_".join(parts[1:])
+    return "-".join(parts) if style < 0.24 else "_".join(parts)
+
+
+def _describe(words: Words, verb: str, thing: str, params: Sequence[Param]) -> str:
+    if words.rng.random() < 0.12:
+        return ""
+    verb = {"lookup": "look up", "query": "get"}.get(verb, verb).capitalize()
+    forms = [
+        f"{verb} the {thing}",
+        f"{verb} a {thing}",
+        f"{verb} {thing}",
+        f"{verb} the current {thing}",
+    ]
+    text = words.rng.choice(forms)
+    if params and words.rng.random() < 0.4:
+        text += f" for a given {params[0].name}"
+    return text + "."
+
+
+def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
+    rng = words.rng
+    params: list[Param] = []
+    for _ in range(rng.choices(range(5), [10, 45, 30, 11, 4])[0]):
+        kind = rng.choice(["place", "person", "count", "bare"]) if not params else ""
+        param = _make_param(words, kind or rng.choice(_OTHER_KINDS), bool(params))
+        if param.name not in taken:
+            taken.add(param.name)
+            params.append(param)
+    return tuple(sorted(params, key=lambda param: not param.is_required))
+
+
+def _make_param(words: Words, kind: str, may_be_optional: bool) -> Param:
+    rng = words.rng
+    is_usual = kind in USUAL_NAMES and rng.random() < 0.5
+    name = rng.choice(USUAL_NAMES[kind]) if is_usual else words.noun()
+    if rng.random() < 0.15:
+        name = f"{words.noun()}_{name}"
+    choices: tuple[str, ...] = ()
+    if kind == "enum":
+        choices = tuple(dict.fromkeys(words.noun() for _ in range(rng.randint(2, 4))))
+    if kind == "bare":
+        kind = rng.choice(["code", "email", "title", "int", "quoted"])
+        name = rng.choice(["id", "number", "name", "title", "key", name, name, name])
+    plain = name.replace("_", " ")
+    description = ""
+    if rng.random() < 0.3:
+        description = rng.choice(
+            [f"The {plain}", f"The {plain} to use", f"A {plain}, e.g. {words.noun()}"]
+        )
+    return Param(name, kind, not may_be_optional or rng.random() < 0.6, choices, description)
