@@ -1,8 +1,9 @@
 """The API layer alone: HTTP, Harmony parsing and events, over a scripted engine.
 
 As it is served: API workers (service/workers) and an engine in a process of its own. Each
-stream is reasoning and then a tool call. One worker has core 0; the engine and the client have
-core 1. Two workers share both cores with them, so that what is shown of two is too little.
+stream is reasoning and then a tool call. The worker has core 0; the engine and the client have
+core 1. How it grows with the cores is seen on the whole: all of it on one core with one worker,
+then all of it on two cores with two.
 
 Two loads: a flood, from an engine that waits for nothing, and paced, from one that gives every
 stream a token in each step, all in the same instant, as a batch does. The delay of a token is
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,11 @@ from benchmarks.api_delays import Times, Visible, bare_delays_ms, chat_delays_ms
 from benchmarks.reader import read_streams
 from benchmarks.report import Row, median
 from benchmarks.scripted import TOOL, answer_ids
-from service.settings import load
+from service.settings import load as load_settings
 from service.startup import prepare
 from service.workers.messages import EngineNews, WorkerSpec
 from service.workers.pool import WorkerPool
 
-SERVER_CORE, OTHER_CORE = 0, 1
 NUM_REPEATS = 15  # of the texts in an answer: about 600 tokens
 
 
@@ -48,6 +48,8 @@ class Load:
     num_streams: int
     tokens_per_s: float = 0.0  # of all streams together; 0 floods
     num_workers: int = 1
+    worker_cores: tuple[int, ...] = (0,)
+    other_cores: tuple[int, ...] = (1,)  # of the engine and the client
 
     @property
     def step_s(self) -> float:
@@ -66,10 +68,11 @@ class Measured:
 
 def rows(repeats: int) -> list[Row]:
     """Each load as often as `repeats` says; medians."""
-    floods = [Load(1), Load(32), Load(256), Load(256, num_workers=2)]
+    floods = [Load(1), Load(32), Load(256)]
     paced = [Load(256, tokens_per_s=20_000), Load(256, tokens_per_s=40_000)]
     return [
         *(_flood_row(load, [measure(load) for _ in range(repeats)]) for load in floods),
+        _growth_row(repeats),
         *(
             _delay_row(load, [(measure(load), bare(load)) for _ in range(repeats)])
             for load in paced
@@ -77,10 +80,24 @@ def rows(repeats: int) -> list[Row]:
     ]
 
 
+def _growth_row(repeats: int) -> Row:
+    """Workers, engine and client together on two cores beside the same on one."""
+    one = Load(256, worker_cores=(0,), other_cores=(0,))
+    two = Load(256, num_workers=2, worker_cores=(0, 1), other_cores=(0, 1))
+    runs = [(measure(one), measure(two)) for _ in range(repeats)]
+    return Row(
+        case="API layer, engine and client on 2 cores, 2 workers, 256 streams",
+        ours=median([run.tokens_per_s for _, run in runs]),
+        peer=median([run.tokens_per_s for run, _ in runs]),
+        unit="tok/s",
+        note="peer: the same on 1 core, 1 worker",
+    )
+
+
 def _flood_row(load: Load, runs: Sequence[Measured]) -> Row:
     chunks = median([run.chunks_per_s for run in runs])
     return Row(
-        case=f"API layer, {load.num_workers} worker(s), {load.num_streams} streams",
+        case=f"API layer, 1 worker, {load.num_streams} streams",
         ours=median([run.tokens_per_s for run in runs]),
         unit="tok/s",
         target=">= 40,000",
@@ -126,9 +143,9 @@ def measure(load: Load) -> Measured:
 def bare(load: Load) -> list[float]:
     """The delays in ms of a server that only writes: the same steps, the same client."""
     options = {"num_steps": len(answer_ids(NUM_REPEATS)), "step_s": load.step_s}
-    with _program("benchmarks.bare_loop", json.dumps(options), SERVER_CORE) as server:
+    with _program("benchmarks.bare_loop", json.dumps(options), load.worker_cores) as server:
         assert server.stdout is not None
-        os.sched_setaffinity(0, {OTHER_CORE})
+        os.sched_setaffinity(0, load.other_cores)
         readings = read_streams(int(server.stdout.readline()), load.num_streams, b"")
         return bare_delays_ms(readings, _stamps(server))
 
@@ -137,8 +154,8 @@ async def _measure(load: Load) -> Measured:
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         address = f"ipc://{folder}/engine.sock"
         with _engine(address, load) as engine:
-            async with _workers(address, Path(folder), load.num_workers) as port:
-                os.sched_setaffinity(0, {OTHER_CORE})
+            async with _workers(address, Path(folder), load) as port:
+                os.sched_setaffinity(0, load.other_cores)
                 await asyncio.to_thread(read_streams, port, min(load.num_streams, 16), _body())
                 _stamps(engine)
                 cpu_s = _cpu_s()
@@ -168,7 +185,7 @@ def _body() -> bytes:
 @contextmanager
 def _engine(address: str, load: Load) -> Iterator[subprocess.Popen[str]]:
     options = {"num_repeats": NUM_REPEATS, "step_s": load.step_s, "max_num_seqs": 1024}
-    with _program("benchmarks.scripted", address, OTHER_CORE) as process:
+    with _program("benchmarks.scripted", address, load.other_cores) as process:
         assert process.stdin is not None
         process.stdin.write(json.dumps(options) + "\n")
         process.stdin.flush()
@@ -176,8 +193,9 @@ def _engine(address: str, load: Load) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def _program(module: str, argument: str, core: int) -> Iterator[subprocess.Popen[str]]:
-    os.sched_setaffinity(0, {core})  # inherited
+def _program(module: str, argument: str, cores: Iterable[int]) -> Iterator[subprocess.Popen[str]]:
+    all_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # inherited
     process = subprocess.Popen(
         [sys.executable, "-m", module, argument],
         stdin=subprocess.PIPE,
@@ -189,7 +207,7 @@ def _program(module: str, argument: str, core: int) -> Iterator[subprocess.Popen
     finally:
         process.kill()
         process.communicate()
-        os.sched_setaffinity(0, {SERVER_CORE, OTHER_CORE})
+        os.sched_setaffinity(0, all_cores)
 
 
 def _stamps(process: subprocess.Popen[str]) -> Times:
@@ -203,18 +221,18 @@ def _stamps(process: subprocess.Popen[str]) -> Times:
 
 
 @asynccontextmanager
-async def _workers(address: str, folder: Path, num_workers: int) -> AsyncIterator[int]:
+async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]:
     """Run real workers and give their port."""
-    settings = load(
+    settings = load_settings(
         {
             "model_name": "nano",
             "cache_path": folder / "cache",
             "log_level": "WARNING",  # the access log is not what is measured
             "max_queue_wait_s": 3600,  # nor is who may wait
-            "api_workers": num_workers,
+            "api_workers": load.num_workers,
         }
     )
-    os.sched_setaffinity(0, {SERVER_CORE} if num_workers == 1 else {SERVER_CORE, OTHER_CORE})
+    os.sched_setaffinity(0, load.worker_cores)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         spec = WorkerSpec(
             number=0,
@@ -224,7 +242,7 @@ async def _workers(address: str, folder: Path, num_workers: int) -> AsyncIterato
             listener_fd=listener.fileno(),
             shared_folder=folder,
         )
-        pool = WorkerPool(spec, num_workers, lambda: EngineNews(None))
+        pool = WorkerPool(spec, load.num_workers, lambda: EngineNews(None))
         try:
             await pool.start()
             yield listener.getsockname()[1]
