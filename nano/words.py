@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 from zlib import crc32
@@ -24,9 +24,13 @@ T = TypeVar("T")
 
 _HELD_OUT_EVERY = 8
 
-_LISTED = frozenset(
-    word for name in (*HELD_OUT_CITIES, *HELD_OUT_PEOPLE) for word in name.split(" ")
-)
+# What the other side lists and a made-up name must therefore not be.
+_OTHERS: Mapping[Split, frozenset[str]] = {
+    "train": frozenset(
+        word for name in (*HELD_OUT_CITIES, *HELD_OUT_PEOPLE) for word in name.split(" ")
+    ),
+    "heldout": frozenset((*CITIES, *PEOPLE)),
+}
 _ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pr qu r s sh st t th tr v w z".split()
 _VOWELS = "a e i o u ai ea ee ia io ou".split()
 _CODAS = "b ck d g k l ll m n nd r rd rn s ss st t th x".split() + [""] * 8
@@ -106,7 +110,8 @@ class Words:
         """Draw until a name is of this side of the split; its parts may occur on both."""
         while True:
             name = draw()
-            is_other_sides = is_held_out(name) != (self.split == "heldout") or name in _LISTED
+            is_other_sides = is_held_out(name) != (self.split == "heldout")
+            is_other_sides = is_other_sides or name in _OTHERS[self.split]
             if not is_other_sides and is_copyable(name):
                 return name
 
