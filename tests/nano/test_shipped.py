@@ -16,16 +16,23 @@ from nano.report import ROWS, generate, held_out_turns, measure, share
 from profiles.compact import bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
+# What the model is meant to reach and does.
+BARS = {"answer repeats the tool's result": 0.9}
 # What must not get worse: a little below what docs/nano.md measured.
-FLOORS = {"valid Harmony": 0.7, "answer repeats the tool's result": 0.25}
-# What the model is meant to reach; docs/nano.md says how far it is from it.
-BARS = {
-    "valid Harmony": 0.99,
-    "right tool, arguments fit its schema": 0.95,
-    "arguments exactly right": 0.9,
-    "answer repeats the tool's result": 0.9,
+FLOORS = {
+    "valid Harmony": 0.95,
+    "right tool, arguments fit its schema": 0.7,
+    "arguments exactly right": 0.6,
 }
-NOT_YET = "the shipped weights are not trained far enough: docs/nano.md"
+# What the model is meant to reach, and why it does not.
+NOT_YET = {
+    "valid Harmony": (0.99, "at times calls a tool that is not on offer"),
+    "right tool, arguments fit its schema": (
+        0.95,
+        "takes one unseen tool for another, or says that none fits",
+    ),
+    "arguments exactly right": (0.9, "and takes the wrong words as a value"),
+}
 WEATHER = Tool(
     "get_weather",
     "Get the current weather in a city.",
@@ -58,15 +65,27 @@ def _share(verdicts: list[Verdict], name: str) -> float:
     return reached
 
 
+@pytest.mark.parametrize("name", BARS)
+def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], name: str) -> None:
+    assert _share(verdicts, name) >= BARS[name]
+
+
 @pytest.mark.parametrize("name", FLOORS)
 def test_held_out_dialogues_do_not_get_worse(verdicts: list[Verdict], name: str) -> None:
     assert _share(verdicts, name) >= FLOORS[name]
 
 
-@pytest.mark.xfail(reason=NOT_YET, strict=False)
-@pytest.mark.parametrize("name", BARS)
-def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], name: str) -> None:
-    assert _share(verdicts, name) >= BARS[name]
+@pytest.mark.parametrize(
+    ("name", "bar"),
+    [
+        pytest.param(name, bar, marks=pytest.mark.xfail(reason=reason, strict=False), id=name)
+        for name, (bar, reason) in NOT_YET.items()
+    ],
+)
+def test_held_out_dialogues_reach_what_they_should(
+    verdicts: list[Verdict], name: str, bar: float
+) -> None:
+    assert _share(verdicts, name) >= bar
 
 
 def test_reasoning_is_longer_at_higher_effort(verdicts: list[Verdict]) -> None:
@@ -124,7 +143,6 @@ def test_first_questions_get_the_right_answers(answers: dict[str, Written]) -> N
     assert answers["unknown"].content == UNKNOWN
 
 
-@pytest.mark.xfail(reason=NOT_YET, strict=False)  # calls it, often without the location
 def test_a_first_request_calls_the_tool(answers: dict[str, Written]) -> None:
     assert answers["weather"].calls == (("get_weather", '{"location":"Paris"}'),)
 
