@@ -23,9 +23,7 @@ WEATHER: Any = {
             "type": "object",
             "properties": {"city": {"type": "string", "description": "The name of the city"}},
             "required": ["city"],
-            "additionalProperties": False,
         },
-        "strict": True,
     },
 }
 
@@ -75,8 +73,7 @@ def test_a_two_turn_tool_loop_ends_with_the_tools_result(client: OpenAI, model: 
     assert calls is not None
     assert calls[0].type == "function"
     assert calls[0].function.name == "get_weather"
-    # That it fits the schema is guaranteed; that it says Paris, nano often misses: docs/nano.md.
-    assert isinstance(json.loads(calls[0].function.arguments)["city"], str)
+    assert json.loads(calls[0].function.arguments)["city"] == "Paris"
     messages.append(first.choices[0].message.model_dump(exclude_none=True))
     messages.append({"role": "tool", "tool_call_id": calls[0].id, "content": '{"temperature": 17}'})
     second = client.chat.completions.create(
