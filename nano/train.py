@@ -40,7 +40,7 @@ class Plan:
 
 
 # cuda: about 0.09 s a step on one H200 with 16 cores, eight to nine minutes in all.
-# cpu: has not been measured with these dialogues and this shape; it sees 1 / 20 of the tokens.
+# cpu: a whole run has not been measured with this recipe; it sees 1 / 20 of the tokens.
 PLANS = {
     "cuda": Plan(steps=5_400, tokens=65_536, rate=2e-3, workers=14),
     "cpu": Plan(steps=6_000, tokens=3_000, rate=8e-4, workers=0),
