@@ -223,5 +223,3 @@ async def send_json(send: Send, body: bytes) -> None:
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
