@@ -1,6 +1,6 @@
 # Long runs of what the default tests do briefly; included by the Makefile.
 SOAK_SECONDS ?= 600
-FUZZ_EXAMPLES ?= 20000
+FUZZ_EXAMPLES ?= 3000
 
 .PHONY: faults
 faults: $(VENV)/.test ## Do to real servers what docs/faults.md says they survive
