@@ -34,6 +34,7 @@ from engines.wire import (
 )
 
 CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
+MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a step's rest is read
 CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach their readers
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,10 @@ class EngineServer:
             async with aclosing(generated) as events:
                 async for event in events:
                     peer.events.append((stream, event))
-                    self._flush_soon(peer)
+                    if len(peer.events) < MOST_TOGETHER:
+                        self._flush_soon(peer)
+                    else:
+                        self._send_events(peer)
                     if event.finish_reason is not None:
                         return
             raise RequestFailed(f"the engine ended {request.request_id} without a finish reason")
@@ -209,9 +213,13 @@ class EngineServer:
     def _flush(self) -> None:
         peers, self._unsent = self._unsent, set()
         for peer in peers:
-            events, peer.events = peer.events, []
-            failures, peer.failures = peer.failures, []
-            self._send(peer, Step(events, failures))
+            if peer.events or peer.failures:
+                self._send_events(peer)
+
+    def _send_events(self, peer: Peer) -> None:
+        events, peer.events = peer.events, []
+        failures, peer.failures = peer.failures, []
+        self._send(peer, Step(events, failures))
 
     def _send(self, peer: Peer, message: HostMessage) -> None:
         try:

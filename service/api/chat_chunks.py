@@ -81,6 +81,8 @@ class ChatChunks(DataEvents):
         if kind is DeltaKind.REASONING:
             text = _encode(delta.text)
             return start + b'"reasoning":%b,"reasoning_content":%b' % (text, text) + self._middle
+        if kind is DeltaKind.ARGUMENTS:
+            return start + b'"tool_calls":[%b]' % self._arguments(index, delta) + self._middle
         return start + b'"tool_calls":[%b]' % _encode(self._call(index, delta)) + self._middle
 
     def _content_with_logprobs(self, start: bytes, choice: Choice, delta: Delta) -> bytes:
@@ -94,10 +96,12 @@ class ChatChunks(DataEvents):
             self._custom_calls.add((index, call))
             custom = {"name": delta.name, "input": ""}
             return {"index": call, "id": self._new_call_id(), "type": "custom", "custom": custom}
-        if delta.kind is DeltaKind.TOOL_CALL:
-            function = {"name": delta.name, "arguments": ""}
-            head = {"index": call, "id": self._new_call_id(), "type": "function"}
-            return {**head, "function": function}
-        if (index, call) in self._custom_calls:
-            return {"index": call, "custom": {"input": delta.text}}
-        return {"index": call, "function": {"arguments": delta.text}}
+        function = {"name": delta.name, "arguments": ""}
+        head = {"index": call, "id": self._new_call_id(), "type": "function"}
+        return {**head, "function": function}
+
+    def _arguments(self, index: int, delta: Delta) -> bytes:
+        form = b'{"index":%d,"function":{"arguments":%b}}'
+        if (index, delta.call_index) in self._custom_calls:
+            form = b'{"index":%d,"custom":{"input":%b}}'
+        return form % (delta.call_index, _encode(delta.text))
