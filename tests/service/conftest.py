@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -119,3 +122,21 @@ def events() -> Callable[[str], list[Any]]:
         return [item if item == "[DONE]" else json.loads(item) for item in data]
 
     return parse
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Redis of our own, where there is a redis-server to start."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
+    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
+    with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 10
+        while not socket.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield f"unix://{socket}"
+        process.terminate()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import subprocess
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -29,24 +26,6 @@ CALL = THOUGHT + (
 
 Body = Callable[..., dict[str, Any]]
 Serve = Callable[[Runtime], Awaitable[openai.AsyncOpenAI]]
-
-
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Redis of our own, where there is a redis-server to start."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server here: install Debian's package redis-server to test with it")
-    socket = tmp_path_factory.mktemp("redis") / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
-    with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 10
-        while not socket.exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield f"unix://{socket}"
-        process.terminate()
 
 
 @pytest.fixture
