@@ -55,10 +55,7 @@ def test_the_native_engine_knows_every_option_given_to_it(catalogue: Catalogue) 
 
 
 def test_nano_has_the_shape_of_its_checkpoint(catalogue: Catalogue) -> None:
-    config_path = DATA_DIR / "nano" / "config.json"
-    if not config_path.exists():
-        pytest.skip("nano's weights are not shipped yet")
-    config = json.loads(config_path.read_text())
+    config = json.loads((DATA_DIR / "nano" / "config.json").read_text())
     shape = catalogue.models["nano"].shape.model_dump()
     assert shape == {key: config[key] for key in shape}
 

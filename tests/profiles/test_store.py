@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.catalogue import DATA_DIR, Catalogue
+from profiles.catalogue import Catalogue
 from profiles.errors import ModelStoreError
 from profiles.models import ArtifactFile, Artifacts, Model, Profile
 from profiles.store import VERIFIED, content_hash, expand_once, identify, resolve
@@ -251,8 +251,6 @@ def test_what_is_shipped_is_named_by_its_content(tmp_path: Path) -> None:
 
 
 def test_nano_becomes_an_ordinary_checkpoint(tmp_path: Path, catalogue: Catalogue) -> None:
-    if not (DATA_DIR / "nano" / "config.json").exists():
-        pytest.skip("nano's weights are not shipped yet")
     nano = next(p for p in catalogue.profiles if p.model.name == "nano")
     folder = resolve(nano, tmp_path)
     assert folder.parent == tmp_path / "models"
@@ -263,8 +261,6 @@ def test_nano_becomes_an_ordinary_checkpoint(tmp_path: Path, catalogue: Catalogu
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_damaged_cache_is_expanded_anew(tmp_path: Path, catalogue: Catalogue, name: str) -> None:
-    if not (DATA_DIR / "nano" / "config.json").exists():
-        pytest.skip("nano's weights are not shipped yet")
     nano = next(p for p in catalogue.profiles if p.model.name == "nano")
     file = resolve(nano, tmp_path) / name
     size_bytes = file.stat().st_size
