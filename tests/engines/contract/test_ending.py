@@ -39,9 +39,16 @@ async def test_drain_refuses_and_completes_and_stop_ends_the_rest(
 
 
 async def begun(engine: Engine, request: Any) -> AsyncIterator[Any]:
+    """Wait for the first event, which may hold all of the answer, and give it back with the rest."""
     events = engine.generate(request)
-    await anext(events)
-    return events
+    first = await anext(events)
+
+    async def whole() -> AsyncIterator[Any]:
+        yield first
+        async for event in events:
+            yield event
+
+    return whole()
 
 
 async def reason_of(events: AsyncIterator[Any]) -> FinishReason | None:
