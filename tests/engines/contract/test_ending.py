@@ -39,7 +39,7 @@ async def test_drain_refuses_and_completes_and_stop_ends_the_rest(
 
 
 async def begun(engine: Engine, request: Any) -> AsyncIterator[Any]:
-    """Wait for the first event, which may hold all of the answer, and give it back with the rest."""
+    """Wait for the first event, which may be the whole answer; give it back with the rest."""
     events = engine.generate(request)
     first = await anext(events)
 
