@@ -27,10 +27,13 @@ class LoopSocket:
 
     def send(self, frames: list[bytes]) -> None:
         """Queue a message; raises zmq.ZMQError when the peer is unknown or gone."""
-        self._socket.send_multipart(frames, zmq.NOBLOCK)
-        # ZeroMQ's descriptor is edge-triggered and sending may consume the edge.
-        if self._has_message():
-            self._loop.call_soon(self.read)
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        finally:
+            # ZeroMQ's descriptor is edge-triggered and sending may consume the edge, also when
+            # it raises: the Hello of a client that connected anew would lie unread for ever.
+            if self._has_message():
+                self._loop.call_soon(self.read)
 
     def read(self) -> None:
         """Handle what has arrived, up to a burst; the rest follows in the loop's next turn."""
