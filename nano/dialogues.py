@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from nano import replies
@@ -11,10 +12,12 @@ from nano.about import NO_TOOL, UNKNOWN, Intent, intents, think
 from nano.alike import is_near, is_rival
 from nano.disguises import listed_tool
 from nano.made_up import make_tool
+from nano.names import LOOKUP_VERBS
 from nano.requests import Request, ask
 from nano.results import leaves, make_result
 from nano.small_talk import Copy, copy_task, unknown_question
-from nano.tokens import decode, encode
+from nano.spelling import UnspellableError, copy_of
+from nano.tokens import SPACE, decode, encode
 from nano.tools import ToolSpec, listed_tools
 from nano.words import Split, Words
 from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
@@ -34,7 +37,10 @@ class Turn:
 # How often each kind of dialogue is written.
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
 _LISTED_SHARE = 0.5  # of the tools on offer, those of the list rather than made up
-_NUM_OTHERS = (45, 27, 15, 8, 5)  # weights of offering 0, 1, 2 ... more tools
+# Weights of offering 0, 1, 2 ... more tools; training has more of what is hard.
+_NUM_OTHERS = {"train": (25, 28, 25, 13, 9), "heldout": (45, 27, 15, 8, 5)}
+_SAME_VERB_SHARE = 0.25  # of the other tools that training makes up
+_SIBLING_SHARE = 0.15  # of the made-up tools in training: offered with one of the same noun
 
 
 class Writer:
@@ -53,14 +59,16 @@ class Writer:
         }
 
     def dialogue(self, kind: str | None = None) -> list[Turn]:
-        """Write one dialogue of one or two turns."""
+        """Write one dialogue of one or two turns, of words that can be spelled."""
         if kind is None:
             kind = self.rng.choices(list(KINDS), list(KINDS.values()))[0]
-        return self._kinds[kind]()
+        while True:
+            with suppress(UnspellableError):
+                return self._kinds[kind]()
 
     def _tool_loop(self) -> list[Turn]:
-        spec, tools = self._offer()
-        request = ask(self.words, spec)
+        spec, tools, says_verb = self._offer_with_rivals()
+        request = ask(self.words, spec, says_verb)
         said = self._opening() + request.text
         first = self._conversation(said, tools)
         turn = Turn("call", first, tuple(self._call(request, said, first)), request=request)
@@ -132,7 +140,8 @@ class Writer:
         said = ask(self.words, bare).text
         conversation = self._conversation(said, self._with_others(spec))
         analysis = think("leaves something out", "I ask for it.", conversation.reasoning_effort)
-        final = [*encode("Please tell me the"), *encode(" "), *encode(param.name), *encode(".")]
+        asked = copy_of(encode(param.name))
+        final = [*encode("Please tell me the"), SPACE, *asked, *encode(".")]
         reply = replies.answer(encode(analysis), final)
         return [Turn("ask_back", conversation, tuple(reply), must_say=(param.name,))]
 
@@ -144,7 +153,8 @@ class Writer:
         if task.history:
             conversation = replace(conversation, messages=history)
         if task.is_date:
-            final = [*encode("Today is"), *encode(" "), *encode(conversation.current_date)]
+            date = copy_of(encode(conversation.current_date))
+            final = [*encode("Today is"), SPACE, *date]
             said = conversation.current_date
         else:
             final, said = [*encode(task.before), *task.ids], task.text
@@ -164,15 +174,30 @@ class Writer:
         spec = self._draw_tool()
         return spec, self._with_others(spec)
 
-    def _with_others(self, spec: ToolSpec) -> tuple[Tool, ...]:
-        specs = {spec.name: spec}
-        for _ in range(self.rng.choices(range(len(_NUM_OTHERS)), _NUM_OTHERS)[0]):
-            other = self._draw_tool()
+    def _offer_with_rivals(self) -> tuple[ToolSpec, tuple[Tool, ...], bool]:
+        """Offer tools to call one of; in training at times one that only its verb tells apart."""
+        spec = self._draw_tool()
+        is_action = spec.verb and spec.verb not in LOOKUP_VERBS and spec.name.startswith(spec.verb)
+        if self.words.split == "heldout" or not is_action or self.rng.random() > _SIBLING_SHARE:
+            return spec, self._with_others(spec), False
+        sibling = make_tool(self.words, noun=spec.thing.split()[0])
+        return spec, self._with_others(spec, sibling), True
+
+    def _with_others(self, spec: ToolSpec, *more: ToolSpec) -> tuple[Tool, ...]:
+        specs = {one.name: one for one in (*more, spec)}
+        weights = _NUM_OTHERS[self.words.split]
+        for _ in range(self.rng.choices(range(len(weights)), weights)[0]):
+            other = self._draw_other(spec)
             if other.name not in specs and not is_rival(spec.name, other.name):
                 specs[other.name] = other
         offered = [one.tool() for one in specs.values()]
         self.rng.shuffle(offered)
         return tuple(offered)
+
+    def _draw_other(self, spec: ToolSpec) -> ToolSpec:
+        if self.words.split == "train" and spec.verb and self.rng.random() < _SAME_VERB_SHARE:
+            return make_tool(self.words, verb=spec.verb)
+        return self._draw_tool()
 
     def _draw_tool(self) -> ToolSpec:
         is_listed = self.rng.random() < _LISTED_SHARE

@@ -9,14 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
+from nano.phrases import phrases
 from nano.tools import ToolSpec, listed_tools
 from nano.values import USUAL_NAMES, Param
-from nano.vocabulary import is_writable
+from nano.vocabulary import stem
 from nano.words import Words, is_held_out
 
-_DISGUISED_SHARE = 0.65
-_KEPT = frozenset("get find check set create list send search make add run is to from".split())
+_DISGUISED_SHARE = 0.8
+_SWAPPED_SHARES = (0.5, 0.8, 1.0)  # of a tool's words
+_USUAL_SHARE = 0.3  # of the parameters whose kind has usual names
+# Besides the function words: what many tools and requests have in common.
+_DULL = """get find check set create list send search make add run show tell give need want please
+what when where who which how much many does did are would could should can let lets ing""".split()
 
 
 def listed_tool(words: Words) -> ToolSpec:
@@ -28,47 +34,69 @@ def listed_tool(words: Words) -> ToolSpec:
 
 
 def disguised(words: Words, spec: ToolSpec) -> ToolSpec:
-    """Return the tool with other nouns, verbs, parameters and choices, where that can be done.
+    """Return the tool with other words, the same ones in name, schema and requests.
 
-    A word of the name changes only if the requests hold it too, and requests in which nothing
-    changes are dropped, so that what is left still names the tool in its own words.
+    Requests that name the tool in no word of its own are dropped; where none is left, or the
+    new name is of the other side of the split, the tool stays as it is.
     """
-    parts = spec.name.split("_")
-    told = " ".join(spec.requests).lower()
-    own = [part for part in parts if part not in _KEPT and part.rstrip("s") in told]
-    swaps = {part: words.noun() for part in own if words.rng.random() < 0.85}
-    renamed = {param.name: _another_name(words, param) for param in spec.params}
-    requests = [_swapped(text, swaps) for text in spec.requests]
-    requests = [new for new, old in zip(requests, spec.requests, strict=True) if new != old]
-    name = "_".join(swaps.get(part, part) for part in parts)
-    params = tuple(_disguised_param(words, param, renamed[param.name]) for param in spec.params)
-    is_odd = len(set(renamed.values())) < len(renamed) or not is_writable(name)
-    if not requests or is_odd or is_held_out(name):
+    requests = tuple(text for text in spec.requests if _own(spec) & _stems(text))
+    share = words.rng.choice(_SWAPPED_SHARES)
+    told = " ".join([spec.description, *requests])
+    stems = sorted(_own(spec) | _stems(told) | _stems_of_params(spec))
+    swaps = {old: words.noun() for old in stems if words.rng.random() < share}
+    params = tuple(_disguised_param(words, param, swaps) for param in spec.params)
+    renamed = {old.name: new.name for old, new in zip(spec.params, params, strict=True)}
+    name = "_".join(_swapped(part, swaps) for part in spec.name.split("_"))
+    if not requests or len(set(renamed.values())) < len(renamed) or is_held_out(name):
         return spec
-    asked = tuple(_renamed(text, renamed) for text in requests)
+    asked = tuple(_renamed(_swapped(text, swaps), renamed) for text in requests)
     return ToolSpec(name, _swapped(spec.description, swaps), params, asked)
 
 
-def _another_name(words: Words, param: Param) -> str:
-    if words.rng.random() < 0.4:
-        return param.name
+def _own(spec: ToolSpec) -> frozenset[str]:
+    """Return the words by which a request can name the tool."""
+    return _stems(f"{spec.name.replace('_', ' ')} {spec.description}")
+
+
+def _stems_of_params(spec: ToolSpec) -> frozenset[str]:
+    names = (param.name.replace("_", " ") for param in spec.params)
+    choices = (choice for param in spec.params for choice in param.choices)
+    return _stems(" ".join([*names, *choices]))
+
+
+def _stems(text: str) -> frozenset[str]:
+    """Return the words of a text that say something, without what stands in braces."""
+    bare = re.sub(r"\{\w+\}", " ", text)
+    return frozenset(map(stem, re.findall(r"[A-Za-z]{2,}", bare))) - _dull()
+
+
+@cache
+def _dull() -> frozenset[str]:
+    return frozenset(map(stem, [*phrases("function words").train, *_DULL]))
+
+
+def _disguised_param(words: Words, param: Param, swaps: Mapping[str, str]) -> Param:
     usual = USUAL_NAMES.get(param.kind)
-    return words.rng.choice(usual) if usual and words.rng.random() < 0.6 else words.noun()
-
-
-def _disguised_param(words: Words, param: Param, name: str) -> Param:
-    choices = param.choices
-    if choices and words.rng.random() < 0.6:
-        choices = tuple(dict.fromkeys(words.noun() for _ in choices))
+    if usual and words.rng.random() < _USUAL_SHARE:
+        name = words.rng.choice(usual)
+    else:
+        name = "_".join(_swapped(part, swaps) for part in param.name.split("_"))
+    choices = tuple(dict.fromkeys(_swapped(choice, swaps) for choice in param.choices))
     return replace(param, name=name, choices=choices)
 
 
 def _swapped(text: str, swaps: Mapping[str, str]) -> str:
-    """Return the text with other words, but for the names in braces."""
-    for old, new in swaps.items():
-        pattern = rf"(?<!{{)\b{re.escape(old.rstrip('s'))}(?:s|es)?\b(?!}})"
-        text = re.sub(pattern, new, text, flags=re.IGNORECASE)
-    return text
+    """Return the text with other words, in the case and number of the old ones."""
+
+    def swap(match: re.Match[str]) -> str:
+        old = match[0]
+        if (new := swaps.get(stem(old))) is None:
+            return old
+        if stem(old) != old.lower() and new[-1] != "s":
+            new += "s"
+        return new.capitalize() if old[0].isupper() else new
+
+    return re.sub(r"(?<!{)\b[A-Za-z]{2,}\b(?!})", swap, text)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -7,24 +7,21 @@ from collections.abc import Sequence
 from nano.names import HELD_OUT_VERBS, LOOKUP_VERBS, VERBS
 from nano.tools import ToolSpec
 from nano.values import USUAL_NAMES, Param
-from nano.vocabulary import is_writable
 from nano.words import Words, is_held_out
 
 _OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
 
 
-def make_tool(words: Words) -> ToolSpec:
+def make_tool(words: Words, verb: str = "", noun: str = "") -> ToolSpec:
     """Make up a tool around a noun, with up to four parameters, whose name is of this side."""
     while True:
-        spec = _make_any_tool(words)
-        names = [spec.name, *(param.name for param in spec.params)]
-        if is_held_out(spec.name) == (words.split == "heldout") and all(map(is_writable, names)):
+        spec = _make_any_tool(words, verb or _verb(words), noun or words.noun())
+        if is_held_out(spec.name) == (words.split == "heldout"):
             return spec
 
 
-def _make_any_tool(words: Words) -> ToolSpec:
+def _make_any_tool(words: Words, verb: str, noun: str) -> ToolSpec:
     rng = words.rng
-    noun, verb = words.noun(), _verb(words)
     second = words.noun() if rng.random() < 0.2 else ""
     thing = f"{noun} {second}".strip()
     name = _name(words, [verb, *thing.split()])

@@ -19,10 +19,15 @@ CITIES = (
     "Asia/Tokyo|UTC|Helsinki|Warsaw|Lyon|Osaka|Montreal|Geneva|Lima|Havana|Stockholm|"
     "Jakarta|Bangkok|Venice|Austin|Hamilton|Charlotte|York|San Jose|Rio|Copenhagen|Bristol"
 ).split("|")
-# Names that the vocabulary cuts alike with and without a space before them.
 HELD_OUT_CITIES = (
     "Denver|Barcelona|Hong Kong|Cape Town|Delhi|Las Vegas|Miami|Dallas|Oxford|Liverpool|"
-    "Kansas City|Tel Aviv|San Diego|Detroit|Seville|New Orleans|Cordoba|La Paz|Santa Fe"
+    "Kansas City|Tel Aviv|San Diego|Detroit|Seville|New Orleans|Cordoba|La Paz|Santa Fe|"
+    "Calgary|Nashville|Minneapolis|Sacramento|Bratislava|Johannesburg|Casablanca|Hyderabad|"
+    "Bangalore|Karachi|Tehran|Baghdad|Riyadh|Kabul|Tashkent|Chengdu|Shenzhen|Sapporo|Nagoya|"
+    "Taipei|Surabaya|Perth|Adelaide|Brisbane|Wellington|Christchurch|Honolulu|Anchorage|Tucson|"
+    "Albuquerque|Milwaukee|Cleveland|Pittsburgh|Baltimore|Memphis|Louisville|Tampa|Orlando|Quito|"
+    "Montevideo|Recife|Salvador|Tunis|Algiers|Dakar|Accra|Kampala|Harare|Rotorua|Timbuktu|"
+    "São Paulo|Málaga|Düsseldorf|Zürich|Kraków|Malmö|Tromsø|Nice|Bath|Reading|Mobile"
 ).split("|")
 PEOPLE = (
     "Anna|Bob|Alice|Carlos|David|Eva|Frank|Grace|Henry|Ivan|Julia|Kevin|Laura|Maria|"

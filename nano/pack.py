@@ -9,14 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from nano.model import Layer, Nano, Shape
+from nano.rows import make_makeup
 from nano.tokens import CALL, RETURN, VOCAB_SIZE
 from profiles.compact import CONFIGS, MANIFEST, WEIGHTS, Tensor, bundled_nano, pack_safetensors
 
-RECIPE = 2  # raised when the data or the shape changes
+RECIPE = 3  # raised when the data or the shape changes
 
 
 def checkpoint_config(shape: Shape) -> dict[str, Any]:
@@ -94,16 +94,18 @@ def _layer_tensors(layer: Layer) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def compact_tensors(model: Nano, vocabulary: list[int]) -> dict[str, Tensor]:
-    """Return the tensors of the compact form, in bf16."""
-    torch_tensors = {
-        "rows": model.rows[1:],
-        "unmet.embedding": model.rows[0],
+def compact_tensors(model: Nano) -> dict[str, Tensor]:
+    """Return the tensors of the compact form, the learnt ones in bf16."""
+    learnt = {
+        "forms": model.forms,
+        "learnt.embedding": model.learnt_embedding,
+        "learnt.head": model.learnt_head,
         "unmet.head": model.unmet_head,
         **body_tensors(model),
     }
-    tensors = {name: _bf16(tensor) for name, tensor in torch_tensors.items()}
-    return {"vocabulary": Tensor("I32", np.array(vocabulary, "<i4")), **tensors}
+    names = ("word", "form", "spelling", "written", "learnt")
+    made = {name: Tensor("I32", getattr(model.makeup, name)) for name in names}
+    return {**made, **{name: _bf16(tensor) for name, tensor in learnt.items()}}
 
 
 def _bf16(tensor: torch.Tensor) -> Tensor:
@@ -114,7 +116,7 @@ def _bf16(tensor: torch.Tensor) -> Tensor:
 def load_state(path: Path) -> tuple[Nano, dict[str, Any]]:
     """Load a training state's model onto the CPU."""
     state: dict[str, Any] = torch.load(path, map_location="cpu")
-    model = Nano(Shape(**state["shape"]), len(state["vocabulary"]) + 1)
+    model = Nano(Shape(**state["shape"]), make_makeup(state["seed"], state["learnt"]))
     model.load_state_dict(state["model"])
     return model, state
 
@@ -122,7 +124,7 @@ def load_state(path: Path) -> tuple[Nano, dict[str, Any]]:
 def pack(state_path: Path, target: Path) -> None:
     """Write the compact form of a training state."""
     model, state = load_state(state_path)
-    tensors = compact_tensors(model, state["vocabulary"])
+    tensors = compact_tensors(model)
     target.mkdir(parents=True, exist_ok=True)
     generation = {"eos_token_id": [RETURN, CALL], "pad_token_id": 199999, "do_sample": True}
     contents = {
@@ -136,7 +138,9 @@ def pack(state_path: Path, target: Path) -> None:
         "model": "nano",
         "recipe": RECIPE,
         "vocab_size": VOCAB_SIZE,
-        "num_met_ids": len(state["vocabulary"]),
+        "drawn_seed": state["seed"],
+        "num_written_ids": len(model.makeup.written),
+        "num_learnt_ids": len(model.makeup.learnt),
         "training": {
             key: state[key] for key in ("device", "step", "tokens", "seconds", "loss", "seed")
         },

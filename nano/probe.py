@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from nano.dialogues import Turn, Writer
 from nano.model import Nano
@@ -36,28 +35,23 @@ class Look:
 
 
 @torch.no_grad()
-def look(model: Nano, vocabulary: list[int], turn: Turn) -> Look:
+def look(model: Nano, turn: Turn) -> Look:
     """Score the wanted reply of one turn."""
-    row_of = {token_id: row + 1 for row, token_id in enumerate(vocabulary)}
-    prompt = [row_of.get(i, 0) for i in render(turn.prompt)]
-    reply = torch.tensor([row_of.get(i, 0) for i in turn.reply])
-    hidden = model(torch.tensor([[*prompt, *reply.tolist()]]))[0, len(prompt) - 1 : -1]
-    scores = _log_probabilities(model, hidden)
+    prompt, reply = render(turn.prompt), list(turn.reply)
+    hidden = model(torch.tensor([[*prompt, *reply]]))[0, len(prompt) - 1 : -1]
+    logits = model.logits(hidden)
+    logits[:, -1] += math.log(model.shape.vocab_size - len(model.makeup.written))
+    scores = logits.log_softmax(-1)
+    targets = model.target_of[torch.tensor(reply)]
     best = scores.argmax(-1)
-    wrong = ((best != reply) | (reply == 0)).nonzero().flatten().tolist()
-    probability = math.exp(scores[torch.arange(len(reply)), reply].sum().item())
+    wrong = (best != targets).nonzero().flatten().tolist()
+    probability = math.exp(scores[torch.arange(len(reply)), targets].sum().item())
     if not wrong:
         return Look(turn, True, probability)
     at = wrong[0]
-    given = vocabulary[int(best[at]) - 1]
-    before = decode(turn.reply[max(0, at - 6) : at])
-    return Look(turn, False, probability, before + "▸" + decode([turn.reply[at]]), decode([given]))
-
-
-def _log_probabilities(model: Nano, hidden: Tensor) -> Tensor:
-    logits = model.logits(hidden)
-    logits[:, 0] += math.log(model.shape.vocab_size - model.num_rows + 1)
-    return logits.log_softmax(-1)
+    given = [int(i) for i in model.makeup.written[best[at] : best[at] + 1]]  # none: an unwritten id
+    before = decode(reply[max(0, at - 6) : at])
+    return Look(turn, False, probability, before + "▸" + decode([reply[at]]), decode(given))
 
 
 def main() -> None:
@@ -72,9 +66,7 @@ def main() -> None:
     split: Split = arguments.split
     writer = Writer(7, split)
     looks = [
-        look(model.eval(), state["vocabulary"], turn)
-        for _ in range(arguments.dialogues)
-        for turn in writer.dialogue()
+        look(model.eval(), turn) for _ in range(arguments.dialogues) for turn in writer.dialogue()
     ]
     kinds: dict[str, list[Look]] = defaultdict(list)
     for one in looks:

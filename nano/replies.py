@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, START, encode
+from nano.spelling import copied, copy_of
+from nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, SPACE, START, encode
 from nano.values import Value
-from nano.vocabulary import spaced_pieces
 from service.harmony.types import ReasoningEffort
 
 
@@ -18,7 +18,7 @@ def answer(analysis: list[int], final: list[int]) -> list[int]:
 
 def call(analysis: list[int], name: str, arguments: list[int]) -> list[int]:
     """Return the ids of a reply that reasons and calls a tool."""
-    header = [*encode(" to=functions"), *encode("."), *spaced_pieces(name), CHANNEL]
+    header = [*encode(" to=functions"), *encode("."), *copy_of(encode(" " + name)), CHANNEL]
     header += [*encode("commentary json"), MESSAGE]
     return [*_reason(analysis), *header, *arguments, CALL]
 
@@ -29,8 +29,8 @@ def _reason(analysis: list[int]) -> list[int]:
 
 def call_analysis(name: str, keys: Iterable[str], effort: ReasoningEffort) -> list[int]:
     """Reason about which tool fits and which arguments were given."""
-    given = [*encode("("), *_joined((encode(key) for key in keys), ", "), *encode(").")]
-    tool = [*encode(" " + name), *given]
+    given = [*encode("("), *_joined((copy_of(encode(key)) for key in keys), ", "), *encode(").")]
+    tool = [SPACE, *copy_of(encode(" " + name)), *given]
     if effort == "low":
         return [*encode("I call"), *tool]
     if effort == "medium":
@@ -63,15 +63,9 @@ def arguments_ids(arguments: Mapping[str, Value], said: str) -> list[int]:
         if is_mark:
             marks += text
             continue
-        ids += [*encode(marks), *copied(text, said)]
+        ids += [*copy_of(encode(marks)), *copied(text, said)]
         marks = ""
-    return ids + encode(marks)
-
-
-def copied(value: str, said: str) -> list[int]:
-    """Return the ids of a value as it is copied from a text that holds it."""
-    at = said.find(value)
-    return spaced_pieces(value) if at > 0 and said[at - 1] == " " else encode(value)
+    return ids + copy_of(encode(marks))
 
 
 def _chunks(value: Value) -> Iterator[tuple[bool, str]]:
@@ -101,7 +95,7 @@ def result_ids(content: str) -> list[int]:
     """Return the ids of the answer that repeats a tool's result."""
     if not content:
         return encode("The tool returned nothing.")
-    return [*encode("The result is:"), *encode(" "), *encode(content)]
+    return [*encode("The result is:"), SPACE, *copy_of(encode(content))]
 
 
 def _joined(parts: Iterator[list[int]], mark: str) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,27 +26,28 @@ from service.harmony.vocabulary import STOP_TOKEN_IDS
 
 SEED = 11
 _MAX_TOKENS = 400
+_MOST_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One demand: its name, its bar, and which verdicts it concerns."""
+    """One demand: its name, the share that must meet it, and which verdicts it concerns."""
 
     name: str
-    bar: str
+    bar: float  # 0: none
     met: Callable[[Verdict], bool | None]
 
 
 ROWS = (
-    Row("valid Harmony", "99 %", lambda v: v.is_valid),
-    Row("right tool, arguments fit its schema", "95 %", lambda v: v.is_right_tool),
-    Row("arguments exactly right", "90 %", lambda v: v.is_exact),
-    Row("answer repeats the tool's result", "90 %", lambda v: _said(v, "result")),
-    Row("questions about the service answered", "", lambda v: _said(v, "chat")),
-    Row("says that it does not know", "", lambda v: _said(v, "unknown")),
-    Row("says that no offered tool fits", "", lambda v: _said(v, "no_tool")),
-    Row("asks for a missing argument", "", lambda v: _said(v, "ask_back")),
-    Row("repeats a text, a name, the date", "", lambda v: _said(v, "copy")),
+    Row("valid Harmony", 0.99, lambda v: v.is_valid),
+    Row("right tool, arguments fit its schema", 0.95, lambda v: v.is_right_tool),
+    Row("arguments exactly right", 0.9, lambda v: v.is_exact),
+    Row("answer repeats the tool's result", 0.9, lambda v: _said(v, "result")),
+    Row("questions about the service answered", 0, lambda v: _said(v, "chat")),
+    Row("says that it does not know", 0, lambda v: _said(v, "unknown")),
+    Row("says that no offered tool fits", 0, lambda v: _said(v, "no_tool")),
+    Row("asks for a missing argument", 0, lambda v: _said(v, "ask_back")),
+    Row("repeats a text, a name, the date", 0, lambda v: _said(v, "copy")),
 )
 
 
@@ -80,11 +82,15 @@ async def measure(
     """Generate and judge every turn; print the first failures."""
     engine = NativeEngine(NativeConfig(checkpoint, num_kv_blocks=4096))
     await engine.start()
+    places = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def reply(number: int, turn: Turn) -> tuple[list[int], bool]:
+        async with places:
+            # A seed for each: with one for all, every reply would draw the same numbers.
+            return await generate(engine, turn, temperature, SEED + number)
+
     try:
-        # A seed for each: with one for all, every reply would draw the same numbers.
-        replies = await asyncio.gather(
-            *(generate(engine, turn, temperature, SEED + i) for i, turn in enumerate(turns))
-        )
+        replies = await asyncio.gather(*(reply(i, turn) for i, turn in enumerate(turns)))
     finally:
         await engine.stop()
     verdicts = []
@@ -108,7 +114,8 @@ def table(greedy: list[Verdict], sampled: list[Verdict]) -> str:
     lines = ["| | bar | n | greedy | temperature 1 |", "| --- | --- | --- | --- | --- |"]
     for row in ROWS:
         (first, count), (second, _) = share(greedy, row), share(sampled, row)
-        lines.append(f"| {row.name} | {row.bar} | {count} | {first:.1%} | {second:.1%} |")
+        bar = f"{row.bar:.0%}" if row.bar else ""
+        lines.append(f"| {row.name} | {bar} | {count} | {first:.1%} | {second:.1%} |")
     return "\n".join(lines)
 
 
@@ -138,7 +145,8 @@ def page(greedy: list[Verdict], sampled: list[Verdict], num_dialogues: int) -> s
         minutes=training["seconds"] / 60,
         device=training["device"].upper(),
         loss=training["loss"],
-        num_met=manifest["num_met_ids"],
+        num_written=manifest["num_written_ids"],
+        num_learnt=manifest["num_learnt_ids"],
         megabytes=sum(path.stat().st_size for path in bundled_nano().iterdir()) / 1e6,
     )
 
@@ -146,7 +154,7 @@ def page(greedy: list[Verdict], sampled: list[Verdict], num_dialogues: int) -> s
 def main() -> None:
     """Read the command line, measure and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dialogues", type=int, default=400)
+    parser.add_argument("--dialogues", type=int, default=1200)
     parser.add_argument("--failures", type=int, default=0, help="how many to print")
     parser.add_argument("--source", type=Path, default=bundled_nano())
     parser.add_argument("--out", type=Path, default=Path("docs/nano.md"))
@@ -159,6 +167,8 @@ def main() -> None:
         sampled = asyncio.run(measure(checkpoint, turns, 1.0))
     print(table(greedy, sampled), effort_table(greedy), sep="\n\n")
     arguments.out.write_text(page(greedy, sampled, arguments.dialogues))
+    if missed := [row.name for row in ROWS if share(greedy, row)[0] < row.bar]:
+        sys.exit(f"Below the bar: {', '.join(missed)}.")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nano.names import LOOKUP_VERBS
 from nano.tools import ToolSpec
 from nano.values import Param, Value, link, spoken
 from nano.words import Words
 
+_NO_VERB_SHARE = 0.25
 _NUMBERS = frozenset({"int", "count", "decimal"})
 _CAPITALISED = frozenset({"place", "person", "title"})
 
@@ -23,9 +24,17 @@ class Request:
     arguments: dict[str, Value]
 
 
-def ask(words: Words, spec: ToolSpec) -> Request:
-    """Word a request for the tool, with the values its call must carry."""
-    return _ask_listed(words, spec) if spec.requests else _ask_made_up(words, spec)
+def ask(words: Words, spec: ToolSpec, says_verb: bool = False) -> Request:
+    """Word a request for the tool, with the values its call must carry.
+
+    Training also asks for made-up tools by their noun alone, unless `says_verb`.
+    """
+    if spec.requests:
+        return _ask_listed(words, spec)
+    is_train = words.split == "train"
+    if is_train and not says_verb and spec.thing and words.rng.random() < _NO_VERB_SHARE:
+        spec = replace(spec, verb=words.noun() if words.rng.random() < 0.3 else "")
+    return _ask_made_up(words, spec)
 
 
 def _ask_listed(words: Words, spec: ToolSpec) -> Request:
@@ -35,7 +44,7 @@ def _ask_listed(words: Words, spec: ToolSpec) -> Request:
     values = {param.name: param.draw(words) for param in used}
     text = form.format(**{param.name: spoken(param, values[param.name]) for param in used})
     style = words.rng.random()
-    if style < 0.15:
+    if style < 0.15 and form[0] != "{":
         text = text[0].lower() + text[1:].rstrip(".?!")
     elif style < 0.35:
         text = words.opening("request openings") + text

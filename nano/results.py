@@ -31,7 +31,7 @@ def make_result(words: Words, arguments: Mapping[str, Value]) -> str:
 
 def _dump(words: Words, value: Any) -> str:
     separators = (",", ":") if words.rng.random() < 0.4 else (", ", ": ")
-    return json.dumps(value, separators=separators)
+    return json.dumps(value, separators=separators, ensure_ascii=False)
 
 
 def _object(words: Words, arguments: Mapping[str, Value], most: int = 4) -> dict[str, Value]:

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nano.about import intents
 from nano.dialogues import KINDS, Turn, Writer
-from nano.tokens import CALL, decode
-from nano.vocabulary import met_ids
+from nano.spelling import pieces
+from nano.tokens import CALL, decode, encode
 from service.harmony.render import render
 
 MAX_TOKENS = 1000
 _DIALOGUES_PER_TOKEN = 1 / 31  # drawn together and sorted by length, so that little is padding
 _BATCHES = 2  # in a step
-_VOCABULARY_DIALOGUES = 6_000
 _PHRASE_DIALOGUES = 600  # of each kind
-_LEAST_MEETINGS = 3  # for an id outside nano/vocabulary.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,11 @@ def _grouped(samples: list[Sample], num_tokens: int) -> list[list[Sample]]:
 
 
 def phrase_ids(seed: int) -> set[int]:
-    """Return the ids of set phrases and of JSON's marks: all but what is copied."""
+    """Return the ids of set phrases and of JSON's marks: all but what is only copied."""
     writer = Writer(seed, "train")
     ids: set[int] = set()
+    for intent in intents():
+        ids.update(encode(intent.answer))
     for kind in KINDS:
         count: Counter[int] = Counter()
         for _ in range(_PHRASE_DIALOGUES):
@@ -96,14 +97,6 @@ def phrase_ids(seed: int) -> set[int]:
 def _is_phrase(kind: str, token_id: int, times: int) -> bool:
     if kind in ("chat", "unknown", "no_tool") or times > 0.1 * _PHRASE_DIALOGUES:
         return True
+    if token_id not in pieces():
+        return True
     return bool(re.fullmatch(r"[\s{}\[\]\":,.()]+", decode([token_id])))
-
-
-def training_vocabulary(seed: int) -> list[int]:
-    """Return the sorted ids that get a row of their own."""
-    writer = Writer(seed, "train")
-    met: Counter[int] = Counter()
-    for _ in range(_VOCABULARY_DIALOGUES):
-        for turn in writer.dialogue():
-            met.update({*turn.reply, *render(turn.prompt)})
-    return sorted(met_ids() | {i for i, count in met.items() if count >= _LEAST_MEETINGS})

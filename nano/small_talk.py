@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from nano.replies import copied
-from nano.tokens import decode, encode
+from nano.spelling import copied, copy_of, is_copyable
+from nano.tokens import SPACE, encode, text_of
 from nano.vocabulary import copyable_ids
 from nano.words import Words
 from service.harmony.types import Message
@@ -68,13 +68,16 @@ def _anything(words: Words) -> str:
     if words.split == "heldout" or words.rng.random() < 0.3:
         texts = [words.place(), words.person(), words.code(), words.phrase(2, 6)]
         return words.rng.choice(texts)
-    ids = words.rng.choices(copyable_ids(), k=words.rng.randint(2, 24))
-    return " ".join(decode(ids).split()).strip(' "') or "yes"
+    while True:
+        ids = words.rng.choices(copyable_ids(), k=words.rng.randint(2, 12))
+        text = " ".join("".join(map(text_of, ids)).split()).strip(' "')
+        if text and is_copyable(text):
+            return text
 
 
 def _name(words: Words) -> Copy:
     name = words.person()
-    ids = tuple(encode(" " + name))
+    ids = (SPACE, *copy_of(encode(" " + name)))
     form = words.choose(["My name is {}.", "I am {}.", "Hi, I'm {}."], ["Hello, my name is {}."])
     told = form.format(name)
     greeting = f"Nice to meet you, {name}."

@@ -10,6 +10,8 @@ import openai_harmony as harmony
 START, END, MESSAGE, CHANNEL = 200006, 200007, 200008, 200005
 CALL, RETURN = 200012, 200002
 ASSISTANT = 173781
+SPACE = 220
+NUM_ORDINARY = 199_998  # ids below spell text
 VOCAB_SIZE = 201_088
 
 
@@ -31,3 +33,10 @@ def _encode(text: str) -> tuple[int, ...]:
 def decode(token_ids: Sequence[int]) -> str:
     """Decode ids; bytes that are no UTF-8 are replaced."""
     return str(_encoding().decode(token_ids))
+
+
+@cache
+def text_of(token_id: int) -> str:
+    """Return the text of one ordinary id, or an empty one where it is a part of a character."""
+    text = decode([token_id]) if token_id < NUM_ORDINARY else ""
+    return "" if "\ufffd" in text else text

@@ -1,14 +1,13 @@
 """Train nano: `python -m nano.train`, on a GPU if there is one.
 
-The same seed and plan give the same dialogues in the same order. The learning rate warms up
-and falls along a cosine to 0. A run that finds a state in its folder goes on from it, with
-dialogues of its own.
+The same seed and plan give the same dialogues in the same order. The learning rate warms up,
+stays, and falls to 0 in the last third. A run that finds a state in its folder goes on from it,
+with dialogues of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from nano.model import Nano, Shape
-from nano.samples import Sample, phrase_ids, steps, training_vocabulary
-from nano.start import hold_rows, initialise
+from nano.model import Nano, Shape, initialise
+from nano.rows import make_makeup, swapped
+from nano.samples import Sample, phrase_ids, steps
 
 SEED = 2
 _WARMUP_STEPS = 300
-_RARE_SHARE = 0.01  # of prompt tokens shown as an unmet id
+_FALLING_SHARE = 1 / 3  # of the steps: the learning rate falls
+_SETTLING_SHARE = 1 / 4  # of the steps, the last: words and pieces have the vectors that ship
 _SAVE_EVERY = 200
 _PRINT_EVERY = 50
 
@@ -39,10 +39,10 @@ class Plan:
     workers: int  # processes that write dialogues
 
 
-# cuda: about 0.09 s a step on one H200 with 16 cores, eight to nine minutes in all.
-# cpu: a whole run has not been measured with this recipe; it sees 1 / 20 of the tokens.
+# cuda: about 0.09 s a step on one H200 with 16 cores, half an hour in all.
+# cpu: a whole run has not been measured with this recipe; it sees 1 / 65 of the tokens.
 PLANS = {
-    "cuda": Plan(steps=5_400, tokens=65_536, rate=2e-3, workers=14),
+    "cuda": Plan(steps=17_900, tokens=65_536, rate=2e-3, workers=14),
     "cpu": Plan(steps=6_000, tokens=3_000, rate=8e-4, workers=0),
 }
 
@@ -51,50 +51,47 @@ PLANS = {
 class Batch:
     """Dialogues of like length, and which of their tokens are to be predicted from where."""
 
-    rows: Tensor  # [dialogues, tokens] of row indices
-    is_prompt: Tensor  # [dialogues, tokens]
+    ids: Tensor  # [dialogues, tokens]
     at: Tensor  # [predictions] flat positions before the predicted token
-    targets: Tensor  # [predictions] row indices
+    wanted: Tensor  # [predictions] ids
 
     def to(self, device: str) -> Batch:
         """Move to a device."""
-        parts = (self.rows, self.is_prompt, self.at, self.targets)
-        return Batch(*(part.to(device, non_blocking=True) for part in parts))
+        return Batch(
+            *(part.to(device, non_blocking=True) for part in (self.ids, self.at, self.wanted))
+        )
 
 
-def collate(samples: list[Sample], row_of: dict[int, int]) -> Batch:
-    """Join samples into one batch; ids without a row of their own are not predicted."""
+def collate(samples: list[Sample]) -> Batch:
+    """Join samples into one batch."""
     longest = max(len(sample.ids) for sample in samples)
     longest = -(-longest // 8) * 8
-    rows = torch.zeros(len(samples), longest, dtype=torch.long)
+    ids = torch.zeros(len(samples), longest, dtype=torch.long)
     learn = torch.zeros(len(samples), longest, dtype=torch.bool)
     for index, sample in enumerate(samples):
-        rows[index, : len(sample.ids)] = torch.tensor([row_of.get(i, 0) for i in sample.ids])
+        ids[index, : len(sample.ids)] = torch.tensor(sample.ids)
         learn[index, : len(sample.ids)] = torch.tensor(sample.learn)
-    learn &= rows > 0
     predicted = learn.flatten().nonzero().flatten()
-    return Batch(rows, ~learn, predicted - 1, rows.flatten()[predicted])
+    return Batch(ids, predicted - 1, ids.flatten()[predicted])
 
 
 class Steps(IterableDataset[list[Batch]]):
     """Every step's batches; each worker writes those of its own pools of dialogues."""
 
-    def __init__(self, seed: int, first: int, tokens: int, vocabulary: list[int]) -> None:
+    def __init__(self, seed: int, first: int, tokens: int) -> None:
         self._seed, self._first, self._tokens = seed, first, tokens
-        self._row_of = {token_id: row + 1 for row, token_id in enumerate(vocabulary)}
 
     def __iter__(self) -> Iterator[list[Batch]]:
         worker = get_worker_info()
         place, count = (worker.id, worker.num_workers) if worker else (0, 1)
         for step in steps(self._seed, self._first + place, count, self._tokens):
-            yield [collate(samples, self._row_of) for samples in step]
+            yield [collate(samples) for samples in step]
 
 
 def batch_loss(model: Nano, batch: Batch) -> Tensor:
     """Return the summed loss over the tokens to be predicted."""
-    rare = (torch.rand(batch.rows.shape, device=batch.rows.device) < _RARE_SHARE) & batch.is_prompt
-    hidden = model(batch.rows.masked_fill(rare, 0))
-    return model.loss(hidden.flatten(0, 1)[batch.at], batch.targets)
+    hidden = model(batch.ids)
+    return model.loss(hidden.flatten(0, 1)[batch.at], model.target_of[batch.wanted])
 
 
 class Trainer:
@@ -104,12 +101,15 @@ class Trainer:
         self.plan, self.seed, self.device = plan, seed, device
         self.state_path = out / "state.pt"
         state = torch.load(self.state_path) if self.state_path.exists() else {}
-        self.vocabulary: list[int] = state.get("vocabulary") or training_vocabulary(seed)
-        self.model = Nano(Shape(), len(self.vocabulary) + 1)
-        initialise(self.model, self.vocabulary, seed)
+        self.learnt: list[int] = state.get("learnt") or sorted(phrase_ids(seed))
+        makeup = make_makeup(seed, self.learnt)
+        self.model = Nano(Shape(), makeup)
+        initialise(self.model, seed)
         self.model.to(device)
-        phrases = phrase_ids(seed)
-        hold_rows(self.model, [row for row, i in enumerate(self.vocabulary, 1) if i not in phrases])
+        if device == "cuda":
+            for layer in self.model.stack():
+                layer.compile(dynamic=True)  # 1.6 times as fast
+        self.swapped = [torch.from_numpy(part).to(device) for part in swapped(makeup)]
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(),
             betas=(0.9, 0.98),
@@ -128,23 +128,28 @@ class Trainer:
 
     def steps(self) -> DataLoader[list[Batch]]:
         """Return each step's batches; a run that goes on from a state draws from other pools."""
-        data = Steps(self.seed, self.step * 1000, self.plan.tokens, self.vocabulary)
+        data = Steps(self.seed, self.step * 1000, self.plan.tokens)
         return DataLoader(data, batch_size=None, num_workers=self.plan.workers)
 
     def rate(self) -> float:
         """Return the learning rate of this step."""
-        warm = min((self.step + 1) / _WARMUP_STEPS, 1.0)
-        return self.plan.rate * warm * 0.5 * (1 + math.cos(math.pi * self.step / self.plan.steps))
+        warm = (self.step + 1) / _WARMUP_STEPS
+        left = (self.plan.steps - self.step) / (self.plan.steps * _FALLING_SHARE)
+        return self.plan.rate * min(warm, left, 1.0)
 
     def learn(self, batches: list[Batch]) -> None:
         """Take one step."""
-        num_predicted = sum(len(batch.targets) for batch in batches)
+        num_predicted = sum(len(batch.wanted) for batch in batches)
+        if self.step < self.plan.steps * (1 - _SETTLING_SHARE):
+            self.model.swap_vectors(*self.swapped)
+        else:
+            self.model.settle()
         for batch in batches:
             with torch.autocast(self.device, torch.bfloat16):
                 loss = batch_loss(self.model, batch.to(self.device)) / num_predicted
             loss.backward()
             self.loss += loss.detach()
-            self.tokens += batch.rows.numel()
+            self.tokens += batch.ids.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate()
@@ -165,7 +170,7 @@ class Trainer:
         state = {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "vocabulary": self.vocabulary,
+            "learnt": self.learnt,
             "shape": asdict(self.model.shape),
             "step": self.step,
             "tokens": self.tokens,

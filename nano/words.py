@@ -17,12 +17,14 @@ from zlib import crc32
 
 from nano.names import CITIES, HELD_OUT_CITIES, HELD_OUT_PEOPLE, PEOPLE
 from nano.phrases import phrases
-from nano.vocabulary import all_words, capitalised, common_words, is_copyable
+from nano.spelling import is_copyable
+from nano.vocabulary import all_words, capitalised, common_words, long_words
 
 Split = Literal["train", "heldout"]
 T = TypeVar("T")
 
 _HELD_OUT_EVERY = 8
+_LONG_SHARE = 0.2
 
 # What the other side lists and a made-up name must therefore not be.
 _OTHERS: Mapping[Split, frozenset[str]] = {
@@ -65,7 +67,9 @@ class Words:
         return self.say(section)
 
     def noun(self) -> str:
-        """Draw a word: a common one or any other that can be written."""
+        """Draw a word: a common one or any other; in training more of those in three pieces."""
+        if self.split == "train" and self.rng.random() < _LONG_SHARE:
+            return self.rng.choice(long_words())
         return self.rng.choice(common_words() if self.rng.random() < 0.5 else all_words())
 
     def filler(self, share: float) -> str:

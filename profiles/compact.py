@@ -1,9 +1,8 @@
 """Expand the compact form in which nano ships into an ordinary checkpoint folder.
 
 Compact form: a folder of `manifest.json`, `config.json`, `generation_config.json` and
-`weights.xz`. The last holds, LZMA-compressed, a safetensors file in which the rows of
-embedding and unembedding are kept only for the token ids training met (`vocabulary`);
-they share those rows, and every other id shares one row of each (`unmet`).
+`weights.xz`, an LZMA-compressed safetensors file. It does not hold the rows of the vocabulary but
+what they are made of (`Makeup`): vectors drawn from a seed, and a few learnt ones.
 """
 
 from __future__ import annotations
@@ -30,6 +29,10 @@ CONFIGS = ("config.json", "generation_config.json")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES = {"BF16": "<u2", "F32": "<f4", "I32": "<i4"}  # numpy has no bf16: its bits
 
+SPREAD = 0.1  # of the entries of a drawn vector
+# How much of an id's row in the embedding is its word and each piece of its spelling.
+WORD_SHARE, PIECE_SHARES = 0.35, (0.6, 0.55, 0.5)
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -37,6 +40,51 @@ class Tensor:
 
     dtype: str
     array: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Makeup:
+    """What the rows of the vocabulary are made of.
+
+    An id's row in the embedding is its word's vector, its form's vector and, each turned by its
+    place, the head rows of the pieces that spell it; a learnt id adds a vector of its own. The head
+    has a row for each written id, drawn or learnt, and one for all others.
+    """
+
+    seed: int
+    word: NDArray[np.int32]  # [vocabulary] number of the id's word
+    form: NDArray[np.int32]  # [vocabulary] number of its form: what stands before, its case
+    spelling: NDArray[np.int32]  # [vocabulary, pieces] places in `written`, -1 for none
+    written: NDArray[np.int32]  # sorted ids
+    learnt: NDArray[np.int32]  # sorted ids, all of them written
+
+    def drawn(self, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Draw the vectors of the words and the head's rows of the written ids: signs, spread.
+
+        numpy promises that this generator's stream never changes.
+        """
+        generator = np.random.RandomState(self.seed)
+        counts = (int(self.word.max()) + 1, len(self.written))
+        words, head = (_signs(generator, count, width) for count in counts)
+        return words, head
+
+
+def _signs(generator: np.random.RandomState, count: int, width: int) -> NDArray[np.float32]:
+    drawn = np.frombuffer(generator.bytes(count * width // 8), np.uint8)
+    bits = np.unpackbits(drawn).reshape(count, width)
+    return (bits.astype(np.float32) * 2 - 1) * np.float32(SPREAD)
+
+
+def embedding_rows(makeup: Makeup, forms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows of all ids as drawn [vocabulary, width], from the vectors of the forms."""
+    width = forms.shape[1]
+    words, head = makeup.drawn(width)
+    head = np.concatenate([head, np.zeros((1, width), np.float32)])
+    rows: NDArray[np.float32] = np.float32(WORD_SHARE) * words[makeup.word] + forms[makeup.form]
+    for place, share in enumerate(PIECE_SHARES):
+        turned = np.roll(head, (place + 1) * width // 4, axis=1)
+        rows += np.float32(share) * turned[makeup.spelling[:, place]]  # -1: the row of zeros
+    return rows
 
 
 def bundled_nano() -> Path:
@@ -51,13 +99,7 @@ def expand(source: Path, target: Path) -> None:
     does not have the checksum the manifest gives.
     """
     manifest = _read_manifest(source)
-    tensors = _unpack(lzma.decompress(_verified(source, WEIGHTS, manifest)))
-    vocabulary = tensors.pop("vocabulary").array
-    for name, kind in ((_EMBEDDING, "embedding"), (_HEAD, "head")):
-        rows, unmet = tensors["rows"], tensors[f"unmet.{kind}"]
-        tensors[name] = _full_rows(rows, unmet, vocabulary, manifest["vocab_size"])
-    for name in ("rows", "unmet.embedding", "unmet.head"):
-        del tensors[name]
+    tensors = _vocabulary(_unpack(lzma.decompress(_verified(source, WEIGHTS, manifest))), manifest)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         made = Path(folder) / "checkpoint"
@@ -100,11 +142,33 @@ def _verified(source: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _full_rows(rows: Tensor, unmet: Tensor, vocabulary: NDArray[Any], vocab_size: int) -> Tensor:
-    full = np.empty((vocab_size, rows.array.shape[1]), rows.array.dtype)
-    full[:] = unmet.array
-    full[vocabulary] = rows.array
-    return Tensor(rows.dtype, full)
+def _vocabulary(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the checkpoint's tensors: embedding and head in the place of their makeup."""
+    kept = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    arrays = {name: tensor.array for name, tensor in tensors.items() if name not in kept}
+    makeup = Makeup(
+        seed=manifest["drawn_seed"],
+        **{name: arrays[name] for name in ("word", "form", "spelling", "written", "learnt")},
+    )
+    rows = embedding_rows(makeup, from_bf16(arrays["forms"]))
+    rows[makeup.learnt] += from_bf16(arrays["learnt.embedding"])
+    embedding = to_bf16(rows)
+    head = np.empty_like(embedding)
+    head[:] = arrays["unmet.head"]
+    head[makeup.written] = to_bf16(makeup.drawn(head.shape[1])[1])
+    head[makeup.learnt] = arrays["learnt.head"]
+    return {_EMBEDDING: Tensor("BF16", embedding), _HEAD: Tensor("BF16", head), **kept}
+
+
+def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return the values of bf16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the bits of the nearest bf16 of each value, the even one of two."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def _unpack(content: bytes) -> dict[str, Tensor]:

@@ -4,81 +4,123 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from nano.model import Nano, Shape
+from nano.model import Nano, Shape, initialise
 from nano.pack import pack
-from nano.start import hold_rows, initialise
-from profiles.compact import expand
+from nano.rows import make_makeup, swapped
+from nano.tokens import CALL, RETURN, encode
+from profiles.compact import Makeup, expand
 
-SHAPE = Shape(hidden_size=48, head_dim=16, num_attention_heads=4, num_key_value_heads=2)
-VOCABULARY = [11, 220, 279, 1000, 5000, 13225, 200005, 200006, 200007, 200008]
+SHAPE = Shape(
+    hidden_size=48,
+    head_dim=16,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
+SEED = 3
+PHRASES = sorted({*encode("The result is: Hello, I do not know."), RETURN, CALL})
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = Nano(SHAPE, len(VOCABULARY) + 1)
-    initialise(model, VOCABULARY, seed=3)
+def makeup() -> Makeup:
+    return make_makeup(SEED, PHRASES)
+
+
+@pytest.fixture
+def model(makeup: Makeup) -> Nano:
+    model = Nano(SHAPE, makeup)
+    initialise(model, SEED)
     generator = torch.Generator().manual_seed(4)
     for parameter in model.parameters():  # biases and sinks must count too
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
         parameter.data = parameter.data.bfloat16().float()
-    path = tmp_path_factory.mktemp("state") / "state.pt"
+    return model
+
+
+def _exported(model: Nano, folder: Path) -> GptOssForCausalLM:
     shape = {name: getattr(SHAPE, name) for name in SHAPE.__slots__}
-    figures = {"device": "cpu", "step": 1, "tokens": 1, "seconds": 1.0, "loss": 1.0, "seed": 3}
-    contents = {"model": model.state_dict(), "vocabulary": VOCABULARY, "shape": shape, **figures}
-    torch.save(contents, path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def checkpoint(state: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nano")
-    pack(state, folder / "compact")
+    figures = {"device": "cpu", "step": 1, "tokens": 1, "seconds": 1.0, "loss": 1.0, "seed": SEED}
+    contents = {"model": model.state_dict(), "learnt": PHRASES, "shape": shape, **figures}
+    torch.save(contents, folder / "state.pt")
+    pack(folder / "state.pt", folder / "compact")
     expand(folder / "compact", folder / "checkpoint")
-    return folder / "checkpoint"
+    return GptOssForCausalLM.from_pretrained(
+        folder / "checkpoint", dtype=torch.float32, attn_implementation="eager"
+    )
 
 
-def test_export_has_the_training_models_logits(state: Path, checkpoint: Path) -> None:
-    model = Nano(SHAPE, len(VOCABULARY) + 1)
-    model.load_state_dict(torch.load(state)["model"])
-    published = GptOssForCausalLM.from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    )
-    rows = torch.randint(
-        0, len(VOCABULARY) + 1, (2, 200), generator=torch.Generator().manual_seed(5)
-    )
-    unmet_id = 7
-    ids = torch.tensor([unmet_id, *VOCABULARY])[rows]
+def _ids() -> Tensor:
+    return torch.randint(0, SHAPE.vocab_size, (2, 200), generator=torch.Generator().manual_seed(5))
+
+
+def test_export_has_the_training_models_logits(model: Nano, tmp_path: Path) -> None:
+    published = _exported(model, tmp_path)
+    written = torch.from_numpy(model.makeup.written).long()
+    unwritten = 173_000
+    assert unwritten not in model.makeup.written
     with torch.no_grad():
-        expected = published(ids).logits
-        found = model.logits(model(rows))
-    torch.testing.assert_close(found[..., 1:], expected[..., VOCABULARY], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(found[..., 0], expected[..., unmet_id], atol=1e-4, rtol=1e-4)
+        expected = published(_ids()).logits
+        found = model.logits(model(_ids()))
+    torch.testing.assert_close(found[..., :-1], expected[..., written], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[..., -1], expected[..., unwritten], atol=1e-4, rtol=1e-4)
 
 
-def test_loss_counts_every_unmet_id() -> None:
-    model = Nano(SHAPE, len(VOCABULARY) + 1)
+def test_loss_counts_every_id(makeup: Makeup) -> None:
+    model = Nano(SHAPE, makeup)
     hidden = torch.zeros(3, SHAPE.hidden_size)  # every id is equally likely
+    torch.nn.init.zeros_(model.learnt_head)
     loss = model.loss(hidden, torch.tensor([1, 2, 3]))
     each = torch.tensor(SHAPE.vocab_size).log().item()
     assert loss.item() == pytest.approx(3 * each, abs=1e-3)
 
 
-def test_held_rows_stay_while_the_others_learn() -> None:
-    model = Nano(SHAPE, len(VOCABULARY) + 1)
-    initialise(model, VOCABULARY, seed=3)
-    before = model.rows.detach().clone()
-    held = [2, 3, 7]
-    hold_rows(model, held)
+def _row(model: Nano, text: str) -> Tensor:
+    ids = encode(text)
+    assert len(ids) == 1
+    return model.embedding(torch.tensor(ids), model.drawn_head())[0]
+
+
+def test_forms_of_a_word_are_alike_and_other_words_are_not(model: Nano) -> None:
+    model.forms.data.zero_()
+    likeness = torch.nn.functional.cosine_similarity
+    paris, other_form, other = (_row(model, text) for text in (" Paris", "Paris", " London"))
+    assert likeness(paris, other_form, dim=0) > 0.1 + likeness(paris, other, dim=0).abs()
+
+
+def test_unlisted_words_swap_their_rows_and_listed_ones_keep_theirs(model: Nano) -> None:
+    words, pieces = (torch.from_numpy(part) for part in swapped(model.makeup))
+    before = {text: _row(model, text) for text in (" weather", " Calgary", " the")}
+    head = model.head()
+    model.swap_vectors(words, pieces)
+    assert torch.equal(_row(model, " weather"), before[" weather"])  # in known_tools.txt
+    assert torch.equal(_row(model, " the"), before[" the"])
+    assert not torch.equal(_row(model, " Calgary"), before[" Calgary"])
+    assert not torch.equal(model.head(), head)
+    assert torch.equal(model.words.unique(dim=0), model.words[model.word_order].unique(dim=0))
+    model.settle()
+    assert torch.equal(_row(model, " Calgary"), before[" Calgary"])
+    assert torch.equal(model.head(), head)
+
+
+def test_only_what_is_learnt_moves(model: Nano) -> None:
+    calgary, phrase = _row(model, " Calgary").detach(), _row(model, " know").detach()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    ids = torch.tensor([encode("The result is: I do not know.")])
     for _ in range(3):
-        rows = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]])
-        model.loss(model(rows)[0, :-1], rows[0, 1:]).backward()
+        model.loss(model(ids)[0, :-1], model.target_of[ids[0, 1:]]).backward()
+        model.forms.grad = None  # every row holds a form
         optimiser.step()
         optimiser.zero_grad()
-    is_same = (model.rows == before).all(1)
-    assert is_same[held].all()
-    assert not is_same[[1, 4, 5, 6, 8]].any()
+    assert torch.equal(_row(model, " Calgary"), calgary)
+    assert not torch.equal(_row(model, " know"), phrase)
+
+
+def test_drawn_rows_never_change(makeup: Makeup) -> None:
+    words, _ = makeup.drawn(8)  # the shipped weights were trained with these
+    assert np.signbit(words[0]).tolist() == [True, False, False, True, False, True, False, True]

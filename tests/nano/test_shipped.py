@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,27 +14,13 @@ from engines.native.engine import NativeEngine
 from nano.about import UNKNOWN, intents
 from nano.dialogues import Turn
 from nano.judge import Verdict, Written, parse
-from nano.report import ROWS, generate, held_out_turns, measure, share
+from nano.names import HELD_OUT_CITIES
+from nano.report import ROWS, Row, generate, held_out_turns, measure, share
 from profiles.compact import bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
-# What the model is meant to reach and does.
-BARS = {"answer repeats the tool's result": 0.9}
-# What must not get worse: a little below what docs/nano.md measured.
-FLOORS = {
-    "valid Harmony": 0.95,
-    "right tool, arguments fit its schema": 0.7,
-    "arguments exactly right": 0.6,
-}
-# What the model is meant to reach, and why it does not.
-NOT_YET = {
-    "valid Harmony": (0.99, "at times calls a tool that is not on offer"),
-    "right tool, arguments fit its schema": (
-        0.95,
-        "takes one unseen tool for another, or says that none fits",
-    ),
-    "arguments exactly right": (0.9, "and takes the wrong words as a value"),
-}
+# The first of the dialogues that docs/nano.md reports on.
+NUM_DIALOGUES = 150
 WEATHER = Tool(
     "get_weather",
     "Get the current weather in a city.",
@@ -56,36 +44,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def verdicts(checkpoint: Path) -> list[Verdict]:
-    return asyncio.run(measure(checkpoint, held_out_turns(60, seed=101), temperature=0.0))
+    return asyncio.run(measure(checkpoint, held_out_turns(NUM_DIALOGUES), temperature=0.0))
 
 
-def _share(verdicts: list[Verdict], name: str) -> float:
-    reached, count = share(verdicts, next(row for row in ROWS if row.name == name))
-    assert count >= 20
-    return reached
-
-
-@pytest.mark.parametrize("name", BARS)
-def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], name: str) -> None:
-    assert _share(verdicts, name) >= BARS[name]
-
-
-@pytest.mark.parametrize("name", FLOORS)
-def test_held_out_dialogues_do_not_get_worse(verdicts: list[Verdict], name: str) -> None:
-    assert _share(verdicts, name) >= FLOORS[name]
-
-
-@pytest.mark.parametrize(
-    ("name", "bar"),
-    [
-        pytest.param(name, bar, marks=pytest.mark.xfail(reason=reason, strict=False), id=name)
-        for name, (bar, reason) in NOT_YET.items()
-    ],
-)
-def test_held_out_dialogues_reach_what_they_should(
-    verdicts: list[Verdict], name: str, bar: float
-) -> None:
-    assert _share(verdicts, name) >= bar
+@pytest.mark.parametrize("row", [row for row in ROWS if row.bar], ids=lambda row: row.name)
+def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], row: Row) -> None:
+    reached, count = share(verdicts, row)
+    assert count > 50
+    assert reached >= row.bar
 
 
 def test_reasoning_is_longer_at_higher_effort(verdicts: list[Verdict]) -> None:
@@ -115,19 +81,21 @@ FIRST_REQUESTS = {
 }
 
 
+async def _ask(checkpoint: Path, prompts: Sequence[Conversation]) -> list[Written]:
+    turns = [Turn("first", prompt, reply=()) for prompt in prompts]
+    engine = NativeEngine(NativeConfig(checkpoint))
+    await engine.start()
+    try:
+        replies = await asyncio.gather(*(generate(engine, turn, 0.0) for turn in turns))
+    finally:
+        await engine.stop()
+    return [parse(turn, *reply) for turn, reply in zip(turns, replies, strict=True)]
+
+
 @pytest.fixture(scope="module")
 def answers(checkpoint: Path) -> dict[str, Written]:
-    async def ask_all() -> dict[str, Written]:
-        engine = NativeEngine(NativeConfig(checkpoint))
-        await engine.start()
-        found = {}
-        for name, prompt in FIRST_REQUESTS.items():
-            turn = Turn("first", prompt, reply=())
-            found[name] = parse(turn, *await generate(engine, turn, temperature=0.0))
-        await engine.stop()
-        return found
-
-    return asyncio.run(ask_all())
+    replies = asyncio.run(_ask(checkpoint, list(FIRST_REQUESTS.values())))
+    return dict(zip(FIRST_REQUESTS, replies, strict=True))
 
 
 @pytest.mark.parametrize("name", FIRST_REQUESTS)
@@ -145,6 +113,14 @@ def test_first_questions_get_the_right_answers(answers: dict[str, Written]) -> N
 
 def test_a_first_request_calls_the_tool(answers: dict[str, Written]) -> None:
     assert answers["weather"].calls == (("get_weather", '{"location":"Paris"}'),)
+
+
+def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Path) -> None:
+    questions = [f"What is the weather in {city}?" for city in HELD_OUT_CITIES]
+    prompts = [_prompt(Message("user", said), tools=(WEATHER,)) for said in questions]
+    replies = asyncio.run(_ask(checkpoint, prompts))
+    called = [json.loads(reply.calls[0][1])["location"] for reply in replies if reply.calls]
+    assert len(set(called) & set(HELD_OUT_CITIES)) >= 0.95 * len(HELD_OUT_CITIES)
 
 
 def test_a_first_result_is_repeated(answers: dict[str, Written]) -> None:

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from nano.model import Nano, Shape
-from nano.samples import steps
-from nano.tokens import CALL, RETURN
-from nano.train import Batch, Steps, batch_loss, collate
-from nano.vocabulary import met_ids
+from nano.model import Nano, Shape, initialise
+from nano.rows import make_makeup
+from nano.samples import phrase_ids, steps
+from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate
 
 SEED, NUM_TOKENS, NUM_STEPS = 5, 4800, 4
-VOCABULARY = sorted({*met_ids(), CALL, RETURN})
-ROW_OF = {token_id: row for row, token_id in enumerate(VOCABULARY, 1)}
 
 
 def _batches(num_workers: int) -> list[list[Batch]]:
-    data = Steps(SEED, 0, NUM_TOKENS, VOCABULARY)
+    data = Steps(SEED, 0, NUM_TOKENS)
     return list(islice(DataLoader(data, batch_size=None, num_workers=num_workers), NUM_STEPS))
 
 
 def _wanted(first: int, stride: int) -> list[list[Batch]]:
     found = islice(steps(SEED, first, stride, NUM_TOKENS), NUM_STEPS)
-    return [[collate(samples, ROW_OF) for samples in step] for step in found]
+    return [[collate(samples) for samples in step] for step in found]
 
 
 def _assert_same(found: list[Batch], wanted: list[Batch]) -> None:
     for batch, other in zip(found, wanted, strict=True):
-        assert torch.equal(batch.rows, other.rows)
-        assert torch.equal(batch.is_prompt, other.is_prompt)
+        assert torch.equal(batch.ids, other.ids)
         assert torch.equal(batch.at, other.at)
-        assert torch.equal(batch.targets, other.targets)
+        assert torch.equal(batch.wanted, other.wanted)
 
 
 def test_no_worker_reads_one_pool_after_the_other() -> None:
@@ -52,16 +49,9 @@ def test_two_workers_share_the_pools() -> None:
 
 def test_what_is_predicted_is_the_replies_and_follows_its_place() -> None:
     samples = next(steps(SEED, 0, 1, NUM_TOKENS))[0]
-    batch = collate(samples, ROW_OF)
-    assert torch.equal(batch.rows.flatten()[batch.at + 1], batch.targets)
-    assert (batch.targets > 0).all()
-    assert not batch.is_prompt.flatten()[batch.at + 1].any()
-    num_learnt = sum(
-        is_learnt and token_id in ROW_OF
-        for sample in samples
-        for token_id, is_learnt in zip(sample.ids, sample.learn, strict=True)
-    )
-    assert len(batch.targets) == num_learnt
+    batch = collate(samples)
+    assert torch.equal(batch.ids.flatten()[batch.at + 1], batch.wanted)
+    assert len(batch.wanted) == sum(sum(sample.learn) for sample in samples)
 
 
 def test_a_batchs_loss_reaches_every_layer() -> None:
@@ -72,9 +62,27 @@ def test_a_batchs_loss_reaches_every_layer() -> None:
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    model = Nano(shape, len(VOCABULARY) + 1)
-    batch = collate(next(steps(SEED, 0, 1, NUM_TOKENS))[0][:4], ROW_OF)
+    model = Nano(shape, make_makeup(SEED, phrase_ids(SEED)))
+    initialise(model, SEED)
+    batch = collate(next(steps(SEED, 0, 1, NUM_TOKENS))[0][:4])
+    assert (model.target_of[batch.wanted] >= 0).all()
     loss = batch_loss(model, batch)
     loss.backward()
     assert torch.isfinite(loss)
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_the_rate_rises_stays_and_falls_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    plan = Plan(steps=1200, tokens=2000, rate=1e-3, workers=0)
+    trainer = Trainer(plan, tmp_path, SEED, "cpu")
+    rates = []
+    for trainer.step in (0, 299, 600, 800, 1000, 1200):
+        rates.append(trainer.rate())
+    assert rates == pytest.approx([1e-3 / 300, 1e-3, 1e-3, 1e-3, 5e-4, 0])
+    trainer.step = 7
+    trainer.learn(next(iter(trainer.steps())))
+    trainer.save(loss=1.0)
+    again = Trainer(plan, tmp_path, SEED, "cpu")
+    assert again.step == 8
+    for found, wanted in zip(again.model.parameters(), trainer.model.parameters(), strict=True):
+        assert torch.equal(found, wanted)
