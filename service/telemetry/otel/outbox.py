@@ -33,6 +33,8 @@ class Outbox:
         self._on_dropped = on_dropped
         self._max_items = max_items
         self._items: deque[Any] = deque()
+        self._lock = threading.Lock()  # a batch is counted as lost once: when sent or at the end
+        self._num_sending = 0
         self._wanted = threading.Event()
         self._is_closing = False
         self._is_failing = False
@@ -49,13 +51,18 @@ class Outbox:
             self._wanted.set()
 
     def close(self, timeout_s: float) -> None:
-        """Send what waits, for no longer than this; what is left then is dropped and counted."""
+        """Send what waits, for no longer than this; what is left then is dropped and counted.
+
+        So is a batch that is being sent still: nobody waits to hear whether it arrived.
+        """
         self._is_closing = True
         self._wanted.set()
         self._thread.join(timeout_s)
-        if self._items:
-            self._on_dropped(self._signal, len(self._items))
+        with self._lock:
+            num_lost, self._num_sending = len(self._items) + self._num_sending, 0
             self._items.clear()
+        if num_lost:
+            self._on_dropped(self._signal, num_lost)
 
     def _run(self) -> None:
         while not (self._is_closing and not self._items):
@@ -66,15 +73,21 @@ class Outbox:
 
     def _send_batch(self) -> None:
         batch: list[Any] = []
-        while self._items and len(batch) < MAX_BATCH:
-            batch.append(self._items.popleft())
+        with self._lock:
+            while self._items and len(batch) < MAX_BATCH:
+                batch.append(self._items.popleft())
+            self._num_sending = len(batch)
+        if not batch:
+            return  # the end has dropped them
         try:
             is_sent = self._send(batch)
         except Exception as error:
             is_sent = False
             log.debug("sending %s failed", self._signal, exc_info=error)
-        if not is_sent:
-            self._on_dropped(self._signal, len(batch))
+        with self._lock:
+            num_lost, self._num_sending = 0 if is_sent else self._num_sending, 0
+        if num_lost:
+            self._on_dropped(self._signal, num_lost)
         if is_sent is self._is_failing:
             self._tell(is_sent)
 

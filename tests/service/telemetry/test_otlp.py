@@ -341,6 +341,27 @@ def test_what_a_full_queue_drops_is_counted() -> None:
     assert len(lost) == 50
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+def test_what_is_being_sent_at_the_end_is_counted_once(arrives: bool) -> None:
+    entered, released = threading.Event(), threading.Event()
+    lost: list[tuple[str, int]] = []
+
+    def send(batch: Sequence[Any]) -> bool:
+        entered.set()
+        return released.wait(10) and arrives
+
+    outbox = Outbox("traces", send, lambda signal, number: lost.append((signal, number)))
+    outbox.put(0)
+    outbox._wanted.set()
+    assert entered.wait(5)
+    outbox.put(1)
+    outbox.close(timeout_s=0.01)
+    assert lost == [("traces", 2)]
+    released.set()
+    outbox._thread.join(5)
+    assert lost == [("traces", 2)]
+
+
 def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
     program = (
         "import sys, service.server, service.telemetry.choice as c, service.settings as s;"
