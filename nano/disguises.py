@@ -22,7 +22,7 @@ _SWAPPED_SHARES = (0.5, 0.8, 1.0)  # of a tool's words
 _USUAL_SHARE = 0.3  # of the parameters whose kind has usual names
 # Besides the function words: what many tools and requests have in common.
 _DULL = """get find check set create list send search make add run show tell give need want please
-what when where who which how much many does did are would could should can let lets ing""".split()
+what when where who which how much many does did are would could should can let lets""".split()
 
 
 def listed_tool(words: Words) -> ToolSpec:

@@ -4,7 +4,7 @@ NANO_ENV := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 \
 	MALLOC_TOP_PAD_=500000000 GOMP_SPINCOUNT=0
 
 .PHONY: nano
-nano: $(VENV)/.test ## Train nano anew (ten minutes on an H200), pack it and report on it
+nano: $(VENV)/.test ## Train nano anew (half an hour on an H200), pack it and report on it
 	@$(NANO_ENV) $(BIN)/python -m nano.train
 	@$(BIN)/python -m nano.pack
 	@$(MAKE) nano-report

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from nano.model import Layer, Nano, Shape
+from nano.layers import Layer, Shape
+from nano.model import Nano
 from nano.rows import make_makeup
 from nano.tokens import CALL, RETURN, VOCAB_SIZE
 from profiles.compact import CONFIGS, MANIFEST, WEIGHTS, Tensor, bundled_nano, pack_safetensors

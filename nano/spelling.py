@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from nano.tokens import NUM_ORDINARY, SPACE, encode, text_of
+from profiles.compact import PIECE_SHARES
 
-MAX_PIECES = 3
+MAX_PIECES = len(PIECE_SHARES)
 # Ids grow with rarity, so a bound on the id is a bound on rarity.
 _NUM_COMMON_IDS = 16_000
 _LEAST_USES = 2

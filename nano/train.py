@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from nano.model import Nano, Shape, initialise
+from nano.layers import Shape
+from nano.model import Nano, initialise
 from nano.rows import make_makeup, swapped
 from nano.samples import Sample, phrase_ids, steps
 

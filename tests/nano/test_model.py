@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import GptOssForCausalLM
 
-from nano.model import Nano, Shape, initialise
+from nano.layers import Shape
+from nano.model import Nano, initialise
 from nano.pack import pack
 from nano.rows import make_makeup, swapped
 from nano.tokens import CALL, RETURN, encode

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from nano.model import Nano, Shape, initialise
+from nano.layers import Shape
+from nano.model import Nano, initialise
 from nano.rows import make_makeup
 from nano.samples import phrase_ids, steps
 from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate

@@ -7,9 +7,8 @@ import logging
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,6 @@ from service.runtime import Runtime
 from service.settings import load
 from service.telemetry.choice import logs_of, telemetry_of
 from service.telemetry.otel import export
-from service.telemetry.otel.outbox import Outbox
 
 Fixture = Callable[..., Any]
 
@@ -318,48 +316,6 @@ async def test_a_slow_collector_costs_requests_nothing(
             assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
         assert time.monotonic() - started < 2
     assert time.monotonic() - started < 3
-
-
-def test_what_a_full_queue_drops_is_counted() -> None:
-    released, entered, lost = threading.Event(), threading.Event(), []
-
-    def send(batch: Any) -> bool:
-        entered.set()
-        return released.wait(10)
-
-    outbox = Outbox("traces", send, lambda signal, number: lost.append((signal, number)), 100)
-    outbox.put(0)
-    outbox._wanted.set()
-    assert entered.wait(5)
-    started = time.monotonic()
-    for item in range(150):
-        outbox.put(item)
-    assert time.monotonic() - started < 1
-    assert lost == [("traces", 1)] * 50
-    released.set()
-    outbox.close(5)
-    assert len(lost) == 50
-
-
-@pytest.mark.parametrize("arrives", [True, False])
-def test_what_is_being_sent_at_the_end_is_counted_once(arrives: bool) -> None:
-    entered, released = threading.Event(), threading.Event()
-    lost: list[tuple[str, int]] = []
-
-    def send(batch: Sequence[Any]) -> bool:
-        entered.set()
-        return released.wait(10) and arrives
-
-    outbox = Outbox("traces", send, lambda signal, number: lost.append((signal, number)))
-    outbox.put(0)
-    outbox._wanted.set()
-    assert entered.wait(5)
-    outbox.put(1)
-    outbox.close(timeout_s=0.01)
-    assert lost == [("traces", 2)]
-    released.set()
-    outbox._thread.join(5)
-    assert lost == [("traces", 2)]
 
 
 def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
