@@ -60,7 +60,7 @@ def engine_rows(name: str, checkpoint: Path, dtype: str) -> list[Row]:
     peer = Side(TransformersPeer, checkpoint, dtype, {})
     cases: list[tuple[str, list[Job], str]] = [
         ("1 stream", single(), ">= 2x" if name == "nano" else ""),
-        ("32 x 128+128", uniform(32), ""),
+        ("32 x 128+128", uniform(32), ">= 3x"),
         ("32 mixed", mixed(32), ">= 3x"),
     ]
     rows = []
