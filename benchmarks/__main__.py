@@ -23,6 +23,7 @@ from benchmarks.side import Side
 from benchmarks.startup import seconds_to_ready
 from benchmarks.workload import Job, mixed, single, uniform
 from profiles.compact import bundled_nano, expand
+from service.settings import PATIENT_THREADS
 
 REPEATS = 3
 
@@ -55,8 +56,8 @@ def engine_rows(name: str, checkpoint: Path, dtype: str) -> list[Row]:
     """Native against transformers: one stream, 32 requests of one length, 32 mixed ones."""
     bandwidth = read_bandwidth_bytes_s()
     shape = ModelBytes.of(checkpoint, getattr(torch, dtype).itemsize)
-    # Ours as the engine process runs it (service/settings.py); the peer as it comes.
-    ours = Side(NativeRunner, checkpoint, dtype, {"OMP_WAIT_POLICY": "PASSIVE"})
+    # Ours with the environment of the engine process; the peer as it comes.
+    ours = Side(NativeRunner, checkpoint, dtype, PATIENT_THREADS)
     peer = Side(TransformersPeer, checkpoint, dtype, {})
     cases: list[tuple[str, list[Job], str]] = [
         ("1 stream", single(), ">= 2x" if name == "nano" else ""),

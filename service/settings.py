@@ -25,6 +25,10 @@ ENV_PREFIX = "NIM_"
 SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
 
 SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
+# OpenMP threads that wait spin for 30 us, until the next operation's work comes as a rule, and
+# then sleep. By default they spin for milliseconds, and on a machine with few cores they do it
+# on those that the API and the other threads need.
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
@@ -216,18 +220,14 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
 
 
 def engine_environment() -> dict[str, str]:
-    """The environment of the engine process: this one, less the secrets: it has no use for any.
-
-    OpenMP threads that wait must sleep there: by default they spin, and on a machine with few
-    cores they spin on those that the API and the other threads need.
-    """
+    """The environment of the engine process: this one, less the secrets: it has no use for any."""
     ours = {env_name(field) for field in SECRETS}
     inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ours and not SECRET_NAMES.search(name)
     }
-    return {"OMP_WAIT_POLICY": "PASSIVE", **inherited}
+    return inherited if "OMP_WAIT_POLICY" in inherited else {**PATIENT_THREADS, **inherited}
 
 
 def secret_values(settings: Settings) -> list[str]:

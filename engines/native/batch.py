@@ -75,6 +75,12 @@ class Batch:
     sliding: CacheLayout
     sampled_rows: Tensor  # rows whose logits are wanted, in the order of the chunks
 
+    @property
+    def num_gathered_blocks(self) -> int:
+        """Blocks of K/V that a layer of the kind with more of them reads."""
+        kinds = (self.full, self.sliding)
+        return max(sum(len(group.blocks) for group in kind.groups) for kind in kinds)
+
 
 class BatchBuilder:
     """Lays out chunks for one model and device."""

@@ -6,12 +6,11 @@ from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import torch
-
 from engines.base import EngineStats, TokenEvent
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.grammar import GrammarDeadEnd
+from engines.native.logits import Logits
 from engines.native.out_of_memory import is_out_of_memory
 from engines.native.runner import ModelRunner
 from engines.native.sampler import SampledToken, sample
@@ -33,7 +32,7 @@ class Runner(Protocol):
     @property
     def max_model_len(self) -> int: ...
 
-    def execute(self, chunks: Sequence_[Chunk], /) -> torch.Tensor: ...
+    def execute(self, chunks: Sequence_[Chunk], /) -> Logits: ...
 
 
 class StepFailed(Exception):

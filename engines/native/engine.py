@@ -69,21 +69,24 @@ class NativeEngine:
     async def start(self) -> None:
         """Load the checkpoint; raises EngineStartError when it cannot be served."""
         loop = asyncio.get_running_loop()
-        try:
-            self._core = await asyncio.to_thread(self._load, self._config)
-        except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
-            reason = f"{type(error).__name__}: {error}"
-            raise EngineStartError(f"cannot load {self._config.model_dir}: {reason}") from error
 
         def deliver(deliveries: list[Delivery]) -> None:
             if not loop.is_closed():  # else nobody is left to be told
                 loop.call_soon_threadsafe(_deliver, deliveries)
 
+        worker = Worker(lambda: self._load(self._config), deliver)
+        try:
+            self._core = await asyncio.to_thread(worker.start)
+        except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
+            reason = f"{type(error).__name__}: {error}"
+            raise EngineStartError(f"cannot load {self._config.model_dir}: {reason}") from error
+        except asyncio.CancelledError:
+            worker.dismiss()
+            raise
+        self._worker = worker
         self._grammars = GrammarCompiler(
             self._config.vocabulary_path, self._core.vocab_size, self._config.grammar_timeout_s
         )
-        self._worker = Worker(self._core, deliver)
-        self._worker.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield one event for each step that added a token."""

@@ -17,6 +17,7 @@ from engines.native.layers.linear import Linear
 from engines.native.layers.moe import Experts, Router, experts_type, num_step_weights
 from engines.native.layers.norm import RmsNorm
 from engines.native.layers.rope import RotaryEmbedding, interleave_halves, rotate
+from engines.native.logits import Logits
 from engines.native.threads import ThreadChooser
 from engines.native.weights import Checkpoint, TensorSpec
 
@@ -135,9 +136,10 @@ class GptOss:
         self._head = Head(load.checkpoint.stored(head).to(load.device), load.dtype)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Compute the batch's tokens; float32 logits (sampled rows, vocabulary)."""
-        self._threads.prepare(len(batch.input_ids), self._num_layer_weights)
+    def forward(self, batch: Batch, cache: KVCache) -> Logits:
+        """Compute the batch's tokens; logits of the sampled rows."""
+        num_cached = batch.num_gathered_blocks * cache.blocks.shape[-1]
+        self._threads.prepare(len(batch.input_ids), self._num_layer_weights, num_cached)
         x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
         rotations = self._rotary_embedding(batch.positions)
         for layer in self._layers:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import prod
 
 import torch
-from torch import Tensor
 
 from engines.errors import EngineStartError
 from engines.native.batch import BatchBuilder, Piece
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_cache import KVCache, choose_num_blocks, longest_sequence
+from engines.native.logits import Logits
 from engines.native.memory import available_bytes
 from engines.native.model import GptOss, Loader, tensor_specs
 from engines.native.threads import ThreadChooser
@@ -46,10 +46,10 @@ class ModelRunner:
         self._cache = KVCache(model, config, self.num_blocks, device)
         self._batches = BatchBuilder(config.block_size, model.sliding_window, dtype, device)
 
-    def execute(self, chunks: SequenceOf[Piece]) -> Tensor:
+    def execute(self, chunks: SequenceOf[Piece]) -> Logits:
         """Compute all chunks in one pass, writing their K/V.
 
-        Returns float32 logits (chunks that are last, vocabulary), in the chunks' order.
+        Returns a row of logits for each chunk that is a last one, in the chunks' order.
         """
         return self._model.forward(self._batches.build(chunks), self._cache)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
 from engines.native.grammar import GrammarDeadEnd
+from engines.native.logits import Logits
 from engines.native.sequence import Sequence
 
 Floats = NDArray[np.floating[Any]]
@@ -33,28 +34,34 @@ class SampledToken(NamedTuple):
 
 
 @torch.inference_mode()
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+def sample(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
     """Choose the next token of each sequence.
 
-    logits: (len(sequences), vocab_size) float32; they are overwritten. Raises FloatingPointError
-    naming the requests whose logits are not finite.
+    logits: a row for each sequence; they may be overwritten. Raises FloatingPointError naming
+    the requests whose logits are not finite.
     """
-    logits = logits.cpu()
-    rows: Floats = logits.numpy()  # the same memory: numpy's argmax is ten times torch's
-    raw = {i: _log_softmax(logits[i]) for i, s in enumerate(sequences) if _wants_logprobs(s)}
+    if all(_is_plain(sequence) for sequence in sequences):
+        return [SampledToken(token_id) for token_id in _argmax(logits, sequences)]
+    scores = logits.spread().cpu()
+    rows: Floats = scores.numpy()  # the same memory
+    raw = {i: _log_softmax(scores[i]) for i, s in enumerate(sequences) if _wants_logprobs(s)}
     _mask(rows, sequences)
-    if not raw and all(s.is_greedy and not s.is_biased for s in sequences):
-        return _step_guides([SampledToken(id) for id in _argmax(rows, sequences)], sequences)
     for row, sequence in zip(rows, sequences, strict=True):
         if sequence.is_biased:
             _bias(row, sequence)
-    token_ids = _argmax(rows, sequences)
-    _draw_random(logits, sequences, token_ids)
+    token_ids = _argmax(Logits(scores), sequences)
+    _draw_random(scores, sequences, token_ids)
     tokens = [
         SampledToken(token_id, _logprob(raw[i], token_id, sequence) if i in raw else None)
         for i, (token_id, sequence) in enumerate(zip(token_ids, sequences, strict=True))
     ]
     return _step_guides(tokens, sequences)
+
+
+def _is_plain(sequence: Sequence) -> bool:
+    """Whether nothing but the best token is asked for."""
+    is_free = sequence.guide is None and not sequence.is_biased
+    return is_free and sequence.is_greedy and not _wants_logprobs(sequence)
 
 
 def _mask(rows: Floats, sequences: list[Sequence]) -> None:
@@ -80,15 +87,13 @@ def _step_guides(tokens: list[SampledToken], sequences: list[Sequence]) -> list[
     return tokens
 
 
-def _argmax(rows: Floats, sequences: list[Sequence]) -> list[int]:
-    token_ids = rows.argmax(axis=1)
-    best = rows[np.arange(len(rows)), token_ids]  # argmax stops at a NaN if there is one
-    is_finite = np.isfinite(best)
+def _argmax(logits: Logits, sequences: list[Sequence]) -> list[int]:
+    token_ids, scores = logits.best()
+    is_finite = np.isfinite(scores)
     if not is_finite.all():
         bad = [sequences[i].request.request_id for i in np.flatnonzero(~is_finite)]
         raise FloatingPointError(f"the logits of these requests are not finite: {', '.join(bad)}")
-    chosen: list[int] = token_ids.tolist()
-    return chosen
+    return token_ids
 
 
 def _wants_logprobs(sequence: Sequence) -> bool:

@@ -12,6 +12,7 @@ import torch
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
 _MIN_PARALLEL_WORK = 25_000_000
 _MIN_ROWS = 10  # with fewer, reading the weights takes the time, not multiplying
+_WORK_OF_CACHED_VALUE = 16  # gathering K/V and reading it takes the time, not multiplying
 
 
 class ThreadChooser:
@@ -20,10 +21,11 @@ class ThreadChooser:
     def __init__(self, max_threads: int) -> None:
         self._max_threads = max_threads
 
-    def prepare(self, num_rows: int, num_weights: int) -> None:
+    def prepare(self, num_rows: int, num_weights: int, num_cached_values: int = 0) -> None:
         """Announce products of num_rows rows with a matrix of num_weights values.
 
-        The choice stays in force for what follows in this thread, such as sampling.
+        `num_cached_values` of K/V are attended to in between. The choice stays in force for
+        what follows in this thread, such as sampling.
         """
-        is_large = max(num_rows, _MIN_ROWS) * num_weights >= _MIN_PARALLEL_WORK
-        torch.set_num_threads(self._max_threads if is_large else 1)
+        work = max(num_rows, _MIN_ROWS) * num_weights + num_cached_values * _WORK_OF_CACHED_VALUE
+        torch.set_num_threads(self._max_threads if work >= _MIN_PARALLEL_WORK else 1)

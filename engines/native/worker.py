@@ -1,4 +1,8 @@
-"""The engine's thread: it alone touches the core; others leave commands in its inbox."""
+"""The engine's thread: it alone touches the core; others leave commands in its inbox.
+
+It loads the core too: OpenMP keeps a pool of threads for each thread that ever ran something in
+parallel, and with more of them than cores they would all sleep between two pieces of work.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import Enum, auto
 from typing import Final
 
@@ -50,8 +55,9 @@ class Worker:
     Every ticket gets events up to one with a finish_reason, or one error, unless aborted.
     """
 
-    def __init__(self, core: EngineCore, deliver: Deliver) -> None:
-        self._core = core
+    def __init__(self, load: Callable[[], EngineCore], deliver: Deliver) -> None:
+        self._load = load
+        self._loaded: Future[EngineCore] = Future()
         self._deliver = deliver
         self._condition = threading.Condition()
         self._inbox: list[tuple[_Command, Ticket]] = []  # guarded by _condition
@@ -62,8 +68,10 @@ class Worker:
         self._num_failed_steps = 0
         self._thread = threading.Thread(target=self._run, name="native-engine", daemon=True)
 
-    def start(self) -> None:
+    def start(self) -> EngineCore:
+        """Load the core and wait for it; raises what `load` raises, and the thread has ended."""
         self._thread.start()
+        return self._loaded.result()
 
     def submit(self, ticket: Ticket) -> None:
         """Queue a checked request; raises EngineDead if nothing runs any more."""
@@ -84,14 +92,24 @@ class Worker:
         if self._end is not None:
             raise EngineDead(*self._end.args)
 
-    def stop(self) -> None:
-        """End every open request with EngineDead and return when the thread has ended."""
+    def dismiss(self) -> None:
+        """Have the thread end every open request with EngineDead, and itself; no waiting."""
         with self._condition:
             self._is_stopping = True
             self._condition.notify()
+
+    def stop(self) -> None:
+        """Dismiss and return when the thread has ended."""
+        self.dismiss()
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._core = self._load()
+        except BaseException as error:
+            self._loaded.set_exception(error)
+            return
+        self._loaded.set_result(self._core)
         try:
             end = self._work()
         except Exception as error:  # our own bookkeeping failed: nothing can be trusted now

@@ -106,7 +106,7 @@ class Driver:
         for sequence, num_tokens in work:
             sequence.num_computed_tokens += num_tokens
             self._release(sequence)
-        return logits
+        return logits.spread()
 
     def _grow(self, sequence: EngineSequence, num_tokens: int) -> None:
         while len(sequence.full_blocks) * self._runner.block_size < num_tokens:

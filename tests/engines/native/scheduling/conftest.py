@@ -14,6 +14,7 @@ import torch
 from engines.base import EngineRequest, SamplingParams
 from engines.native.block_manager import NULL_BLOCK, BlockManager
 from engines.native.core import EngineCore
+from engines.native.logits import Logits
 from engines.native.scheduler import Chunk, Limits, Scheduler
 from engines.native.sequence import Sequence
 
@@ -44,13 +45,13 @@ class HashRunner:
     steps: list[list[tuple[str, int]]] = field(default_factory=list)  # (request id, tokens)
     before_step: Callable[[Sequence_[Chunk]], None] = lambda chunks: None
 
-    def execute(self, chunks: Sequence_[Chunk], /) -> torch.Tensor:
+    def execute(self, chunks: Sequence_[Chunk], /) -> Logits:
         assert chunks, "a step without work"
         self.steps.append([(c.sequence.request.request_id, c.num_tokens) for c in chunks])
         self.before_step(chunks)
         values = [self._compute(chunk) for chunk in chunks]
         last = [logits_of(v) for v, chunk in zip(values, chunks, strict=True) if chunk.is_last]
-        return torch.stack(last) if last else torch.empty(0, VOCAB_SIZE)
+        return Logits(torch.stack(last) if last else torch.empty(0, VOCAB_SIZE))
 
     def _compute(self, chunk: Chunk) -> int:
         sequence, start = chunk.sequence, chunk.sequence.num_computed_tokens

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest, SamplingParams
-from engines.native.sampler import sample
+from engines.native import sampler
+from engines.native.logits import Columns, Logits
+from engines.native.sampler import SampledToken
 from engines.native.sequence import Sequence
 
 MakeSequence = Callable[..., Sequence]
@@ -19,6 +21,10 @@ MakeSequence = Callable[..., Sequence]
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 LOGITS = PROBABILITIES.log() + 3.0
 WIDE = torch.randn(3, 201_088, generator=torch.Generator().manual_seed(1)) * 4
+
+
+def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+    return sampler.sample(Logits(logits), sequences)
 
 
 def draw_many(
@@ -182,3 +188,22 @@ def test_logits_that_are_no_numbers_are_an_error(
 
 def test_no_row_is_no_token() -> None:
     assert sample(torch.empty(0, 50), []) == []
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 0.0, "logprobs": 2}])
+@pytest.mark.parametrize(
+    ("shared", "expected"), [(-1.0, 3), (5.0, 1), (2.0, 1), (float("nan"), None)]
+)
+def test_tokens_that_share_a_column_are_chosen_as_if_each_had_its_own(
+    options: dict[str, Any], shared: float, expected: int | None, make_sequence: MakeSequence
+) -> None:
+    """Tokens 1, 2, 4 and 5 of six share a column; of tokens that score alike the first wins."""
+    logits = Logits(torch.tensor([[0.0, shared, 2.0]]), Columns(torch.tensor([0, 1, 3]), 1, 6))
+    spread = torch.tensor([[0.0, shared, shared, 2.0, shared, shared]])
+    torch.testing.assert_close(logits.spread(), spread, atol=0, rtol=0, equal_nan=True)
+    sequence = make_sequence(**options)
+    if expected is None:
+        with pytest.raises(FloatingPointError, match="not finite"):
+            sampler.sample(logits, [sequence])
+    else:
+        assert sampler.sample(logits, [sequence])[0].token_id == expected
