@@ -101,7 +101,7 @@ class Trainer:
     def __init__(self, plan: Plan, out: Path, seed: int, device: str) -> None:
         self.plan, self.seed, self.device = plan, seed, device
         self.state_path = out / "state.pt"
-        state = torch.load(self.state_path) if self.state_path.exists() else {}
+        state = torch.load(self.state_path, map_location=device) if self.state_path.exists() else {}
         self.learnt: list[int] = state.get("learnt") or sorted(phrase_ids(seed))
         makeup = make_makeup(seed, self.learnt)
         self.model = Nano(Shape(), makeup)

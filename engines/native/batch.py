@@ -86,14 +86,21 @@ class BatchBuilder:
     """Lays out chunks for one model and device."""
 
     def __init__(
-        self, block_size: int, sliding_window: int, dtype: torch.dtype, device: torch.device
+        self,
+        block_size: int,
+        sliding_window: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_group_tokens: int | None = None,
     ) -> None:
+        """`max_group_tokens`: what the decodes of one group attend to, where a limit is wanted."""
         self._block_size, self._window = block_size, sliding_window
         self._dtype, self._device = dtype, device
+        self._max_group_tokens = max_group_tokens
 
     def build(self, chunks: SequenceOf[Piece]) -> Batch:
         """Lay out the chunks of one step; every block they write to must be allocated."""
-        runs = split_runs(chunks)
+        runs = split_runs(chunks, self._max_group_tokens)
         order = [index for run in runs for index in run]
         spans = [_Span(chunks[index]) for index in order]
         ends = np.cumsum([span.num_tokens for span in spans])
@@ -180,10 +187,11 @@ class _Span:
         return 0 if window is None else max(0, self.start - window + 1)
 
 
-def split_runs(chunks: SequenceOf[Piece]) -> list[list[int]]:
+def split_runs(chunks: SequenceOf[Piece], max_tokens: int | None = None) -> list[list[int]]:
     """Indices of the chunks attended to together; one-token chunks go by similar length.
 
-    A run pads its sequences to the longest, so a much shorter one starts the next run.
+    A run pads its sequences to the longest, so a much shorter one starts the next run. None of
+    several sequences has more than `max_tokens`.
     """
     runs = [[index] for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
     lengths = {
@@ -191,10 +199,15 @@ def split_runs(chunks: SequenceOf[Piece]) -> list[list[int]]:
         for index, chunk in enumerate(chunks)
         if chunk.num_tokens == 1
     }
-    longest = 0
+    alike: list[list[int]] = []
     for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
-        if longest > max(4 * lengths[index], _MIN_SPLIT_TOKENS) or not longest:
-            longest = lengths[index]
-            runs.append([])
-        runs[-1].append(index)
+        if not alike or lengths[alike[-1][0]] > max(4 * lengths[index], _MIN_SPLIT_TOKENS):
+            alike.append([])
+        alike[-1].append(index)
+    for run in alike:
+        size = len(run)
+        if max_tokens is not None:
+            num_parts = -(-size // max(1, max_tokens // lengths[run[0]]))
+            size = -(-size // num_parts)
+        runs += [run[first : first + size] for first in range(0, len(run), size)]
     return runs

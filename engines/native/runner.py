@@ -18,6 +18,8 @@ from engines.native.model import GptOss, Loader, tensor_specs
 from engines.native.threads import ThreadChooser
 from engines.native.weights import Checkpoint
 
+_GATHERED_BYTES = 7 << 20  # on CPU: K/V that is gathered should be in a cache when it is read
+
 
 class ModelRunner:
     """Holds everything that lives in tensors; the scheduler above it sees integers only.
@@ -44,7 +46,13 @@ class ModelRunner:
             config, num_kv_blocks=self.num_blocks, max_model_len=self.max_model_len
         )
         self._cache = KVCache(model, config, self.num_blocks, device)
-        self._batches = BatchBuilder(config.block_size, model.sliding_window, dtype, device)
+        self._batches = BatchBuilder(
+            config.block_size,
+            model.sliding_window,
+            dtype,
+            device,
+            _group_tokens(model, dtype, device),
+        )
 
     def execute(self, chunks: SequenceOf[Piece]) -> Logits:
         """Compute all chunks in one pass, writing their K/V.
@@ -52,6 +60,13 @@ class ModelRunner:
         Returns a row of logits for each chunk that is a last one, in the chunks' order.
         """
         return self._model.forward(self._batches.build(chunks), self._cache)
+
+
+def _group_tokens(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> int | None:
+    """What the decodes of one attention group may attend to; None without a limit."""
+    if device.type != "cpu":
+        return None
+    return _GATHERED_BYTES // (2 * model.kv_size * dtype.itemsize)
 
 
 def _check_length(config: NativeConfig, model: ModelConfig) -> None:

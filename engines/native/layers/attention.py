@@ -24,24 +24,26 @@ class Attention:
 
     def __call__(self, q: Tensor, cache: Tensor, groups: tuple[AttentionGroup, ...]) -> Tensor:
         """q (tokens, heads, head_dim), cache (blocks, values per block) -> (tokens, heads * d)."""
-        outputs = [self._group(q[group.rows], cache, group) for group in groups]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        outs, lses = zip(
+            *(self._group(q[group.rows], cache, group) for group in groups), strict=True
+        )
+        out, lse = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in (outs, lses))
+        out = out * torch.sigmoid(lse - self._sinks).unsqueeze(-1).to(out.dtype)
+        return out.flatten(1)
 
-    def _group(self, q: Tensor, cache: Tensor, group: AttentionGroup) -> Tensor:
+    def _group(self, q: Tensor, cache: Tensor, group: AttentionGroup) -> tuple[Tensor, Tensor]:
+        """Attention without sinks: (tokens, kv_heads, queries_per_kv, d), and its log-sum-exp."""
         num_kv_heads, queries_per_kv = self._sinks.shape
         kv = cache.index_select(0, group.blocks)
         kv = kv.view(group.num_sequences, -1, 2, num_kv_heads, self._head_dim)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (sequences, kv_heads, keys, head_dim)
         q = q.view(-1, num_kv_heads, queries_per_kv, self._head_dim)
-        # Heads that share a K/V head stand in for query positions, or, where a chunk needs
-        # those, for sequences that all read the same keys: nothing is copied.
-        sinks = self._sinks
-        if group.is_chunk:
-            q, sinks = q.permute(2, 1, 0, 3), sinks.t().unsqueeze(-1)
-            k, v = k.expand(queries_per_kv, -1, -1, -1), v.expand(queries_per_kv, -1, -1, -1)
-        out, lse = self._attend(q, k, v, group.mask, self._scale)
-        out = out * torch.sigmoid(lse - sinks).unsqueeze(-1).to(out.dtype)
-        return (out.permute(2, 1, 0, 3) if group.is_chunk else out).flatten(1)
+        if not group.is_chunk:  # heads that share a K/V head stand in for query positions
+            return self._attend(q, k, v, group.mask, self._scale)
+        # Or, as a chunk needs those, for sequences that all read the same keys: nothing is copied.
+        k, v = k.expand(queries_per_kv, -1, -1, -1), v.expand(queries_per_kv, -1, -1, -1)
+        out, lse = self._attend(q.permute(2, 1, 0, 3), k, v, group.mask, self._scale)
+        return out.permute(2, 1, 0, 3), lse.permute(2, 1, 0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Below this many values, packing a weight saves less than the longer call costs.
-_MIN_PACKED_WEIGHT = 262_144
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
+# The longer call costs more than the layout saves with a smaller weight and fewer rows.
+_MIN_PACKED_WEIGHT = 262_144
+_MIN_PACKED_ROWS = 8
 
 
 class Linear:
@@ -16,14 +17,16 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._bias = bias
-        self._is_packed = can_pack(weight)
-        self._weight = _pack(weight) if self._is_packed else weight.contiguous()
+        self._packed = _pack(weight) if can_pack(weight) else None
+        is_small = weight.numel() < _MIN_PACKED_WEIGHT
+        self._plain = weight.contiguous() if self._packed is None or is_small else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self._is_packed:
-            return F.linear(x, self._weight, self._bias)
+        """x (rows, in) -> (rows, out)."""
+        if self._plain is not None and (self._packed is None or len(x) < _MIN_PACKED_ROWS):
+            return F.linear(x, self._plain, self._bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, self._weight, self._bias, "none", [], ""
+            x, self._packed, self._bias, "none", [], ""
         )
         return y
 
@@ -34,7 +37,6 @@ def can_pack(weight: Tensor) -> bool:
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
         and weight.dtype in (torch.float32, torch.bfloat16)
-        and weight.numel() >= _MIN_PACKED_WEIGHT
     )
 
 

@@ -86,6 +86,20 @@ def test_prefills_and_decodes_share_a_step(
     assert_agrees(logits, torch.stack(expected))
 
 
+def test_decodes_with_much_to_attend_to_are_computed_in_parts(
+    make_checkpoint: Any, drive: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.native.runner._GATHERED_BYTES", 1)
+    checkpoint = make_checkpoint()
+    driver = drive(checkpoint, checkpoint.runner())
+    prompts = [token_ids(length) for length in (40, 9, 12, 30)]
+    sequences = [driver.sequence(prompt) for prompt in prompts]
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        driver.step((sequence, len(prompt) - 1))
+    logits = driver.step(*((sequence, 1) for sequence in sequences))
+    assert_agrees(logits, torch.stack([checkpoint.logits(prompt)[-1] for prompt in prompts]))
+
+
 def test_a_step_without_an_end_gives_no_logits(
     make_checkpoint: Any, drive: Any, token_ids: Any
 ) -> None:
