@@ -108,15 +108,20 @@ class BatchBuilder:
         sampled = [rows[index] for index, chunk in enumerate(chunks) if chunk.is_last]
         return Batch(
             input_ids=self._ints([t for span in spans for t in span.token_ids]),
-            positions=self._ints(np.concatenate([span.positions for span in spans])),
+            positions=self._ints([position for span in spans for position in span.positions]),
             full=self._layout(runs, spans, is_sliding=False),
             sliding=self._layout(runs, spans, is_sliding=True),
             sampled_rows=self._ints(sampled),
         )
 
     def _layout(self, runs: list[list[int]], spans: list[_Span], is_sliding: bool) -> CacheLayout:
-        tables = [np.asarray(span.blocks(is_sliding), dtype=np.int64) for span in spans]
-        slots = [self._slots(span, table) for span, table in zip(spans, tables, strict=True)]
+        size = self._block_size
+        tables = [span.blocks(is_sliding) for span in spans]
+        slots = [
+            table[position // size] * size + position % size
+            for span, table in zip(spans, tables, strict=True)
+            for position in span.positions
+        ]
         window = self._window if is_sliding else None
         groups, first, row = [], 0, 0
         for run in runs:
@@ -125,32 +130,27 @@ class BatchBuilder:
             rows = slice(row, row + num_rows)
             groups.append(self._group(rows, spans[first:last], tables[first:last], window))
             first, row = last, row + num_rows
-        return CacheLayout(self._ints(np.concatenate(slots)), tuple(groups))
-
-    def _slots(self, span: _Span, table: Ints) -> Ints:
-        index, offset = np.divmod(span.positions, self._block_size)
-        slots: Ints = table[index] * self._block_size + offset
-        return slots
+        return CacheLayout(self._ints(slots), tuple(groups))
 
     def _group(
-        self, rows: slice, spans: list[_Span], tables: list[Ints], window: int | None
+        self, rows: slice, spans: list[_Span], tables: list[list[int]], window: int | None
     ) -> AttentionGroup:
         """Pad the block tables with NULL_BLOCK to one length, and mask what is not to be seen."""
-        firsts = [span.first_visible(window) // self._block_size for span in spans]
-        lasts = [-(-span.end // self._block_size) for span in spans]
-        num_blocks = max(last - first for first, last in zip(firsts, lasts, strict=True))
-        blocks = np.zeros((len(spans), num_blocks), dtype=np.int64)
-        for line, table, first, last in zip(blocks, tables, firsts, lasts, strict=True):
-            line[: last - first] = table[first:last]
-        keys = np.array(firsts)[:, None] * self._block_size + np.arange(
-            blocks[0].size * self._block_size
-        )
-        queries = np.concatenate([span.positions for span in spans])[:, None]
+        size = self._block_size
+        firsts = [span.first_visible(window) // size for span in spans]
+        lines = [
+            table[first : -(-span.end // size)]
+            for span, table, first in zip(spans, tables, firsts, strict=True)
+        ]
+        num_blocks = max(map(len, lines))
+        blocks = [block for line in lines for block in line + [0] * (num_blocks - len(line))]
+        keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
+        queries = np.array([position for span in spans for position in span.positions])[:, None]
         mask = self._mask(keys, queries, window)  # one line of keys, or one for each sequence
         is_chunk = spans[0].num_tokens > 1
         if not is_chunk:
             mask = mask[:, None, None]
-        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks.ravel()), mask)
+        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), mask)
 
     def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
         is_hidden = keys > queries
@@ -159,8 +159,8 @@ class BatchBuilder:
         mask = np.where(is_hidden, np.float32(_MASKED), np.float32(0))
         return torch.from_numpy(mask).to(self._device, self._dtype)
 
-    def _ints(self, values: Ints | list[int]) -> Tensor:
-        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(self._device)
+    def _ints(self, values: list[int]) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
 
 
 class _Span:
@@ -173,7 +173,7 @@ class _Span:
         self.num_tokens = chunk.num_tokens
         self.start = chunk.sequence.num_computed_tokens
         self.end = self.start + chunk.num_tokens
-        self.positions = np.arange(self.start, self.end)
+        self.positions = range(self.start, self.end)
 
     @property
     def token_ids(self) -> list[int]:
