@@ -184,6 +184,10 @@ class EngineServer:
                     if event.finish_reason is not None:
                         return
             raise RequestFailed(f"the engine ended {request.request_id} without a finish reason")
+        except EngineDead as error:
+            if self._state == HostState.READY:
+                self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
+            self._fail(peer, stream, error)
         except EngineError as error:
             self._fail(peer, stream, error)
         except MemoryError:

@@ -26,6 +26,7 @@ class HostState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+    DEAD = "dead"  # it gave up; the process ends at its next look
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):

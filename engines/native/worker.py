@@ -19,7 +19,7 @@ from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, OutOfMemory, RequestFailed
 from engines.native.core import EngineCore, StepFailed
 from engines.native.grammar import GrammarDeadEnd, Guide
-from engines.native.out_of_memory import give_back, is_out_of_memory
+from engines.native.out_of_memory import give_back, is_lasting, is_out_of_memory
 from engines.native.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -202,6 +202,8 @@ class Worker:
         # As text: a log record that keeps the exception keeps the step's tensors.
         text = "".join(traceback.format_exception(cause))
         log.error("A step failed with the requests %s\n%s", ids, text)
+        if is_lasting(cause):
+            raise EngineDead(f"no step can be computed any more: {reason}")
         deliveries: list[Delivery] = []
         for sequence in failure.sequences:
             self._core.scheduler.remove(sequence)

@@ -15,11 +15,11 @@ import zmq
 import engines.server
 from engines.base import EngineRequest, TokenEvent
 from engines.client import EngineClient
-from engines.errors import RequestFailed
+from engines.errors import EngineDead, RequestFailed
 from engines.factory import EngineSpec, create
 from engines.link import Link
 from engines.server import EngineServer
-from engines.wire import HostMessage, Status, Step, Submit
+from engines.wire import HostMessage, HostState, Status, Step, Submit
 
 WORKER = """
 import asyncio, sys
@@ -173,6 +173,32 @@ async def test_a_client_that_falls_silent_loses_its_requests(
     context.destroy()
     await server.close()
     await engine.stop()
+
+
+async def test_an_engine_that_gives_up_is_called_dead_before_its_streams_end(
+    no_leaks: None, temp_folder: Any, make_request: Any, until: Any
+) -> None:
+    """Its process lives for a moment yet: a request run again there would die a second time."""
+    address = f"ipc://{temp_folder}/engine.sock"
+    server = EngineServer(address)
+    engine = create(EngineSpec("fake", {"script": [1], "step_s": 0.01}))
+    await engine.start()
+    server.serve(engine)
+    received: list[HostMessage] = []
+    context = zmq.Context()
+    link = Link(context, address, received.append, pytest.fail)
+    await until(lambda: _any(isinstance(message, Status) for message in received))
+    link.send(Submit(7, make_request()))
+    await until(lambda: _any(isinstance(message, Step) for message in received))
+    await engine.stop()
+    await until(lambda: _any(isinstance(m, Step) and bool(m.failures) for m in received))
+    states = [message.state for message in received if isinstance(message, Status)]
+    assert states == [HostState.READY, HostState.DEAD]
+    assert isinstance(received[-1], Step)
+    assert [failure.code for failure in received[-1].failures] == [EngineDead.code]
+    link.close()
+    context.destroy()
+    await server.close()
 
 
 async def _any(outcomes: Any) -> bool:

@@ -130,3 +130,18 @@ async def test_a_thread_that_hangs_shows_in_the_steps(start: Start, make_request
     is_open.set()
     await running
     assert (await engine.stats()).num_steps >= 3
+
+
+async def test_a_failure_that_lasts_ends_the_engine(start: Start, make_request: Any) -> None:
+    """What oneDNN says once it had no memory for a kernel, and then to every step."""
+
+    def before_step(chunks: Sequence_[Chunk]) -> None:
+        if too_long(chunks):
+            raise RuntimeError("could not create a primitive")
+
+    engine = await start(before_step)
+    work = [tokens_of(engine, make_request(prompt, 40)) for prompt in ([1, 2], LONG)]
+    ends = await asyncio.gather(*work, return_exceptions=True)
+    assert [type(end) for end in ends] == [EngineDead, EngineDead]
+    with pytest.raises(EngineDead, match="could not create a primitive"):
+        await engine.check_health()
