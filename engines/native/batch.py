@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -103,8 +104,8 @@ class BatchBuilder:
         runs = split_runs(chunks, self._max_group_tokens)
         order = [index for run in runs for index in run]
         spans = [_Span(chunks[index]) for index in order]
-        ends = np.cumsum([span.num_tokens for span in spans])
-        rows = {index: end - 1 for index, end in zip(order, ends.tolist(), strict=True)}
+        ends = accumulate(span.num_tokens for span in spans)
+        rows = {index: end - 1 for index, end in zip(order, ends, strict=True)}
         sampled = [rows[index] for index, chunk in enumerate(chunks) if chunk.is_last]
         return Batch(
             input_ids=self._ints([t for span in spans for t in span.token_ids]),

@@ -7,19 +7,20 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import zmq
 
 import engines.server
-from engines.base import EngineRequest, TokenEvent
+from engines.base import Engine, EngineRequest, TokenEvent
 from engines.client import EngineClient
 from engines.errors import EngineDead, RequestFailed
 from engines.factory import EngineSpec, create
 from engines.link import Link
 from engines.server import EngineServer
-from engines.wire import HostMessage, HostState, Status, Step, Submit
+from engines.wire import Failure, HostMessage, HostState, Status, Step, Submit
 
 WORKER = """
 import asyncio, sys
@@ -145,13 +146,25 @@ async def test_a_slow_reader_gets_waiting_events_as_one(
     assert rest[0].finish_reason == "length"
 
 
-async def test_a_client_that_falls_silent_loses_its_requests(
-    no_leaks: None,
-    temp_folder: Any,
-    make_request: Any,
-    until: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@dataclass
+class Served:
+    """A server in this process, and a bare link to it whose request 7 is running."""
+
+    server: EngineServer
+    engine: Engine
+    received: list[HostMessage]
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [
+            f for message in self.received if isinstance(message, Step) for f in message.failures
+        ]
+
+
+@pytest.fixture
+async def served(
+    no_leaks: None, temp_folder: Any, make_request: Any, until: Any
+) -> AsyncIterator[Served]:
     address = f"ipc://{temp_folder}/engine.sock"
     server = EngineServer(address)
     engine = create(EngineSpec("fake", {"script": [1], "step_s": 0.01}))
@@ -163,42 +176,34 @@ async def test_a_client_that_falls_silent_loses_its_requests(
     await until(lambda: _any(isinstance(message, Status) for message in received))
     link.send(Submit(7, make_request()))
     await until(lambda: _any(isinstance(message, Step) for message in received))
-    monkeypatch.setattr(engines.server, "CLIENT_SILENCE_S", 0.0)
-    server.beat()
-    await until(lambda: _any(isinstance(m, Step) and bool(m.failures) for m in received))
-    failure = next(m.failures[0] for m in received if isinstance(m, Step) and m.failures)
-    assert (failure.stream, failure.code) == (7, RequestFailed.code)
-    assert (await engine.stats()).num_running == 0
+    yield Served(server, engine, received)
     link.close()
     context.destroy()
     await server.close()
     await engine.stop()
+
+
+async def test_a_client_that_falls_silent_loses_its_requests(
+    served: Served, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.server, "CLIENT_SILENCE_S", 0.0)
+    served.server.beat()
+    await until(lambda: _any(served.failures))
+    [failure] = served.failures
+    assert (failure.stream, failure.code) == (7, RequestFailed.code)
+    assert (await served.engine.stats()).num_running == 0
 
 
 async def test_an_engine_that_gives_up_is_called_dead_before_its_streams_end(
-    no_leaks: None, temp_folder: Any, make_request: Any, until: Any
+    served: Served, until: Any
 ) -> None:
     """Its process lives for a moment yet: a request run again there would die a second time."""
-    address = f"ipc://{temp_folder}/engine.sock"
-    server = EngineServer(address)
-    engine = create(EngineSpec("fake", {"script": [1], "step_s": 0.01}))
-    await engine.start()
-    server.serve(engine)
-    received: list[HostMessage] = []
-    context = zmq.Context()
-    link = Link(context, address, received.append, pytest.fail)
-    await until(lambda: _any(isinstance(message, Status) for message in received))
-    link.send(Submit(7, make_request()))
-    await until(lambda: _any(isinstance(message, Step) for message in received))
-    await engine.stop()
-    await until(lambda: _any(isinstance(m, Step) and bool(m.failures) for m in received))
-    states = [message.state for message in received if isinstance(message, Status)]
+    await served.engine.stop()
+    await until(lambda: _any(served.failures))
+    states = [message.state for message in served.received if isinstance(message, Status)]
     assert states == [HostState.READY, HostState.DEAD]
-    assert isinstance(received[-1], Step)
-    assert [failure.code for failure in received[-1].failures] == [EngineDead.code]
-    link.close()
-    context.destroy()
-    await server.close()
+    assert isinstance(served.received[-1], Step)
+    assert [failure.code for failure in served.failures] == [EngineDead.code]
 
 
 async def _any(outcomes: Any) -> bool:

@@ -312,6 +312,27 @@ async def test_what_loading_raises_becomes_a_start_error() -> None:
         await NativeEngine(NativeConfig(Path("some-model")), load=load).start()
 
 
+async def test_a_start_that_is_given_up_leaves_no_thread(make_core: Callable[..., Any]) -> None:
+    is_loading, may_load = threading.Event(), threading.Event()
+    loaders: list[threading.Thread] = []
+
+    def load(config: NativeConfig) -> EngineCore:
+        loaders.append(threading.current_thread())
+        is_loading.set()
+        assert may_load.wait(TIMEOUT_S)
+        core: EngineCore = make_core()
+        return core
+
+    start = asyncio.create_task(NativeEngine(NativeConfig(Path("unused")), load=load).start())
+    assert await asyncio.to_thread(is_loading.wait, TIMEOUT_S)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    may_load.set()
+    await asyncio.to_thread(loaders[0].join, TIMEOUT_S)
+    assert not loaders[0].is_alive()
+
+
 async def test_random_arrivals_closings_and_failures_leave_nothing(
     make_rig: MakeRig, make_request: MakeRequest, greedy_answer: GreedyAnswer
 ) -> None:
