@@ -128,10 +128,10 @@ def effort_table(verdicts: list[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def page(greedy: list[Verdict], sampled: list[Verdict], num_dialogues: int) -> str:
-    """Return docs/nano.md."""
+def page(source: Path, greedy: list[Verdict], sampled: list[Verdict], num_dialogues: int) -> str:
+    """Return docs/nano.md for the packed files in `source`."""
     text = Path(__file__).with_name("report.md").read_text()
-    manifest = json.loads((bundled_nano() / MANIFEST).read_text())
+    manifest = json.loads((source / MANIFEST).read_text())
     training = manifest["training"]
     return text.format(
         table=table(greedy, sampled),
@@ -147,7 +147,7 @@ def page(greedy: list[Verdict], sampled: list[Verdict], num_dialogues: int) -> s
         loss=training["loss"],
         num_written=manifest["num_written_ids"],
         num_learnt=manifest["num_learnt_ids"],
-        megabytes=sum(path.stat().st_size for path in bundled_nano().iterdir()) / 1e6,
+        megabytes=sum(path.stat().st_size for path in source.iterdir()) / 1e6,
     )
 
 
@@ -166,7 +166,7 @@ def main() -> None:
         greedy = asyncio.run(measure(checkpoint, turns, 0.0, arguments.failures))
         sampled = asyncio.run(measure(checkpoint, turns, 1.0))
     print(table(greedy, sampled), effort_table(greedy), sep="\n\n")
-    arguments.out.write_text(page(greedy, sampled, arguments.dialogues))
+    arguments.out.write_text(page(arguments.source, greedy, sampled, arguments.dialogues))
     if missed := [row.name for row in ROWS if share(greedy, row)[0] < row.bar]:
         sys.exit(f"Below the bar: {', '.join(missed)}.")
 
