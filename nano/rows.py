@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nano.names import VERBS
 from nano.spelling import MAX_PIECES, is_spaced, pieces, spelled
 from nano.tokens import VOCAB_SIZE, text_of
 from nano.vocabulary import stem
@@ -24,8 +21,6 @@ from profiles.compact import Makeup
 
 _BEFORE = " _.@/-"
 _WORD = re.compile(r"([ _.@/-]?)([^\W\d_]+)")
-# Lists whose words keep their vectors in training; all other words swap theirs at each step.
-_LISTS = ("about.txt", "known_tools.txt", "phrases.txt", "unknown.txt")
 
 
 def make_makeup(seed: int, phrase_ids: Iterable[int]) -> Makeup:
@@ -63,26 +58,12 @@ def _word_and_form(token_id: int) -> tuple[str, int]:
     return text or f"<{token_id}>", 22 + is_spaced(token_id)
 
 
-@cache
-def _listed_stems() -> frozenset[str]:
-    texts = [Path(__file__).with_name(name).read_text() for name in _LISTS]
-    found = re.findall(r"[^\W\d_]+", " ".join([*texts, *VERBS]))
-    return frozenset(stem(word) for word in found)
-
-
 def swapped(makeup: Makeup) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of the words and of the pieces that are to swap their vectors.
 
-    They are in no list and not learnt, so that what lists hold and what is learnt keeps its rows.
+    They are all but those of the learnt ids, whose vectors a set phrase is known by.
     """
-    listed, kept_pieces = _listed_stems(), set(np.searchsorted(makeup.written, makeup.learnt))
-    words = set()
-    for token_id in range(VOCAB_SIZE):
-        match = _WORD.fullmatch(text_of(token_id))
-        if match and stem(match[2]) in listed:
-            kept_pieces.update(makeup.spelling[token_id])
-        elif match:
-            words.add(int(makeup.word[token_id]))
-    words.difference_update(makeup.word[makeup.learnt].tolist())
-    drawn = set(range(len(makeup.written))) - kept_pieces
-    return np.array(sorted(words), np.int64), np.array(sorted(drawn), np.int64)
+    of_letters = [i for i in range(VOCAB_SIZE) if _WORD.fullmatch(text_of(i))]
+    words = np.setdiff1d(makeup.word[of_letters], makeup.word[makeup.learnt])
+    learnt = np.searchsorted(makeup.written, makeup.learnt)
+    return words.astype(np.int64), np.setdiff1d(np.arange(len(makeup.written)), learnt)
