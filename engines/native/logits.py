@@ -18,6 +18,33 @@ class Columns:
     shared: int  # the column of the first of the tokens that share it
     vocab_size: int
 
+    def draw(self, weights: NDArray[np.float32], uniforms: list[float]) -> list[int]:
+        """The token of each row at which the running sum passes uniform times the total.
+
+        weights: (rows, columns), of each single token; summed in the order of the vocabulary,
+        so the draw is the one from the spread row, but for rounding.
+        """
+        ids = self.token_ids.cpu().numpy()
+        num_others_before = ids - np.arange(len(ids))  # tokens without a column of their own
+        drawn = []
+        for row, uniform in zip(weights, uniforms, strict=True):
+            other = float(row[self.shared])
+            sums = np.cumsum(row, dtype=np.float64) + other * num_others_before
+            total = sums[-1] + other * (self.vocab_size - len(ids) - num_others_before[-1])
+            drawn.append(self._token_at(uniform * total, sums, other, ids))
+        return drawn
+
+    def _token_at(
+        self, target: float, sums: NDArray[np.float64], other: float, ids: NDArray[np.int64]
+    ) -> int:
+        column = int(np.searchsorted(sums, target, side="right"))
+        first = int(ids[column - 1]) + 1 if column else 0
+        end = int(ids[column]) if column < len(ids) else self.vocab_size
+        left = target - (sums[column - 1] if column else 0.0)
+        if left < other * (end - first):
+            return first + min(int(left / other), end - first - 1)
+        return min(end, self.vocab_size - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Logits:
@@ -34,6 +61,10 @@ class Logits:
         if self.columns is None:
             return best.tolist(), scores
         return self.columns.token_ids[torch.from_numpy(best)].tolist(), scores
+
+    def rows(self, is_taken: list[bool]) -> Logits:
+        """The rows that are taken."""
+        return Logits(self.values[torch.tensor(is_taken)], self.columns)
 
     def spread(self) -> Tensor:
         """A column for each token: (rows, vocabulary)."""

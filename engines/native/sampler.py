@@ -40,9 +40,45 @@ def sample(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
     logits: a row for each sequence; they may be overwritten. Raises FloatingPointError naming
     the requests whose logits are not finite.
     """
-    if all(_is_plain(sequence) for sequence in sequences):
-        return [SampledToken(token_id) for token_id in _argmax(logits, sequences)]
-    scores = logits.spread().cpu()
+    is_free = [_is_free(sequence) for sequence in sequences]
+    if all(is_free):
+        return _sample_free(logits, sequences)
+    if logits.columns is None or not any(is_free):
+        return _sample_spread(logits.spread().cpu(), sequences)
+    bound = [not free for free in is_free]
+    free_tokens = iter(_sample_free(logits.rows(is_free), _taken(sequences, is_free)))
+    # Guides take their steps here, so it comes last.
+    others = iter(_sample_spread(logits.rows(bound).spread().cpu(), _taken(sequences, bound)))
+    return [next(free_tokens if free else others) for free in is_free]
+
+
+def _is_free(sequence: Sequence) -> bool:
+    """Whether the token is the best one, or drawn from the model's distribution as it is."""
+    if sequence.guide is not None or sequence.is_biased or _wants_logprobs(sequence):
+        return False
+    return sequence.is_greedy or not _is_filtered(sequence)
+
+
+def _taken(sequences: list[Sequence], is_taken: list[bool]) -> list[Sequence]:
+    return [s for s, taken in zip(sequences, is_taken, strict=True) if taken]
+
+
+def _sample_free(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
+    """Choose without spreading the columns: with nano that takes a sixth of the time."""
+    token_ids = _argmax(logits, sequences)
+    if logits.columns is None:
+        _draw_random(logits.values.cpu(), sequences, token_ids)
+    elif drawing := [i for i, sequence in enumerate(sequences) if not sequence.is_greedy]:
+        scores = _tempered(logits.values.cpu(), sequences, drawing)
+        weights = torch.softmax(scores, dim=1).numpy()
+        drawn = logits.columns.draw(weights, [_uniform(sequences[i]) for i in drawing])
+        for i, token_id in zip(drawing, drawn, strict=True):
+            token_ids[i] = token_id
+    return [SampledToken(token_id) for token_id in token_ids]
+
+
+def _sample_spread(scores: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+    """Choose from scores (sequences, vocabulary), which are overwritten."""
     rows: Floats = scores.numpy()  # the same memory
     raw = {i: _log_softmax(scores[i]) for i, s in enumerate(sequences) if _wants_logprobs(s)}
     _mask(rows, sequences)
@@ -56,12 +92,6 @@ def sample(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
         for i, (token_id, sequence) in enumerate(zip(token_ids, sequences, strict=True))
     ]
     return _step_guides(tokens, sequences)
-
-
-def _is_plain(sequence: Sequence) -> bool:
-    """Whether nothing but the best token is asked for."""
-    is_free = sequence.guide is None and not sequence.is_biased
-    return is_free and sequence.is_greedy and not _wants_logprobs(sequence)
 
 
 def _mask(rows: Floats, sequences: list[Sequence]) -> None:
@@ -132,18 +162,22 @@ def _draw_random(logits: torch.Tensor, sequences: list[Sequence], token_ids: lis
     drawing = [i for i, sequence in enumerate(sequences) if not sequence.is_greedy]
     if not drawing:
         return
-    if len(drawing) < len(sequences):
-        logits = logits[drawing]
-    temperatures = [sequences[i].sampling.temperature for i in drawing]
-    if any(temperature != 1.0 for temperature in temperatures):
-        logits.div_(torch.tensor(temperatures).unsqueeze(1))
-    rows: Floats = torch.softmax(logits, dim=1).numpy()
+    rows: Floats = torch.softmax(_tempered(logits, sequences, drawing), dim=1).numpy()
     for i, row in zip(drawing, rows, strict=True):
         if _is_filtered(sequences[i]):
             row *= row >= _cut(row, sequences[i])
     for i, row, sums in zip(drawing, rows, _block_sums(rows), strict=True):
-        sequence = sequences[i]
-        token_ids[i] = _draw(row, sums, _uniform(sequence.seed, sequence.num_generated_tokens))
+        token_ids[i] = _draw(row, sums, _uniform(sequences[i]))
+
+
+def _tempered(scores: torch.Tensor, sequences: list[Sequence], drawing: list[int]) -> torch.Tensor:
+    """The rows of those that draw, divided by their temperatures; may overwrite scores."""
+    if len(drawing) < len(sequences):
+        scores = scores[drawing]
+    temperatures = [sequences[i].sampling.temperature for i in drawing]
+    if any(temperature != 1.0 for temperature in temperatures):
+        scores.div_(torch.tensor(temperatures).unsqueeze(1))
+    return scores
 
 
 def _is_filtered(sequence: Sequence) -> bool:
@@ -212,7 +246,8 @@ def _draw(weights: Floats, block_sums: Floats, uniform: float) -> int:
     return block * _BLOCK + min(int(np.searchsorted(inside, left, side="right")), last)
 
 
-def _uniform(seed: int, position: int) -> float:
+def _uniform(sequence: Sequence) -> float:
     """A number in [0, 1) that depends on nothing but the seed and the position."""
-    digest = blake2b(f"{seed}/{position}".encode(), digest_size=6).digest()
+    key = f"{sequence.seed}/{sequence.num_generated_tokens}"
+    digest = blake2b(key.encode(), digest_size=6).digest()
     return int.from_bytes(digest) / (1 << 48)

@@ -207,3 +207,55 @@ def test_tokens_that_share_a_column_are_chosen_as_if_each_had_its_own(
             sampler.sample(logits, [sequence])
     else:
         assert sampler.sample(logits, [sequence])[0].token_id == expected
+
+
+def _shared_logits() -> Logits:
+    """Scores of a vocabulary of which every third token has a column of its own."""
+    token_ids = torch.cat([torch.tensor([0]), torch.arange(10, 5000, 3)])
+    values = torch.randn(1, len(token_ids), generator=torch.Generator().manual_seed(2)) * 2
+    return Logits(values, Columns(token_ids, 0, 5100))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("shared", [-60.0, 0.0, 3.0])
+def test_a_draw_from_shared_columns_is_the_one_from_the_whole_vocabulary(
+    shared: float, temperature: float, make_sequence: MakeSequence
+) -> None:
+    logits = _shared_logits()
+    logits.values[0, 0] = shared
+    sequences = [make_sequence(temperature=temperature, seed=seed) for seed in range(400)]
+    whole = logits.spread().repeat(len(sequences), 1)
+    together = Logits(logits.values.repeat(len(sequences), 1), logits.columns)
+    assert sampler.sample(together, sequences) == sampler.sample(Logits(whole), sequences)
+
+
+def test_neighbours_do_not_change_a_draw_from_shared_columns(make_sequence: MakeSequence) -> None:
+    options: list[dict[str, Any]] = [
+        {"temperature": 1.0, "seed": 7},
+        {"temperature": 1.0, "seed": 8, "logprobs": 2},
+        {"temperature": 0.0},
+        {"temperature": 0.8, "seed": 9},
+        {"temperature": 1.0, "seed": 7, "logit_bias": {12: 4.0}},
+    ]
+    logits = _shared_logits()
+
+    def draw(some: list[dict[str, Any]]) -> list[SampledToken]:
+        rows = Logits(logits.values.repeat(len(some), 1), logits.columns)
+        return sampler.sample(rows, [make_sequence(**one) for one in some])
+
+    assert draw(options) == [token for one in options for token in draw([one])]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_logits_that_are_no_numbers_are_an_error_beside_any_neighbour(
+    bad: int, make_sequence: MakeSequence
+) -> None:
+    one = _shared_logits()
+    logits = Logits(one.values.repeat(2, 1), one.columns)
+    logits.values[bad, 5] = float("nan")
+    sequences = [
+        make_sequence(temperature=1.0, request_id="free"),
+        make_sequence(temperature=1.0, request_id="biased", logit_bias={12: 4.0}),
+    ]
+    with pytest.raises(FloatingPointError, match=f"not finite: {['free', 'biased'][bad]}$"):
+        sampler.sample(logits, sequences)
