@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+from nano.made_up import describe_param, other_words
 from nano.phrases import phrases
 from nano.tools import ToolSpec, listed_tools
 from nano.values import USUAL_NAMES, Param
@@ -18,6 +19,7 @@ from nano.vocabulary import stem
 from nano.words import Words, is_held_out
 
 _DISGUISED_SHARE = 0.8
+_REWORDED_SHARE = 0.25
 _SWAPPED_SHARES = (0.5, 0.8, 1.0)  # of a tool's words
 _USUAL_SHARE = 0.3  # of the parameters whose kind has usual names
 # Besides the function words: what many tools and requests have in common.
@@ -28,9 +30,28 @@ what when where who which how much many does did are would could should can let 
 def listed_tool(words: Words) -> ToolSpec:
     """Draw a tool from the list of this side; in training it is mostly disguised."""
     spec = words.rng.choice(listed_tools(words.split))
-    if words.split == "train" and words.rng.random() < _DISGUISED_SHARE:
-        return disguised(words, spec)
-    return spec
+    if words.split == "heldout":
+        return spec
+    if words.rng.random() < _DISGUISED_SHARE:
+        spec = disguised(words, spec)
+    return reworded(words, spec) if words.rng.random() < _REWORDED_SHARE else spec
+
+
+def reworded(words: Words, spec: ToolSpec) -> ToolSpec:
+    """Return the tool as others might describe it: in other words or in none, parameters too.
+
+    Requests that the name has no word in common with are dropped; where none is left, the
+    tool stays as it is.
+    """
+    named = _stems(spec.name.replace("_", " "))
+    requests = tuple(text for text in spec.requests if named & _stems(text))
+    if not requests:
+        return spec
+    description = other_words(words) if words.rng.random() < 0.6 else ""
+    params = tuple(
+        replace(param, description=describe_param(words, param.name)) for param in spec.params
+    )
+    return replace(spec, description=description, params=params, requests=requests)
 
 
 def disguised(words: Words, spec: ToolSpec) -> ToolSpec:

@@ -9,6 +9,9 @@ from nano.tools import ToolSpec
 from nano.values import USUAL_NAMES, Param
 from nano.words import Words, is_held_out
 
+# Of the tools in training: named, or described, with other words than requests use.
+_OTHER_NAME_SHARE = 0.08
+_OTHER_WORDS_SHARE = 0.15
 _OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
 
 
@@ -24,9 +27,10 @@ def _make_any_tool(words: Words, verb: str, noun: str) -> ToolSpec:
     rng = words.rng
     second = words.noun() if rng.random() < 0.2 else ""
     thing = f"{noun} {second}".strip()
-    name = _name(words, [verb, *thing.split()])
+    is_named = words.split == "heldout" or rng.random() > _OTHER_NAME_SHARE
+    name = _name(words, [verb, *thing.split()] if is_named else [verb, words.noun()])
     params = _make_params(words, taken={noun, second})
-    described = _describe(words, verb, thing, params)
+    described = _describe(words, verb, thing, params, is_told=not is_named)
     if not name.startswith(verb):
         verb = ""
     return ToolSpec(name, described, params, verb=verb, thing=thing)
@@ -49,9 +53,14 @@ def _name(words: Words, parts: list[str]) -> str:
     return "-".join(parts) if style < 0.24 else "_".join(parts)
 
 
-def _describe(words: Words, verb: str, thing: str, params: Sequence[Param]) -> str:
-    if words.rng.random() < 0.12:
+def _describe(
+    words: Words, verb: str, thing: str, params: Sequence[Param], is_told: bool = False
+) -> str:
+    """Describe a tool, if `is_told` with the words of requests for it."""
+    if not is_told and words.rng.random() < 0.12:
         return ""
+    if not is_told and words.split == "train" and words.rng.random() < _OTHER_WORDS_SHARE:
+        return other_words(words)
     verb = {"lookup": "look up", "query": "get"}.get(verb, verb).capitalize()
     forms = [
         f"{verb} the {thing}",
@@ -89,10 +98,22 @@ def _make_param(words: Words, kind: str, may_be_optional: bool) -> Param:
     if kind == "bare":
         kind = rng.choice(["code", "email", "title", "int", "quoted"])
         name = rng.choice(["id", "number", "name", "title", "key", name, name, name])
-    plain = name.replace("_", " ")
-    description = ""
-    if rng.random() < 0.3:
-        description = rng.choice(
-            [f"The {plain}", f"The {plain} to use", f"A {plain}, e.g. {words.noun()}"]
-        )
+    description = describe_param(words, name) if rng.random() < 0.3 else ""
     return Param(name, kind, not may_be_optional or rng.random() < 0.6, choices, description)
+
+
+def describe_param(words: Words, name: str) -> str:
+    """Describe a parameter, in training also with other words than its name's."""
+    plain = name.replace("_", " ")
+    forms = [f"The {plain}", f"The {plain} to use", f"A {plain}, e.g. {words.noun()}"]
+    if words.split == "train":
+        forms += [
+            other_words(words),
+            f"The {words.noun()} and {words.noun()}, e.g. {words.place()}",
+        ]
+    return words.rng.choice(forms)
+
+
+def other_words(words: Words) -> str:
+    """Describe something with words that say nothing about it."""
+    return f"{words.phrase(2, 6).capitalize()}{words.rng.choice(['.', ''])}"

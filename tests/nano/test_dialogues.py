@@ -13,8 +13,9 @@ import pytest
 from nano import names
 from nano.about import intents
 from nano.dialogues import KINDS, Turn, Writer
-from nano.disguises import disguised
+from nano.disguises import disguised, reworded
 from nano.judge import judge
+from nano.made_up import make_tool
 from nano.phrases import sections
 from nano.requests import ask
 from nano.samples import make_sample, steps
@@ -85,7 +86,7 @@ def test_reasoning_grows_with_the_effort() -> None:
 def test_offered_tools_have_valid_schemas_and_distinct_names() -> None:
     for turn in _turns("train", 150):
         offered = [tool.name for tool in turn.prompt.tools]
-        assert len(set(offered)) == len(offered) <= 5
+        assert len(set(offered)) == len(offered) <= 6  # one, one alike, four others
         for tool in turn.prompt.tools:
             jsonschema.Draft202012Validator.check_schema(tool.parameters or {})
         if turn.request:
@@ -166,6 +167,28 @@ def test_a_disguised_tool_is_asked_for_in_its_own_words() -> None:
             own = _stems(other.name.replace("_", " ")) | _stems(other.description)
             assert own & _stems(request.text), (other, request)
     assert num_disguised > len(listed_tools("train"))
+
+
+def test_a_tool_described_in_other_words_is_asked_for_by_its_name() -> None:
+    words = Words(random.Random(7), "train")
+    tools = [(spec, reworded(words, spec)) for spec in listed_tools("train")]
+    changed = [other for spec, other in tools if other is not spec]
+    assert len(changed) > len(tools) / 2
+    assert {bool(other.description) for other in changed} == {False, True}
+    for other in changed:
+        assert all(param.description for param in other.params)
+        assert _stems(other.name.replace("_", " ")) & _stems(ask(words, other).text), other
+
+
+def test_a_made_up_tool_says_in_its_name_or_its_description_what_it_is_for() -> None:
+    words = Words(random.Random(8), "train")
+    told_by = {"name": 0, "description": 0, "both": 0}
+    for spec in (make_tool(words) for _ in range(400)):
+        in_name = stem(spec.thing.split()[0]) in _stems(re.sub("[_-]|(?=[A-Z])", " ", spec.name))
+        in_description = stem(spec.thing.split()[0]) in _stems(spec.description)
+        assert in_name or in_description, spec
+        told_by["both" if in_name and in_description else "name" if in_name else "description"] += 1
+    assert min(told_by.values()) > 10, told_by
 
 
 def test_arguments_stand_in_the_users_words() -> None:
