@@ -113,10 +113,10 @@ class OtelTelemetry(Telemetry):
 
     def _close(self) -> None:
         share_s = CLOSE_S / (len(self._outboxes) + 2)
+        for outbox in self._outboxes:  # first: they keep to their time, the library may not
+            outbox.close(share_s)
         if self._instruments is not None:
             self._meters.shutdown(timeout_millis=share_s * 1000)
-        for outbox in self._outboxes:
-            outbox.close(share_s)
         for exporter in self._exporters:
             exporter.shutdown()
 

@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from auth.base import Credentials, Principal
 from service.runtime import Runtime
 from service.settings import load
 from service.telemetry.choice import logs_of, telemetry_of
-from service.telemetry.otel import export
+from service.telemetry.otel import export, providers
 
 Fixture = Callable[..., Any]
 
@@ -279,6 +280,13 @@ async def test_a_process_that_answers_no_requests_sends_its_log(collector: Any) 
     assert collector.received("traces") == collector.received("metrics") == []
 
 
+def _lost(runtime: Any, signal: str) -> float | None:
+    found: float | None = runtime.metrics.registry.get_sample_value(
+        "harmonium_telemetry_dropped_total", {"signal": signal}
+    )
+    return found
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_collector_that_is_gone_costs_requests_nothing(
     traced: Fixture, chat_body: Fixture, brief_end: None, protocol: str
@@ -296,26 +304,39 @@ async def test_a_collector_that_is_gone_costs_requests_nothing(
                 assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
             assert time.monotonic() - started < 2
         assert time.monotonic() - started < 3  # the end waits for a short while only
-        lost = {
-            name: runtime.metrics.registry.get_sample_value(
-                "harmonium_telemetry_dropped_total", {"signal": name}
-            )
-            for name in ("traces", "logs")
-        }
-    assert lost["traces"] is not None
-    assert lost["logs"] is not None
+    assert _lost(runtime, "traces") is not None
+    assert _lost(runtime, "logs") is not None
 
 
 async def test_a_slow_collector_costs_requests_nothing(
     collector: Any, traced: Fixture, chat_body: Fixture, brief_end: None
 ) -> None:
     collector.delay(30)
-    async with traced(**settings_for(collector, "http/protobuf")) as (client, _):
+    async with traced(**settings_for(collector, "http/protobuf")) as (client, runtime):
         started = time.monotonic()
         for _ in range(5):
             assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
         assert time.monotonic() - started < 2
     assert time.monotonic() - started < 3
+    assert _lost(runtime, "traces") is not None
+    assert _lost(runtime, "logs") is not None
+
+
+async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
+    collector: Any,
+    traced: Fixture,
+    chat_body: Fixture,
+    brief_end: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(providers.CountedMetrics, "shutdown", lambda *_, **__: may_end.wait(10))
+    collector.delay(30)
+    async with traced(**settings_for(collector, "http/protobuf")) as (client, runtime):
+        assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
+    assert _lost(runtime, "traces") is not None
+    assert _lost(runtime, "logs") is not None
+    may_end.set()
 
 
 def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
