@@ -37,6 +37,7 @@ class Columns:
     def _token_at(
         self, target: float, sums: NDArray[np.float64], other: float, ids: NDArray[np.int64]
     ) -> int:
+        # Before a column's own token lie the others that follow the column before it.
         column = int(np.searchsorted(sums, target, side="right"))
         first = int(ids[column - 1]) + 1 if column else 0
         end = int(ids[column]) if column < len(ids) else self.vocab_size

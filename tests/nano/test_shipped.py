@@ -15,8 +15,8 @@ from nano.about import UNKNOWN, intents
 from nano.dialogues import Turn
 from nano.judge import Verdict, Written, parse
 from nano.names import HELD_OUT_CITIES
-from nano.report import ROWS, Row, generate, held_out_turns, measure, share
-from profiles.compact import bundled_nano, expand
+from nano.report import ROWS, Row, generate, held_out_turns, measure, page, share
+from profiles.compact import MANIFEST, bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
 # The first of the dialogues that docs/nano.md reports on.
@@ -126,3 +126,18 @@ def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Pat
 def test_a_first_result_is_repeated(answers: dict[str, Written]) -> None:
     assert "21" in answers["result"].content
     assert "sunny" in answers["result"].content
+
+
+def test_the_report_describes_the_files_that_were_measured(tmp_path: Path) -> None:
+    manifest = json.loads((bundled_nano() / MANIFEST).read_text())
+    manifest["training"] |= {"step": 12_345, "tokens": 67_000_000}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    (tmp_path / "weights").write_bytes(bytes(3_400_000))
+    text = page(tmp_path, [], [], 7)
+    assert "12345 steps, 67.0 million tokens" in text
+    assert "3.4 MB" in text
+
+
+def test_the_page_about_nano_says_how_what_ships_was_trained() -> None:
+    trained = page(bundled_nano(), [], [], 0).split("## What it does not do")[1]
+    assert Path("docs/nano.md").read_text().endswith(trained)
