@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from nano import replies
 from nano.about import NO_TOOL, UNKNOWN, Intent, intents, think
 from nano.alike import is_near, is_rival
-from nano.disguises import listed_tool
+from nano.disguises import listed_tool, mostly_disguised
 from nano.made_up import make_tool
 from nano.names import LOOKUP_VERBS
 from nano.requests import Request, ask
@@ -129,7 +129,10 @@ class Writer:
             return ask(self.words, make_tool(self.words)).text
         listed = listed_tools(self.words.split)
         specs = [spec for spec in listed if not any(is_near(spec.name, t.name) for t in tools)]
-        return ask(self.words, self.rng.choice(specs)).text if specs else self._unfitting(tools)
+        if not specs:
+            return self._unfitting(tools)
+        # As often in disguise as on offer: its own words would tell that nothing fits.
+        return ask(self.words, mostly_disguised(self.words, self.rng.choice(specs))).text
 
     def _ask_back(self) -> list[Turn]:
         kind = self.rng.choice(["place", "person"])

@@ -19,7 +19,8 @@ from nano.vocabulary import stem
 from nano.words import Words, is_held_out
 
 _DISGUISED_SHARE = 0.8
-_REWORDED_SHARE = 0.25
+_REWORDED_SHARE = 0.25  # of the tools in disguise
+_REWORDED_PLAIN_SHARE = 0.5  # of the others, which are known by heart otherwise
 _SWAPPED_SHARES = (0.5, 0.8, 1.0)  # of a tool's words
 _USUAL_SHARE = 0.3  # of the parameters whose kind has usual names
 # Besides the function words: what many tools and requests have in common.
@@ -28,13 +29,19 @@ what when where who which how much many does did are would could should can let 
 
 
 def listed_tool(words: Words) -> ToolSpec:
-    """Draw a tool from the list of this side; in training it is mostly disguised."""
+    """Draw a tool from the list of this side, as it is offered."""
     spec = words.rng.choice(listed_tools(words.split))
     if words.split == "heldout":
         return spec
-    if words.rng.random() < _DISGUISED_SHARE:
-        spec = disguised(words, spec)
-    return reworded(words, spec) if words.rng.random() < _REWORDED_SHARE else spec
+    seen = mostly_disguised(words, spec)
+    share = _REWORDED_PLAIN_SHARE if seen is spec else _REWORDED_SHARE
+    return reworded(words, seen) if words.rng.random() < share else seen
+
+
+def mostly_disguised(words: Words, spec: ToolSpec) -> ToolSpec:
+    """Return a listed tool as training mostly meets it; on the held-out side as it is."""
+    is_train = words.split == "train"
+    return disguised(words, spec) if is_train and words.rng.random() < _DISGUISED_SHARE else spec
 
 
 def reworded(words: Words, spec: ToolSpec) -> ToolSpec:

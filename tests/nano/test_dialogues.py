@@ -180,6 +180,16 @@ def test_a_tool_described_in_other_words_is_asked_for_by_its_name() -> None:
         assert _stems(other.name.replace("_", " ")) & _stems(ask(words, other).text), other
 
 
+def test_what_no_tool_fits_is_seldom_asked_in_the_words_of_a_listed_request() -> None:
+    told = [text for spec in listed_tools("train") for text in spec.requests]
+    bare = [re.sub(r"\[.*?\]", "", text).rstrip(".?! ") for text in told]
+    said = [text for text in bare if len(re.sub(r"\{\w+\}", "", text).split()) > 2]
+    known = re.compile("|".join(re.sub(r"\\{\w+\\}", ".+", re.escape(text)) for text in said), re.I)
+    writer = Writer(3, "train")
+    asked = [writer.dialogue("no_tool")[0].prompt.messages[-1].content for _ in range(400)]
+    assert 0 < sum(bool(known.search(text)) for text in asked) < 0.18 * len(asked)
+
+
 def test_a_made_up_tool_says_in_its_name_or_its_description_what_it_is_for() -> None:
     words = Words(random.Random(8), "train")
     told_by = {"name": 0, "description": 0, "both": 0}
