@@ -15,7 +15,8 @@ from nano.about import UNKNOWN, intents
 from nano.dialogues import Turn
 from nano.judge import Verdict, Written, parse
 from nano.names import HELD_OUT_CITIES
-from nano.report import ROWS, Row, generate, held_out_turns, measure, page, share
+from nano.others import other_turns
+from nano.report import ROWS, Measured, Row, generate, held_out_turns, measure, page, share
 from profiles.compact import MANIFEST, bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
@@ -123,6 +124,11 @@ def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Pat
     assert len(set(called) & set(HELD_OUT_CITIES)) >= 0.95 * len(HELD_OUT_CITIES)
 
 
+def test_most_tools_that_others_described_get_the_wanted_call(checkpoint: Path) -> None:
+    verdicts = asyncio.run(measure(checkpoint, other_turns(), temperature=0.0))
+    assert sum(verdict.is_exact is True for verdict in verdicts) >= 0.75 * len(verdicts)
+
+
 def test_a_first_result_is_repeated(answers: dict[str, Written]) -> None:
     assert "21" in answers["result"].content
     assert "sunny" in answers["result"].content
@@ -133,11 +139,11 @@ def test_the_report_describes_the_files_that_were_measured(tmp_path: Path) -> No
     manifest["training"] |= {"step": 12_345, "tokens": 67_000_000}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     (tmp_path / "weights").write_bytes(bytes(3_400_000))
-    text = page(tmp_path, [], [], 7)
+    text = page(tmp_path, Measured(7, [], [], []))
     assert "12345 steps, 67.0 million tokens" in text
     assert "3.4 MB" in text
 
 
 def test_the_page_about_nano_says_how_what_ships_was_trained() -> None:
-    trained = page(bundled_nano(), [], [], 0).split("## What it does not do")[1]
+    trained = page(bundled_nano(), Measured(0, [], [], [])).split("## What it does not do")[1]
     assert Path("docs/nano.md").read_text().endswith(trained)
