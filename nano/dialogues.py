@@ -71,14 +71,9 @@ class Writer:
         request = ask(self.words, spec, says_verb)
         said = self._opening() + request.text
         first = self._conversation(said, tools)
-        turn = Turn("call", first, tuple(self._call(request, said, first)), request=request)
+        reply = replies.call(request.tool, request.arguments, said, first.reasoning_effort)
+        turn = Turn("call", first, tuple(reply), request=request)
         return [turn, self._result(turn, request)]
-
-    def _call(self, request: Request, said: str, conversation: Conversation) -> list[int]:
-        analysis = replies.call_analysis(
-            request.tool, request.arguments, conversation.reasoning_effort
-        )
-        return replies.call(analysis, request.tool, replies.arguments_ids(request.arguments, said))
 
     def _result(self, call: Turn, request: Request) -> Turn:
         content = make_result(self.words, request.arguments)

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from nano import replies
 from nano.dialogues import Turn
 from nano.requests import Request
 from service.harmony.types import Conversation, Message, Tool
@@ -21,9 +22,10 @@ def other_turns() -> list[Turn]:
 
 
 def _turn(entry: dict[str, Any]) -> Turn:
-    said, name = entry["request"], entry["name"]
+    said, name, arguments = entry["request"], entry["name"], entry["arguments"]
     prompt = Conversation((Message("user", said),), _DATE, (_tool(entry),))
-    return Turn("other", prompt, reply=(), request=Request(said, name, entry["arguments"]))
+    reply = replies.call(name, arguments, said, prompt.reasoning_effort)
+    return Turn("other", prompt, tuple(reply), request=Request(said, name, arguments))
 
 
 def _tool(entry: dict[str, Any]) -> Tool:

@@ -16,18 +16,21 @@ def answer(analysis: list[int], final: list[int]) -> list[int]:
     return [*_reason(analysis), CHANNEL, *encode("final"), MESSAGE, *final, RETURN]
 
 
-def call(analysis: list[int], name: str, arguments: list[int]) -> list[int]:
-    """Return the ids of a reply that reasons and calls a tool."""
+def call(
+    name: str, arguments: Mapping[str, Value], said: str, effort: ReasoningEffort
+) -> list[int]:
+    """Return the ids of a reply that reasons and calls a tool, copying from what the user said."""
     header = [*encode(" to=functions"), *encode("."), *copy_of(encode(" " + name)), CHANNEL]
     header += [*encode("commentary json"), MESSAGE]
-    return [*_reason(analysis), *header, *arguments, CALL]
+    analysis = _call_analysis(name, arguments, effort)
+    return [*_reason(analysis), *header, *_arguments_ids(arguments, said), CALL]
 
 
 def _reason(analysis: list[int]) -> list[int]:
     return [CHANNEL, *encode("analysis"), MESSAGE, *analysis, END, START, ASSISTANT]
 
 
-def call_analysis(name: str, keys: Iterable[str], effort: ReasoningEffort) -> list[int]:
+def _call_analysis(name: str, keys: Iterable[str], effort: ReasoningEffort) -> list[int]:
     """Reason about which tool fits and which arguments were given."""
     given = [*encode("("), *_joined((copy_of(encode(key)) for key in keys), ", "), *encode(").")]
     tool = [SPACE, *copy_of(encode(" " + name)), *given]
@@ -55,7 +58,7 @@ def arguments_text(arguments: Mapping[str, Value]) -> str:
     return json.dumps(arguments, separators=(",", ":"), ensure_ascii=False)
 
 
-def arguments_ids(arguments: Mapping[str, Value], said: str) -> list[int]:
+def _arguments_ids(arguments: Mapping[str, Value], said: str) -> list[int]:
     """Return the ids of a call's arguments, copied from what the user said."""
     ids: list[int] = []
     marks = ""

@@ -39,16 +39,6 @@ class Row:
     met: Callable[[Verdict], bool | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was judged: held-out dialogues, twice, and the tools of others, greedy."""
-
-    num_dialogues: int
-    greedy: list[Verdict]
-    sampled: list[Verdict]
-    others: list[Verdict]
-
-
 ROWS = (
     Row("valid Harmony", 0.99, lambda v: v.is_valid),
     Row("right tool, arguments fit its schema", 0.95, lambda v: v.is_right_tool),
@@ -64,6 +54,16 @@ ROWS = (
 
 def _said(verdict: Verdict, kind: str) -> bool | None:
     return verdict.is_said if verdict.kind == kind else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was judged: held-out dialogues, twice, and the tools of others, greedy."""
+
+    num_dialogues: int
+    greedy: list[Verdict]
+    sampled: list[Verdict]
+    others: list[Verdict]
 
 
 def held_out_turns(num_dialogues: int, seed: int = SEED) -> list[Turn]:

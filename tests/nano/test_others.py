@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 
 from nano.dialogues import Turn
+from nano.judge import judge
 from nano.others import other_turns
 
 
@@ -18,6 +19,8 @@ def test_the_wanted_call_is_the_tools_and_its_values_the_users(turn: Turn) -> No
     assert turn.request.arguments.keys() <= (tool.parameters or {})["properties"].keys()
     said = turn.request.text
     assert all(str(value) in said for value in turn.request.arguments.values())
+    verdict = judge(turn, turn.reply, is_stopped=True)
+    assert (verdict.is_valid, verdict.is_exact) == (True, True)  # nano can spell it
 
 
 def test_a_parameter_is_told_by_a_description_or_a_schema() -> None:
