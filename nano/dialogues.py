@@ -46,9 +46,9 @@ _SIBLING_SHARE = 0.15  # of the made-up tools in training: offered with one of t
 class Writer:
     """Writes dialogues of one side of the split, the same ones for the same seed."""
 
-    def __init__(self, seed: int, split: Split) -> None:
+    def __init__(self, seed: int, split: Split, is_late: bool = False) -> None:
         self.rng = random.Random(f"{seed}-{split}")
-        self.words = Words(self.rng, split)
+        self.words = Words(self.rng, split, is_late)
         self._kinds: dict[str, Callable[[], list[Turn]]] = {
             "tools": self._tool_loop,
             "chat": self._chat,

@@ -19,8 +19,8 @@ from nano.vocabulary import stem
 from nano.words import Words, is_held_out
 
 _DISGUISED_SHARE = 0.8
-_REWORDED_SHARE = 0.25  # of the tools in disguise
-_REWORDED_PLAIN_SHARE = 0.5  # of the others, which are known by heart otherwise
+_REWORDED_SHARE = 0.12  # of the tools in disguise
+_REWORDED_PLAIN_SHARE = 0.25  # of the others, which are known by heart otherwise
 _SWAPPED_SHARES = (0.5, 0.8, 1.0)  # of a tool's words
 _USUAL_SHARE = 0.3  # of the parameters whose kind has usual names
 # Besides the function words: what many tools and requests have in common.

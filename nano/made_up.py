@@ -13,6 +13,7 @@ from nano.words import Words, is_held_out
 _OTHER_NAME_SHARE = 0.08
 _OTHER_WORDS_SHARE = 0.15
 _OTHER_KINDS = "word title quoted code int decimal bool enum email date list".split()
+_LATE_KINDS = [*_OTHER_KINDS, "word", "phrase", "time"]  # in training's last part
 
 
 def make_tool(words: Words, verb: str = "", noun: str = "") -> ToolSpec:
@@ -77,9 +78,10 @@ def _describe(
 def _make_params(words: Words, taken: set[str]) -> tuple[Param, ...]:
     rng = words.rng
     params: list[Param] = []
+    kinds = _LATE_KINDS if words.is_late else _OTHER_KINDS
     for _ in range(rng.choices(range(5), [10, 45, 30, 11, 4])[0]):
         kind = rng.choice(["place", "person", "count", "bare"]) if not params else ""
-        param = _make_param(words, kind or rng.choice(_OTHER_KINDS), bool(params))
+        param = _make_param(words, kind or rng.choice(kinds), bool(params))
         if param.name not in taken:
             taken.add(param.name)
             params.append(param)

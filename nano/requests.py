@@ -11,6 +11,7 @@ from nano.values import Param, Value, link, spoken
 from nano.words import Words
 
 _NO_VERB_SHARE = 0.25
+_NEVER_ALONE = ("bool", "list")  # kinds whose values only their parameter's name tells apart
 _NUMBERS = frozenset({"int", "count", "decimal"})
 _CAPITALISED = frozenset({"place", "person", "title"})
 
@@ -80,7 +81,8 @@ def _said_before(words: Words, said: list[Param]) -> Param | None:
 
 def _must_name(words: Words, param: Param, said: list[Param]) -> bool:
     """Say whether only its parameter's name tells what a value is for."""
-    if param.kind in ("bool", "list", "word") or words.rng.random() < 0.4:
+    kinds = _NEVER_ALONE if words.is_late else (*_NEVER_ALONE, "word")
+    if param.kind in kinds or words.rng.random() < 0.4:
         return True
     return any(other is not param and _group(other) == _group(param) for other in said)
 

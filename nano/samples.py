@@ -50,7 +50,9 @@ def _last(ids: list[int], token_id: int) -> int:
     return len(ids) - 1 - ids[::-1].index(token_id)
 
 
-def steps(seed: int, first: int, stride: int, num_tokens: int) -> Iterator[list[list[Sample]]]:
+def steps(
+    seed: int, first: int, stride: int, num_tokens: int, is_late: bool = False
+) -> Iterator[list[list[Sample]]]:
     """Yield the batches of each step, `num_tokens` tokens with padding, from pool `first` on.
 
     A pool is drawn and sorted as one; the next is `stride` pools on. A batch holds dialogues of
@@ -59,7 +61,7 @@ def steps(seed: int, first: int, stride: int, num_tokens: int) -> Iterator[list[
     """
     for pool in itertools.count(first, stride):
         rng = random.Random(f"{seed}:{pool}")
-        writer = Writer(rng.randrange(2**48), "train")
+        writer = Writer(rng.randrange(2**48), "train", is_late)
         size = int(num_tokens * _DIALOGUES_PER_TOKEN)
         samples = [make_sample(writer.dialogue(), rng) for _ in range(size)]
         samples = [sample for sample in samples if len(sample.ids) <= MAX_TOKENS]

@@ -1,8 +1,9 @@
 """Train nano: `python -m nano.train`, on a GPU if there is one.
 
-The same seed and plan give the same dialogues in the same order. The learning rate warms up,
-stays, and falls to 0 in the last third. A run that finds a state in its folder goes on from it,
-with dialogues of its own.
+The same seed and plan give the same dialogues in the same order. In the main part the learning
+rate warms up, stays, and falls to 0 in the last third. In the late part, which has fresh moments
+and dialogues of its own, it rises to half of that and falls again. A run that finds a state in its
+folder goes on from it, with other dialogues.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from nano.model import Nano, initialise
 from nano.rows import make_makeup, swapped
 from nano.samples import Sample, phrase_ids, steps
 
-SEED = 2
+SEED = 3
 _WARMUP_STEPS = 300
-_FALLING_SHARE = 1 / 3  # of the steps: the learning rate falls
-_SETTLING_SHARE = 2 / 5  # of the steps, the last: words and pieces have the vectors that ship
+# Shares of the main part's steps, the last ones.
+_FALLING_SHARE = 1 / 3  # the learning rate falls
+_SETTLING_SHARE = 2 / 5  # words and pieces have the vectors that ship
+_LATE_RATE_SHARE = 1 / 2
 _SAVE_EVERY = 200
 _PRINT_EVERY = 50
 
@@ -36,17 +39,18 @@ _PRINT_EVERY = 50
 class Plan:
     """How much a device can do in its time."""
 
-    steps: int
+    steps: int  # of the main part
+    late_steps: int
     tokens: int  # in a step, padding counted
     rate: float
     workers: int  # processes that write dialogues
 
 
-# cuda: about 0.1 s a step on one H200 with 16 cores, 26 minutes in all.
-# cpu: an hour on 2 cores at the 2,700 tokens/s that were measured; it sees 1 / 94 of the tokens.
+# cuda: about 0.09 s a step on one H200 with 16 cores, 29 minutes in all.
+# cpu: an hour on 2 cores at the 2,700 tokens/s that were measured; it sees 1 / 118 of the tokens.
 PLANS = {
-    "cuda": Plan(steps=15_000, tokens=65_536, rate=2e-3, workers=14),
-    "cpu": Plan(steps=3_500, tokens=3_000, rate=8e-4, workers=0),
+    "cuda": Plan(steps=15_000, late_steps=3_500, tokens=65_536, rate=2e-3, workers=14),
+    "cpu": Plan(steps=2_800, late_steps=700, tokens=3_000, rate=8e-4, workers=0),
 }
 
 
@@ -79,13 +83,13 @@ def collate(samples: list[Sample]) -> Batch:
 class Steps(IterableDataset[list[Batch]]):
     """Every step's batches; each worker writes those of its own pools of dialogues."""
 
-    def __init__(self, seed: int, first: int, tokens: int) -> None:
-        self._seed, self._first, self._tokens = seed, first, tokens
+    def __init__(self, seed: int, first: int, tokens: int, is_late: bool = False) -> None:
+        self._seed, self._first, self._tokens, self._is_late = seed, first, tokens, is_late
 
     def __iter__(self) -> Iterator[list[Batch]]:
         worker = get_worker_info()
         place, count = (worker.id, worker.num_workers) if worker else (0, 1)
-        for step in steps(self._seed, self._first + place, count, self._tokens):
+        for step in steps(self._seed, self._first + place, count, self._tokens, self._is_late):
             yield [collate(samples) for samples in step]
 
 
@@ -113,13 +117,7 @@ class Trainer:
             for layer in self.model.stack():
                 layer.compile(dynamic=True)  # 1.6 times as fast
         self.swapped = [torch.from_numpy(part).to(device) for part in swapped(makeup)]
-        self.optimiser = torch.optim.AdamW(
-            self.model.parameters(),
-            betas=(0.9, 0.98),
-            eps=1e-9,
-            weight_decay=0.0,
-            fused=device == "cuda",
-        )
+        self.forget_moments()
         if state:
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
@@ -129,16 +127,36 @@ class Trainer:
         self.loss = torch.zeros((), device=device)  # summed over the steps since the last look
         self.num_unseen_steps = 0
 
+    def forget_moments(self) -> None:
+        """Begin with a fresh optimiser."""
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(),
+            betas=(0.9, 0.98),
+            eps=1e-9,
+            weight_decay=0.0,
+            fused=self.device == "cuda",
+        )
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the main part is over."""
+        return self.step >= self.plan.steps
+
     def steps(self) -> DataLoader[list[Batch]]:
-        """Return each step's batches; a run that goes on from a state draws from other pools."""
-        data = Steps(self.seed, self.step * 1000, self.plan.tokens)
+        """Return this part's batches; a run that goes on from a state draws from other pools."""
+        data = Steps(self.seed, self.step * 1000, self.plan.tokens, self.is_late)
         return DataLoader(data, batch_size=None, num_workers=self.plan.workers)
 
     def rate(self) -> float:
         """Return the learning rate of this step."""
-        warm = (self.step + 1) / _WARMUP_STEPS
-        left = (self.plan.steps - self.step) / (self.plan.steps * _FALLING_SHARE)
-        return self.plan.rate * min(warm, left, 1.0)
+        first, length = (
+            (self.plan.steps, self.plan.late_steps) if self.is_late else (0, self.plan.steps)
+        )
+        warm = (self.step - first + 1) / _WARMUP_STEPS
+        left = (first + length - self.step) / length
+        if self.is_late:
+            return self.plan.rate * _LATE_RATE_SHARE * min(warm, left)
+        return self.plan.rate * min(warm, left / _FALLING_SHARE, 1.0)
 
     def learn(self, batches: list[Batch]) -> None:
         """Take one step."""
@@ -190,18 +208,28 @@ class Trainer:
 def train(trainer: Trainer) -> None:
     """Train to the plan's end."""
     torch.manual_seed(trainer.seed + trainer.step)
+    plan = trainer.plan
+    if not trainer.is_late:
+        train_until(trainer, plan.steps)
+    if trainer.step == plan.steps:
+        trainer.forget_moments()
+    train_until(trainer, plan.steps + plan.late_steps)
+
+
+def train_until(trainer: Trainer, end: int) -> None:
+    """Train to step `end`, which is a part's last."""
     clock = time.monotonic()
     for batches in trainer.steps():
-        if trainer.step >= trainer.plan.steps:
+        if trainer.step >= end:
             break
         trainer.learn(batches)
-        is_last = trainer.step == trainer.plan.steps
+        is_last = trainer.step == end
         if trainer.step % _PRINT_EVERY and not is_last:
             continue
         loss = trainer.mean_loss()
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
         print(
-            f"step {trainer.step}/{trainer.plan.steps}, loss {loss:.4f},"
+            f"step {trainer.step}/{trainer.plan.steps + trainer.plan.late_steps}, loss {loss:.4f},"
             f" {trainer.tokens} tokens, {trainer.seconds:.0f} s",
             flush=True,
         )
@@ -217,11 +245,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/nano"))
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--steps", type=int, default=plan.steps)
+    parser.add_argument("--late-steps", type=int, default=plan.late_steps)
     parser.add_argument("--tokens", type=int, default=plan.tokens)
     parser.add_argument("--rate", type=float, default=plan.rate)
     parser.add_argument("--workers", type=int, default=plan.workers)
     arguments = parser.parse_args()
-    plan = Plan(arguments.steps, arguments.tokens, arguments.rate, arguments.workers)
+    plan = Plan(
+        arguments.steps,
+        arguments.late_steps,
+        arguments.tokens,
+        arguments.rate,
+        arguments.workers,
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
     train(Trainer(plan, arguments.out, arguments.seed, device))
 

@@ -53,13 +53,14 @@ _DRAWS: Mapping[str, Callable[[Words], Value]] = {
     "title": lambda words: " ".join(words.made_up() for _ in range(words.rng.randint(1, 2))),
     "phrase": lambda words: words.phrase(1, 5),
     "text": lambda words: words.phrase(2, 6),
-    "quoted": lambda words: words.phrase(1, 5),
+    "quoted": lambda words: words.quote(1, 5),
     "code": Words.code,
     "sum": lambda words: f"{words.number()} {words.rng.choice('+-*')} {words.number()}",
     "path": lambda words: f"{words.noun()}/{words.noun()}.{words.rng.choice(['txt', 'md', 'csv'])}",
     "ticker": Words.ticker,
     "email": Words.email,
     "date": Words.date,
+    "time": Words.time,
     "language": lambda words: words.choose(
         ["French", "German", "Spanish", "Italian", "Dutch", "Polish"],
         ["Greek", "Danish", "Turkish", "Swedish"],
@@ -71,6 +72,7 @@ _DRAWS: Mapping[str, Callable[[Words], Value]] = {
     "bool": lambda words: words.rng.random() < 0.5,
     "list": lambda words: [words.noun() for _ in range(words.rng.randint(2, 3))],
 }
+_WORD_BEHIND_SHARE = 0.25
 # What parameters of a kind are often called.
 USUAL_NAMES: Mapping[str, list[str]] = {
     "place": ["location", "city", "place", "town", "region", "address", "destination"],
@@ -105,6 +107,11 @@ def _named(words: Words) -> str:
 
 
 def _unnamed(words: Words, kind: str) -> str:
+    behind = words.filler(_WORD_BEHIND_SHARE) if kind == "word" else ""  # 'with olives on top'
+    return f"{_unnamed_before(words, kind)} {behind}".rstrip()
+
+
+def _unnamed_before(words: Words, kind: str) -> str:
     if before := words.filler(0.25):
         return before + " {v}"
     of_any = phrases("links")

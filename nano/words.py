@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 _HELD_OUT_EVERY = 8
 _LONG_SHARE = 0.2
+# Of the words in quotes, in training's last part.
+_QUOTED_NUMBER_SHARE = 0.1
+_QUOTED_DULL_SHARE = 0.35
 
 # What the other side lists and a made-up name must therefore not be.
 _OTHERS: Mapping[Split, frozenset[str]] = {
@@ -51,6 +54,7 @@ class Words:
 
     rng: random.Random
     split: Split
+    is_late: bool = False  # training's last part: values also stand alone, or are of any words
 
     def choose(self, train: Sequence[T], heldout: Sequence[T]) -> T:
         """Draw from this side's list."""
@@ -89,6 +93,19 @@ class Words:
     def phrase(self, least: int, most: int) -> str:
         """Draw a few common words."""
         return " ".join(self.noun() for _ in range(self.rng.randint(least, most)))
+
+    def quote(self, least: int, most: int) -> str:
+        """Draw what stands in quotes: a few words, in training's last part of any kind."""
+        if not self.is_late:
+            return self.phrase(least, most)
+        return " ".join(self._any_word() for _ in range(self.rng.randint(least, most)))
+
+    def _any_word(self) -> str:
+        style = self.rng.random()
+        if style < _QUOTED_NUMBER_SHARE:
+            return str(self.number())
+        is_dull = style < _QUOTED_NUMBER_SHARE + _QUOTED_DULL_SHARE
+        return self.rng.choice(phrases("function words").train) if is_dull else self.noun()
 
     def made_up(self) -> str:
         """Draw a capitalised name that no list holds."""
@@ -157,6 +174,10 @@ class Words:
         """Draw a number with one or two decimals."""
         digits = self.rng.choice([1, 2])
         return round(self.rng.uniform(0.5, self.rng.choice([10, 100, 1000])), digits)
+
+    def time(self) -> str:
+        """Draw a time of the day as HH:MM."""
+        return f"{self.rng.randint(0, 23):02}:{self.rng.randint(0, 59):02}"
 
     def date(self) -> str:
         """Draw a date as YYYY-MM-DD."""

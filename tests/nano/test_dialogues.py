@@ -16,12 +16,12 @@ from nano.dialogues import KINDS, Turn, Writer
 from nano.disguises import disguised, reworded
 from nano.judge import judge
 from nano.made_up import make_tool
-from nano.phrases import sections
+from nano.phrases import phrases, sections
 from nano.requests import ask
 from nano.samples import make_sample, steps
 from nano.tokens import CALL, RETURN
 from nano.tools import listed_tools
-from nano.values import spoken
+from nano.values import Param, Value, spoken
 from nano.vocabulary import stem
 from nano.words import Split, Words, is_held_out
 from service.harmony.render import render
@@ -199,6 +199,34 @@ def test_a_made_up_tool_says_in_its_name_or_its_description_what_it_is_for() -> 
         assert in_name or in_description, spec
         told_by["both" if in_name and in_description else "name" if in_name else "description"] += 1
     assert min(told_by.values()) > 10, told_by
+
+
+def _asked(is_late: bool) -> list[tuple[str, Param, Value]]:
+    """Return what was said, a parameter and its value, of tools that training makes up."""
+    words = Words(random.Random(9), "train", is_late)
+    asked = ((spec, ask(words, spec)) for spec in (make_tool(words) for _ in range(900)))
+    return [
+        (request.text.lower(), param, request.arguments[param.name])
+        for spec, request in asked
+        for param in spec.params
+        if param.name in request.arguments
+    ]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_only_late_in_training_a_word_stands_without_its_parameter(is_late: bool) -> None:
+    said = [(text, param.name) for text, param, _ in _asked(is_late) if param.kind == "word"]
+    alone = [name.replace("_", " ").lower() not in text for text, name in said]
+    assert any(alone) == is_late
+    assert not all(alone)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_only_late_in_training_quotes_hold_dull_words(is_late: bool) -> None:
+    dull = set(phrases("function words").train)
+    quoted = [str(value).split() for _, param, value in _asked(is_late) if param.kind == "quoted"]
+    assert any(dull & set(words) for words in quoted) == is_late
+    assert {param.kind for _, param, _ in _asked(is_late)}.issuperset({"phrase", "time"}) == is_late
 
 
 def test_arguments_stand_in_the_users_words() -> None:

@@ -14,7 +14,7 @@ from nano.layers import Shape
 from nano.model import Nano, initialise
 from nano.rows import make_makeup
 from nano.samples import phrase_ids, steps
-from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate
+from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
 
 SEED, NUM_TOKENS, NUM_STEPS = 5, 4800, 4
 
@@ -74,13 +74,13 @@ def test_a_batchs_loss_reaches_every_layer() -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_the_rate_rises_stays_and_falls_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    plan = Plan(steps=1200, tokens=2000, rate=1e-3, workers=0)
+def test_the_rate_rises_stays_and_falls_twice_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    plan = Plan(steps=1200, late_steps=1000, tokens=2000, rate=1e-3, workers=0)
     trainer = Trainer(plan, tmp_path, SEED, "cpu")
     rates = []
-    for trainer.step in (0, 299, 600, 800, 1000, 1200):
+    for trainer.step in (0, 299, 600, 800, 1000, 1200, 1700, 2200):
         rates.append(trainer.rate())
-    assert rates == pytest.approx([1e-3 / 300, 1e-3, 1e-3, 1e-3, 5e-4, 0])
+    assert rates == pytest.approx([1e-3 / 300, 1e-3, 1e-3, 1e-3, 5e-4, 5e-4 / 300, 2.5e-4, 0])
     trainer.step = 7
     trainer.learn(next(iter(trainer.steps())))
     trainer.save(loss=1.0)
@@ -88,3 +88,15 @@ def test_the_rate_rises_stays_and_falls_and_a_stopped_run_goes_on(tmp_path: Path
     assert again.step == 8
     for found, wanted in zip(again.model.parameters(), trainer.model.parameters(), strict=True):
         assert torch.equal(found, wanted)
+
+
+def test_the_late_part_follows_with_its_own_dialogues_and_fresh_moments(tmp_path: Path) -> None:
+    plan = Plan(steps=1, late_steps=2, tokens=NUM_TOKENS, rate=1e-3, workers=0)
+    trainer = Trainer(plan, tmp_path, SEED, "cpu")
+    train(trainer)
+    seen = [*islice(steps(SEED, 0, 1, NUM_TOKENS), 1)]
+    seen += islice(steps(SEED, 1000, 1, NUM_TOKENS, is_late=True), 2)
+    assert trainer.step == 3
+    assert trainer.tokens == sum(collate(samples).ids.size for step in seen for samples in step)
+    moments = trainer.optimiser.state[trainer.model.forms]
+    assert moments["step"] == 2
