@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import api_layer
 from benchmarks.checkpoint import write_random
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.limits import ModelBytes, read_bandwidth_bytes_s
 from benchmarks.native import NativeRunner
 from benchmarks.overload import overload_figures
@@ -34,6 +35,7 @@ def main() -> None:
     sections = ("nano", "wide", "startup", "api", "overload")
     parser.add_argument("sections", nargs="*", choices=(*sections, []), help="default: all")
     chosen = parser.parse_args().sections or sections
+    end_as_by_ctrl_c()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
         if "nano" in chosen:

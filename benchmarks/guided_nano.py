@@ -18,6 +18,7 @@ from typing import Any
 from openai import AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion
 
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.guided import is_valid
 from benchmarks.schemas import Schema, random_schema
 from benchmarks.startup import serving
@@ -32,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guided_nano", description=__doc__)
     parser.add_argument("--schemas", type=int, default=200)
     num_schemas = parser.parse_args().schemas
+    end_as_by_ctrl_c()
     with TemporaryDirectory() as cache, serving(Path(cache)) as url:
         counts = asyncio.run(run(url, range(num_schemas)))
     print(json.dumps({"schemas": num_schemas, **counts}))

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.open_loop import Answer, ask
 from engines.factory import EngineSpec
 from engines.supervisor import EngineSupervisor
@@ -191,7 +192,9 @@ def main() -> None:
     """Run it alone, for as long as asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20, help="of each run")
-    overload_figures(parser.parse_args().seconds)
+    seconds = parser.parse_args().seconds
+    end_as_by_ctrl_c()
+    overload_figures(seconds)
 
 
 if __name__ == "__main__":

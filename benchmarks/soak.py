@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import httpx
 
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.soak_server import Sample, SoakServer
 from benchmarks.soak_traffic import FORGERIES, TIMEOUT_S, WORDS, Tally, poison, send_until
 
@@ -151,6 +152,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--engine", choices=("scripted", "nano"), default="scripted")
     arguments = parser.parse_args()
+    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory() as folder:
         server = SoakServer(arguments.engine, Path(folder))
         try:

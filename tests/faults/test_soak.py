@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.soak import complaints, growth
@@ -75,3 +79,24 @@ def test_it_complains_of_each_thing_that_must_not_be() -> None:
     assert complaints(GOOD) == []
     for name in GOOD:
         assert len(complaints(GOOD | {name: 100})) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_soak_that_is_ended_leaves_no_server_behind(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "benchmarks.soak"]
+    soak = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    started: list[psutil.Process] = []
+    try:
+        assert soak.stdout is not None
+        assert b"unanswered" in soak.stdout.readline()
+        started = psutil.Process(soak.pid).children(recursive=True)
+        assert started
+        soak.send_signal(number)
+        assert soak.wait(60) != 0
+        assert psutil.wait_procs(started, timeout=1)[1] == []
+    finally:
+        soak.kill()
+        soak.communicate()
+        for process in started:
+            if process.is_running():
+                process.kill()
