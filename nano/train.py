@@ -108,6 +108,11 @@ class Trainer:
         self.plan, self.seed, self.device = plan, seed, device
         self.state_path = out / "state.pt"
         state = torch.load(self.state_path, map_location=device) if self.state_path.exists() else {}
+        if state.get("seed", seed) != seed:  # other vectors, other dialogues
+            raise SystemExit(
+                f"{self.state_path} was trained with seed {state['seed']}, not {seed}:"
+                f" move it away, or go on with --seed {state['seed']}"
+            )
         self.learnt: list[int] = state.get("learnt") or sorted(phrase_ids(seed))
         makeup = make_makeup(seed, self.learnt)
         self.model = Nano(Shape(), makeup)

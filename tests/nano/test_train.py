@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -98,5 +99,18 @@ def test_the_late_part_follows_with_its_own_dialogues_and_fresh_moments(tmp_path
     seen += islice(steps(SEED, 1000, 1, NUM_TOKENS, is_late=True), 2)
     assert trainer.step == 3
     assert trainer.tokens == sum(collate(samples).ids.size for step in seen for samples in step)
-    moments = trainer.optimiser.state[trainer.model.forms]
-    assert moments["step"] == 2
+    assert _num_updates(trainer) == 2
+    longer = Trainer(replace(plan, late_steps=3), tmp_path, SEED, "cpu")
+    train(longer)
+    assert _num_updates(longer) == 3  # within the late part the moments stay
+
+
+def _num_updates(trainer: Trainer) -> int:
+    return int(trainer.optimiser.state[trainer.model.forms]["step"])
+
+
+def test_a_state_of_another_seed_is_refused(tmp_path: Path) -> None:
+    plan = Plan(steps=1, late_steps=1, tokens=NUM_TOKENS, rate=1e-3, workers=0)
+    Trainer(plan, tmp_path, SEED, "cpu").save(loss=1.0)
+    with pytest.raises(SystemExit, match=f"state.pt was trained with seed {SEED}, not 6: move it"):
+        Trainer(plan, tmp_path, 6, "cpu")
