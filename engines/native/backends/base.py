@@ -1,0 +1,144 @@
+"""The contract between the engine's core and the device that computes its steps.
+
+The core decides who computes what and keeps the books: blocks, prefixes, grammars, ends. A
+backend holds everything that lives in tensors: weights, K/V, and for each running sequence a
+slot with its tokens, block tables and sampling parameters. What crosses the line is plain
+numbers, and only what has changed: a decode in the middle of a block is one small Row.
+
+A backend is made so that the core may run one step ahead of what it knows:
+
+    core     launch(N+1)              collect(N)   bookkeeping of N   launch(N+2)  ...
+    device   ---- step N ----|---- step N+1 -----------------------|---- step N+2 ...
+
+- The token that step N samples for a slot is the input of step N+1 without passing the host: rows
+  name positions, never token ids; the backend has the ids, from a SlotStart or sampled by itself.
+- launch() enqueues and never waits for the device; collect() waits for its own step alone.
+- Steps take effect in the order of their launches. So blocks and slots given up after step N+1
+  was launched may be handed out in step N+2, though N+1 still writes to them.
+- A grammar's mask depends on the token before: it may come after the step's launch, while the
+  forward pass runs (Step.mask), and before the sampler.
+
+Positions, for a row that computes [start, end):
+
+    0 ........ start ............ end ....... end + len(drafts)
+    K/V cached | computed by this row | guesses, computed too
+                                 ^ the first sampled token gets this position (if is_last)
+
+The standard library and numpy are all this module may import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.base import SamplingParams, TokenLogprob
+
+NULL_BLOCK = 0  # no K/V: stands in a table where the window has left a block behind
+
+TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a loaded backend has room for; the scheduler works within it."""
+
+    num_blocks: int  # of KV, NULL_BLOCK included
+    block_size: int  # tokens in a block
+    max_model_len: int  # prompt and generated tokens together
+    max_drafts: int = 0  # guesses that one row may bring
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """A sequence takes a slot: a new one, one that comes back after a preemption, or the one that
+    held it, after a failed step. All that the slot held before is void, and every token known.
+
+    full_blocks and window_blocks: block i holds the K/V of positions [i * block_size,
+    (i + 1) * block_size), in the layers with full attention and in those with a window.
+    """
+
+    slot: int  # 0 .. max_num_seqs - 1
+    token_ids: tuple[int, ...]  # the prompt, and what was generated until now
+    num_prompt_tokens: int
+    full_blocks: tuple[int, ...]
+    window_blocks: tuple[int, ...]  # NULL_BLOCK where no later token sees the block
+    sampling: SamplingParams
+    seed: int  # draws depend on it, on the token's place in the answer and on the logits alone
+
+
+class Row(NamedTuple):
+    """The positions [start, end) of one slot, to be computed in this step.
+
+    The K/V of all positions before `start` are in the slot's blocks.
+    """
+
+    slot: int
+    start: int
+    end: int
+    is_last: bool  # no token after `end` is known: sample the next one
+    full_blocks: tuple[int, ...] = ()  # appended to the slot's table before this step
+    window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
+    is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
+    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; to be verified
+
+
+class Batch(NamedTuple):
+    """One step. Each slot has at most one row; rows stand in the scheduler's order."""
+
+    starts: tuple[SlotStart, ...]  # take effect before the rows
+    rows: tuple[Row, ...]  # at least one
+
+
+class Sampled(NamedTuple):
+    """What one row with is_last has brought.
+
+    token_ids: the accepted drafts and one token more; empty if the logits were not finite. They
+    are distributed as if each had been sampled alone, drafts or not. The next row of the slot
+    begins at the position of the last of them.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None  # one per token if the slot asks for them
+
+
+class Step(Protocol):
+    """A launched step."""
+
+    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        """Give the masks of a batch with masked rows, by the row's index; once, before collect().
+
+        A masked row without a mask is sampled freely: its sequence has ended meanwhile, and
+        nobody reads the token. A row with drafts has a mask for each position, (1 + drafts,
+        words). The arrays may be reused when the call returns.
+        """
+        ...
+
+    def collect(self) -> list[Sampled]:
+        """Wait for the step; the result of each row with is_last, in order. Called once."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded model on its device. All calls come from one thread.
+
+    Any call may raise. The core then takes every sequence of this step, and of a step launched
+    after it, as not computed: a slot of theirs gets a SlotStart before its next row, and steps
+    that were launched are still collected, to be thrown away. MemoryError, torch.OutOfMemoryError
+    and what engines/native/out_of_memory.py knows cost one request; other errors cost all requests
+    of the step.
+    """
+
+    @property
+    def capacity(self) -> Capacity: ...
+
+    def launch(self, batch: Batch) -> Step:
+        """Enqueue a step. Where no row is masked, its sampling too; else that waits for mask().
+
+        Nothing of the batch is read once the call has returned.
+        """
+        ...
