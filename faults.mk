@@ -1,6 +1,7 @@
 # Long runs of what the default tests do briefly; included by the Makefile.
 SOAK_SECONDS ?= 600
 FUZZ_EXAMPLES ?= 3000
+ATTACK_SEED ?= 1
 
 .PHONY: faults
 faults: $(VENV)/.test ## Do to real servers what docs/faults.md says they survive
@@ -13,3 +14,7 @@ soak: $(VENV)/.test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered
 .PHONY: fuzz
 fuzz: $(VENV)/.test ## Search for input that breaks a parser or writer
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz
+
+.PHONY: attack
+attack: $(VENV)/.test ## Bodies that once held the server: does anybody but their sender notice?
+	@$(BIN)/python -m benchmarks.attack --engines scripted nano --seed $(ATTACK_SEED)

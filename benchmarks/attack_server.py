@@ -1,0 +1,80 @@
+"""The attacked server: started as a user starts it, with a key for each caller."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from service.harmony import vocabulary
+
+ATTACKER: Final = "key-of-the-attacker-0123456789"
+NEIGHBOUR: Final = "key-of-the-neighbour-0123456789"
+_READY_WITHIN_S: Final = 120.0
+_STEP_S: Final = 0.02
+
+
+class AttackedServer:
+    """A running `harmonium serve`, on nano or with a scripted engine of gpt-oss's context."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._log = folder / "log.txt"
+        inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
+        settings = {
+            "NIM_CACHE_PATH": str(folder / "cache"),
+            "NIM_MODEL_NAME": "nano",
+            "NIM_API_KEYS": f"{ATTACKER},{NEIGHBOUR}",
+        }
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                [*_program(engine), "serve", f"--server-port={self.port}"],
+                stdout=log,
+                stderr=log,
+                env={**inherited, **settings},
+                start_new_session=True,
+            )
+
+    def wait_for_ready(self) -> None:
+        """Return when it is; raises RuntimeError when it will not be."""
+        deadline_s = time.monotonic() + _READY_WITHIN_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the server is not ready:\n{self._log.read_text()[-4000:]}")
+            time.sleep(0.1)
+
+    def stop(self, grace_s: float = 20.0) -> bool:
+        """Send SIGTERM; whether it ended in time. It has ended in any case."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(grace_s)
+            return True
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            return False
+
+    def _is_ready(self) -> bool:
+        try:
+            url = f"http://127.0.0.1:{self.port}/v1/health/ready"
+            return httpx.get(url, timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def _program(engine: str) -> list[str]:
+    if engine == "nano":
+        return [sys.executable, "-m", "service"]
+    script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
+    options = {"script": script + vocabulary.encode_text("word " * 200), "step_s": _STEP_S}
+    return [sys.executable, "-m", "benchmarks.soak_program", json.dumps(options)]
