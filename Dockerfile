@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# Any image with Python 3.11 or 3.12 and its venv module will do.
+# Any image with Python 3.11 to 3.14 and its venv module will do.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 # Empty, unless the build names a folder of wheels: --build-context wheels=FOLDER

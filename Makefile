@@ -54,6 +54,10 @@ guided: $(VENV)/.test ## Check 200 random schemas: every guided answer must be v
 	@$(BIN)/python -m benchmarks.guided
 	@$(BIN)/python -m benchmarks.guided_nano
 
+.PHONY: pins
+pins: $(VENV)/.test ## Compile constraints.txt from pyproject.toml, for every platform
+	@$(BIN)/python packaging/pins.py
+
 .PHONY: docs
 docs: $(VENV)/.test ## Regenerate the tables in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
