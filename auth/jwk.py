@@ -1,4 +1,4 @@
-"""Public keys that may verify tokens: RSA for RS256 and P-256 for ES256, nothing else.
+"""Public keys that may verify tokens: RSA keys and those on NIST's curves, never a shared secret.
 
 A key is always handed to python-jose as one JWK of known kind, never as PEM or DER bytes, which
 it would take for an HMAC secret, and never as a set, all of which it would try.
@@ -6,71 +6,128 @@ it would take for an HMAC secret, and never as a set, all of which it would try.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from auth.base import AccessError
+from auth.base64url import decoded, encoded
 
-_ALGORITHMS = {"RSA": "RS256", "EC": "ES256"}
-_PUBLIC = {"RSA": ("kty", "n", "e"), "EC": ("kty", "crv", "x", "y")}
-_RSA_CHARS = range(2048 // 6, 8192 // 6 + 4)  # of base64: 2,048 to 8,192 bits
+RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_RSA_BITS = range(2048, 8192 + 1)
+_CURVES: dict[str, tuple[str, ec.EllipticCurve]] = {
+    "P-256": ("ES256", ec.SECP256R1()),
+    "P-384": ("ES384", ec.SECP384R1()),
+    "P-521": ("ES512", ec.SECP521R1()),
+}
 
 
 class PublicKeyError(AccessError):
     """A key file that cannot be used; the message names it and the remedy."""
 
 
+class _Unfit(ValueError):
+    """Why a key of a key set verifies no tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """One key and the one algorithm it is used with."""
+    """One key and the algorithms it may be used with: all of its kind, unless it names one."""
 
     jwk: Mapping[str, str]
-    algorithm: str
+    algorithms: tuple[str, ...]
 
 
-def keys_of(document: object) -> dict[str, PublicKey]:
-    """The usable keys of a JWKS by their ids.
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """The keys of a JWKS by their ids, and why others of it are not used."""
 
-    Left out: symmetric keys, keys for other uses or algorithms, keys without an id, and ids that
-    several keys claim. Raises ValueError for what is no JWKS.
+    keys: Mapping[str, PublicKey]
+    unfit: Mapping[str, str] = field(default_factory=dict)
+
+
+def keys_of(document: object) -> KeySet:
+    """Read a JWKS (RFC 7517); raises ValueError for what is none.
+
+    Unfit are symmetric and weak keys, keys for other uses or algorithms, and ids that several
+    keys claim. A key without an id is passed over: no token could name it.
     """
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError("not a JSON Web Key Set")
-    ids = [entry.get("kid") for entry in entries if isinstance(entry, dict)]
-    found = {}
-    for entry in entries:
-        key = _usable(entry) if isinstance(entry, dict) else None
-        if key is not None and ids.count(entry["kid"]) == 1:
-            found[entry["kid"]] = key
-    return found
+    named = [entry for entry in entries if isinstance(entry, dict) and _id_of(entry)]
+    ids = [_id_of(entry) for entry in named]
+    keys: dict[str, PublicKey] = {}
+    unfit: dict[str, str] = {}
+    for id, entry in zip(ids, named, strict=True):
+        try:
+            if ids.count(id) > 1:
+                raise _Unfit("several keys have this id")
+            keys[id] = _key_of(entry)
+        except ValueError as error:
+            unfit[id] = str(error)
+    return KeySet(keys, unfit)
 
 
-def _usable(entry: Mapping[str, object]) -> PublicKey | None:
-    kind = entry.get("kty")
-    if not isinstance(kind, str) or kind not in _ALGORITHMS:
-        return None
-    algorithm = _ALGORITHMS[kind]
-    is_fit = entry.get("use") == "sig" and entry.get("alg", algorithm) == algorithm
-    # A private part that was published by mistake goes no further.
-    jwk = {name: entry.get(name) for name in _PUBLIC[kind]}
-    texts = {name: value for name, value in jwk.items() if isinstance(value, str) and value}
-    has_id = isinstance(entry.get("kid"), str) and bool(entry["kid"])
-    if not is_fit or not has_id or len(texts) != len(jwk) or not _is_strong(texts):
-        return None
-    return PublicKey(texts, algorithm)
+def _id_of(entry: Mapping[str, object]) -> str:
+    id = entry.get("kid")
+    return id if isinstance(id, str) else ""
 
 
-def _is_strong(jwk: Mapping[str, str]) -> bool:
-    if jwk["kty"] == "EC":
-        return jwk["crv"] == "P-256"
-    return len(jwk["n"]) in _RSA_CHARS
+def _key_of(entry: Mapping[str, object]) -> PublicKey:
+    """The key of one entry; raises ValueError for what must verify nothing."""
+    if entry.get("use", "sig") != "sig":
+        raise _Unfit(f"its use is {entry['use']!r}, not 'sig'")
+    operations = entry.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        raise _Unfit("its key_ops do not name 'verify'")
+    key = _public_key(_numbers_of(entry).public_key())
+    algorithm = entry.get("alg")
+    if algorithm is None:
+        return key
+    if algorithm not in key.algorithms:
+        raise _Unfit(f"its alg is {algorithm!r}; it could be one of {', '.join(key.algorithms)}")
+    return PublicKey(key.jwk, (str(algorithm),))
+
+
+def _numbers_of(
+    entry: Mapping[str, object],
+) -> rsa.RSAPublicNumbers | ec.EllipticCurvePublicNumbers:
+    """The numbers that make the key; a private part that was published goes no further."""
+    kind, curve = entry.get("kty"), entry.get("crv")
+    if kind == "RSA":
+        return rsa.RSAPublicNumbers(_integer(entry, "e"), _integer(entry, "n"))
+    if kind == "EC" and isinstance(curve, str) and curve in _CURVES:
+        x, y = _integer(entry, "x"), _integer(entry, "y")
+        return ec.EllipticCurvePublicNumbers(x, y, _CURVES[curve][1])
+    raise _Unfit(f"its kty is {kind!r} and its crv {curve!r}; RSA and EC on NIST's curves are used")
+
+
+def _integer(entry: Mapping[str, object], name: str) -> int:
+    value = entry.get(name)
+    if not isinstance(value, str) or not value:
+        raise _Unfit(f"its {name} is missing")
+    return int.from_bytes(decoded(value), "big")
+
+
+def _public_key(key: object) -> PublicKey:
+    """The key as a JWK made anew from its numbers, so that no odd spelling of them matters.
+
+    Its strength is counted in bits of the modulus: padding with zeros makes no key longer.
+    """
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size in _RSA_BITS:
+        numbers = key.public_numbers()
+        jwk = {"kty": "RSA", "n": _base64(numbers.n), "e": _base64(numbers.e)}
+        return PublicKey(jwk, RSA_ALGORITHMS)
+    for name, (algorithm, curve) in _CURVES.items():
+        if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == curve.name:
+            point, size = key.public_numbers(), (key.key_size + 7) // 8
+            x, y = _base64(point.x, size), _base64(point.y, size)
+            return PublicKey({"kty": "EC", "crv": name, "x": x, "y": y}, (algorithm,))
+    raise _Unfit("it must be an RSA key of 2,048 to 8,192 bits, or one on P-256, P-384 or P-521")
 
 
 def read_public_key(path: Path) -> PublicKey:
@@ -81,16 +138,11 @@ def read_public_key(path: Path) -> PublicKey:
         raise PublicKeyError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
         raise PublicKeyError(f"{path} is no public key in PEM form.") from None
-    if isinstance(key, RSAPublicKey) and 2048 <= key.key_size <= 8192:
-        rsa = key.public_numbers()
-        return PublicKey({"kty": "RSA", "n": _base64(rsa.n), "e": _base64(rsa.e)}, "RS256")
-    if isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP256R1):
-        point = key.public_numbers()
-        x, y = _base64(point.x, 32), _base64(point.y, 32)
-        return PublicKey({"kty": "EC", "crv": "P-256", "x": x, "y": y}, "ES256")
-    raise PublicKeyError(f"{path} must hold an RSA key of 2,048 to 8,192 bits, or one on P-256.")
+    try:
+        return _public_key(key)
+    except _Unfit as error:
+        raise PublicKeyError(f"{path}: {error}.") from None
 
 
 def _base64(number: int, num_bytes: int = 0) -> str:
-    data = number.to_bytes(num_bytes or (number.bit_length() + 7) // 8, "big")
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return encoded(number.to_bytes(num_bytes or (number.bit_length() + 7) // 8, "big"))

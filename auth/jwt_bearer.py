@@ -22,6 +22,8 @@ class ClaimNames:
     """Where a token says what its bearer may do."""
 
     scope_prefix: str = ""  # before the names of scopes, e.g. "harmonium."
+    scopes: str | None = None  # None: `scope` and `scp`
+    granted: frozenset[Scope] = frozenset()  # what every token may do, whatever it says
     tenant: str | None = None  # None: every subject is a tenant of its own
     models: str | None = None  # None: all models
 
@@ -62,14 +64,16 @@ class JwtBearer:
     def _tenant(self, claims: Mapping[str, Any]) -> str:
         tenant = claims.get(self._names.tenant, "") if self._names.tenant else ""
         if not isinstance(tenant, str) or len(tenant) > 128 or not tenant.isprintable():
-            raise InvalidCredentials("token: tenant")
+            raise InvalidCredentials(f"token: its {self._names.tenant} is no name of a tenant")
         return tenant
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
-        """Those of ours that the token names, in `scope` (one string) or `scp`."""
-        names = {*_texts(claims.get("scope", [])), *_texts(claims.get("scp", []))}
+        """Those that all tokens have, and those of ours that this one names."""
+        given = (self._names.scopes,) if self._names.scopes else ("scope", "scp")
+        words = {word for claim in given for word in _texts(claims.get(claim, []))}
         prefix = self._names.scope_prefix
-        return frozenset(scope for scope in Scope if prefix + scope in names)
+        named = frozenset(scope for scope in Scope if prefix + scope in words)
+        return named | self._names.granted
 
     def _introduce(self, id: str, claims: Mapping[str, Any]) -> None:
         """Say once who stands behind an id, which is all that other lines have."""

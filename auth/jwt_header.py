@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from dataclasses import dataclass
 
 import msgspec
 
 from auth.base import InvalidCredentials
+from auth.base64url import decoded
 
 MAX_TOKEN_BYTES = 8192
-_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+# RFC 7519 §5.1 makes `typ` optional; what is there must say that it is a JWT or an access token
+# (RFC 9068), so that a token made for something else does not pass for one.
+_TYPES = frozenset({"jwt", "application/jwt", "at+jwt", "application/at+jwt"})
 _CHANGING = frozenset({"crit", "b64", "zip"})
-_PART = re.compile(r"[A-Za-z0-9_-]+")
 _KID = re.compile(r"[\x21-\x7e]{1,256}")
 
 
@@ -34,35 +34,41 @@ def is_token(text: str) -> bool:
 def read_header(token: str) -> TokenHeader:
     """The header of a token; raises InvalidCredentials for what we would never accept.
 
-    Refused: more than 8 KiB, other than three parts (a JWE has five), a type that is no JWT, and
-    what would change how the rest is to be read, all of which python-jose ignores.
+    Refused: more than 8 KiB, other than three parts (a JWE has five) of canonical base64url, a
+    type that is no JWT, and what would change how the rest is to be read, all of which python-jose
+    ignores.
     """
     if len(token) > MAX_TOKEN_BYTES:
-        raise InvalidCredentials("token: too long")
+        raise InvalidCredentials(f"token: longer than {MAX_TOKEN_BYTES} bytes")
     parts = token.split(".")
-    if len(parts) != 3 or not all(_PART.fullmatch(part) for part in parts):
-        raise InvalidCredentials("token: not three parts of base64url")
-    return _checked(_decoded(parts[0]))
+    if len(parts) != 3 or not all(parts):
+        raise InvalidCredentials("token: not three parts")
+    texts = []
+    for name, part in zip(("header", "payload", "signature"), parts, strict=True):
+        try:
+            texts.append(decoded(part))
+        except ValueError as error:
+            raise InvalidCredentials(f"token: its {name} is {error}") from None
+    return _checked(_json(texts[0]))
 
 
-def _decoded(part: str) -> dict[str, object]:
+def _json(text: bytes) -> dict[str, object]:
     try:
-        text = base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(text, type=dict[str, object])
-    except (binascii.Error, ValueError, RecursionError, msgspec.DecodeError):
-        raise InvalidCredentials("token: unreadable header") from None
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        raise InvalidCredentials("token: its header is no JSON object") from None
 
 
 def _checked(header: dict[str, object]) -> TokenHeader:
-    alg, kid, kind = header.get("alg"), header.get("kid"), header.get("typ")
-    if _CHANGING & header.keys():
-        raise InvalidCredentials("token: critical extensions")
+    alg, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
+    if changing := sorted(_CHANGING & header.keys()):
+        raise InvalidCredentials(f"token: its header has {', '.join(changing)}")
     if not isinstance(kind, str) or kind.lower() not in _TYPES:
-        raise InvalidCredentials("token: type")
+        raise InvalidCredentials(f"token: its typ is {kind!r}")
     if not isinstance(alg, str):
-        raise InvalidCredentials("token: algorithm")
+        raise InvalidCredentials(f"token: its alg is {alg!r}")
     if "kid" not in header:
         return TokenHeader(alg, None)
     if not isinstance(kid, str) or not _KID.fullmatch(kid):
-        raise InvalidCredentials("token: key id")
+        raise InvalidCredentials("token: its kid is not 1 to 256 printable characters")
     return TokenHeader(alg, kid)

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from auth.base import AuthError, InvalidCredentials
-from auth.jwk import PublicKey
+from auth.jwk import KeySet, PublicKey
 
 log = logging.getLogger("harmonium")
 
@@ -51,20 +51,20 @@ class CachePolicy:
 class FetchedKeys:
     """The keys of an identity provider, kept while it is slow, down or being asked.
 
-    Fetches run in a thread, one at a time and one in a cool-down, failed ones included: no flood
-    of made-up key ids reaches the provider.
+    Fetches run one at a time and one in a cool-down, failed ones included: no flood of made-up
+    key ids reaches the provider.
     """
 
     def __init__(
         self,
-        fetch: Callable[[], Mapping[str, PublicKey]],
+        fetch: Callable[[], Awaitable[KeySet]],
         policy: CachePolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetch = fetch
         self._policy = policy or CachePolicy()
         self._clock = clock
-        self._keys: Mapping[str, PublicKey] = {}
+        self._found = KeySet({})
         self._fetched_at = -math.inf
         self._tried_at = -math.inf
         self._fetching: asyncio.Task[None] | None = None
@@ -72,17 +72,18 @@ class FetchedKeys:
     async def key(self, id: str | None) -> PublicKey:
         """The key of that id; raises InvalidCredentials, or KeysUnavailable without any keys."""
         if id is None:
-            raise InvalidCredentials("token: no key id")
+            raise InvalidCredentials("token: its header has no kid")
         age_s = self._clock() - self._fetched_at
-        if age_s > self._policy.max_stale_s or id not in self._keys:
+        if age_s > self._policy.max_stale_s or id not in self._found.keys:
             await self._refreshed()
         elif age_s > self._policy.max_age_s:
             self._start()
         if self._clock() - self._fetched_at > self._policy.max_stale_s:
             raise KeysUnavailable("the keys of tokens cannot be fetched")
-        if id not in self._keys:
-            raise InvalidCredentials("token: unknown key")
-        return self._keys[id]
+        if id not in self._found.keys:
+            reason = self._found.unfit.get(id, "the provider has none of this id")
+            raise InvalidCredentials(f"token: the key {id!r} cannot be used: {reason}")
+        return self._found.keys[id]
 
     async def _refreshed(self) -> None:
         fetching = self._start()
@@ -99,7 +100,7 @@ class FetchedKeys:
 
     async def _run(self) -> None:
         try:
-            self._keys = await asyncio.to_thread(self._fetch)
+            self._found = await self._fetch()
             self._fetched_at = self._clock()
         except (OSError, ValueError) as error:
             log.error("The keys of tokens cannot be fetched: %s", error)

@@ -38,7 +38,7 @@ NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second
 SHORTEST, LONGEST = 5, 45  # tokens of an answer
 MAX_WAIT_S: Final = 1.0  # NIM_MAX_QUEUE_WAIT_S; 30 by default, which would need longer runs
 WARM_UP_S: Final = 4.0  # of each run; not counted
-KEYS: Final = ("many", "few")  # the callers: who floods, and who asks now and then
+KEYS: Final = ("caller-of-very-many", "caller-of-but-few")  # who floods, and who asks now and then
 FEW_PER_S: Final = 2.0
 
 

@@ -9,9 +9,13 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from auth.address import check_url
+from auth.base import Scope
 
 Auth = Literal["auto", "off"]
 SslMode = Literal["disabled", "tls", "mtls"]
+
+_MIN_KEY_CHARS = 16
+_GRANTABLE = [scope.value for scope in Scope if scope is not Scope.ADMIN]
 
 # Each is a way to recognise callers, where it is set.
 _WAYS = ("api_keys", "api_keys_path", "jwt_issuer")
@@ -21,7 +25,9 @@ class AccessSettings(BaseSettings):
     """Keys, tokens and certificates."""
 
     api_keys: SecretStr | None = Field(
-        None, description="Accepted API keys, comma-separated; each may do everything."
+        None,
+        description="Accepted API keys, comma-separated, of 16 characters or more; each may do"
+        " everything.",
     )
     api_keys_path: Path | None = Field(
         None,
@@ -42,6 +48,11 @@ class AccessSettings(BaseSettings):
     jwt_audience: str | None = Field(
         None, validate_default=True, description="What tokens must name in `aud`."
     )
+    jwt_audience_claim: str | None = Field(
+        None,
+        description="The claim that must hold the audience in tokens that have no `aud`, e.g."
+        " `client_id` for Amazon Cognito's; unset: such tokens are refused.",
+    )
     jwt_max_lifetime_s: float = Field(
         24 * 3600.0, gt=0, description="Tokens that were made to live longer are refused."
     )
@@ -50,6 +61,16 @@ class AccessSettings(BaseSettings):
     )
     jwt_scope_prefix: str = Field(
         "", description="What stands before our scopes' names in tokens, e.g. `harmonium.`."
+    )
+    jwt_scopes_claim: str | None = Field(
+        None,
+        description="The claim that names a token's scopes, e.g. `roles` for Entra's application"
+        " tokens; unset: `scope` and `scp`.",
+    )
+    jwt_granted_scopes: str = Field(
+        "",
+        description="Scopes that every accepted token has, whatever it says, e.g."
+        " `inference,models` for Kubernetes' service accounts, whose tokens name none.",
     )
     jwt_tenant_claim: str | None = Field(
         None, description="The claim that names the tenant; unset: each subject is one of its own."
@@ -80,8 +101,22 @@ class AccessSettings(BaseSettings):
     @field_validator("api_keys")
     @classmethod
     def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not _keys(value):
+        keys = _words(value.get_secret_value()) if value else []
+        if value and not keys:
             raise ValueError("there is no key between the commas, which would let everyone in")
+        if any(len(key) < _MIN_KEY_CHARS for key in keys):
+            raise ValueError(
+                f"a key has fewer than {_MIN_KEY_CHARS} characters and could be guessed;"
+                " `openssl rand -hex 32` makes a good one"
+            )
+        return value
+
+    @field_validator("jwt_granted_scopes")
+    @classmethod
+    def _check_scopes(cls, value: str) -> str:
+        for name in _words(value):
+            if name not in _GRANTABLE:
+                raise ValueError(f"{name!r} is none of {', '.join(_GRANTABLE)}")
         return value
 
     @field_validator("jwt_jwks_url")
@@ -152,8 +187,14 @@ class AccessSettings(BaseSettings):
     @property
     def api_key_list(self) -> list[str]:
         """The keys of `NIM_API_KEYS` one by one."""
-        return _keys(self.api_keys) if self.api_keys else []
+        return _words(self.api_keys.get_secret_value()) if self.api_keys else []
+
+    @property
+    def jwt_scopes(self) -> frozenset[Scope]:
+        """What every accepted token may do."""
+        return frozenset(Scope(name) for name in _words(self.jwt_granted_scopes))
 
 
-def _keys(joined: SecretStr) -> list[str]:
-    return [key.strip() for key in joined.get_secret_value().split(",") if key.strip()]
+def _words(joined: str) -> list[str]:
+    """What stands between commas."""
+    return [word.strip() for word in joined.split(",") if word.strip()]

@@ -18,9 +18,13 @@ def bearer_of(settings: Settings) -> JwtBearer:
     assert issuer is not None
     assert audience is not None
     names = ClaimNames(
-        settings.jwt_scope_prefix, settings.jwt_tenant_claim, settings.jwt_models_claim
+        scope_prefix=settings.jwt_scope_prefix,
+        scopes=settings.jwt_scopes_claim,
+        granted=settings.jwt_scopes,
+        tenant=settings.jwt_tenant_claim,
+        models=settings.jwt_models_claim,
     )
-    policy = TokenPolicy(issuer, audience, settings.jwt_max_lifetime_s)
+    policy = TokenPolicy(issuer, audience, settings.jwt_max_lifetime_s, settings.jwt_audience_claim)
     return JwtBearer(_key_source(settings, issuer), policy, names)
 
 

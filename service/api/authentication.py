@@ -88,12 +88,21 @@ def _presented(scope: Scope) -> Iterator[Credentials]:
     headers = Headers(scope=scope)
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if value.strip():
-        yield Credentials(scheme.lower(), value.strip())
+        yield Credentials(scheme.lower(), _text(value.strip()))
     key = headers.get("x-api-key", "").strip()
     if key:
-        yield Credentials("x-api-key", key)
+        yield Credentials("x-api-key", _text(key))
     if name := scope["state"].get(CERTIFICATE):
         yield Credentials(client_certificate.SCHEME, name)
+
+
+def _text(value: str) -> str:
+    """A header's value as its sender meant it: HTTP names no encoding beyond ASCII, so that some
+    clients send UTF-8 and others Latin-1, as which Starlette reads everything."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
 
 
 def _enter(principal: Principal, scope: Scope) -> None:

@@ -26,7 +26,10 @@ class Redactor:
     """Callable on any text; knows the exact secrets of this process beside their shapes."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        exact = sorted({s for s in secrets if len(s) >= MIN_SECRET}, key=len, reverse=True)
+        given = {secret for secret in secrets if len(secret) >= MIN_SECRET}
+        # A header's value is read as Latin-1, whatever it was written in.
+        misread = {secret.encode(errors="replace").decode("latin-1") for secret in given}
+        exact = sorted(given | misread, key=len, reverse=True)
         self._exact = re.compile("|".join(map(re.escape, exact))) if exact else None
 
     def __call__(self, text: str) -> str:

@@ -152,3 +152,15 @@ async def test_a_forged_line_in_a_path_stays_one_line(
     [line] = [record for record in caplog.records if record.name == "harmonium.audit"]
     assert "\n" not in line.getMessage()
     assert 'path="/v1/models\\nauth.granted caller=root"' in line.getMessage()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
+async def test_a_key_beyond_ascii_may_come_in_either_encoding(
+    client_of: Ask, encoding: str, header: str
+) -> None:
+    client = await client_of(**{"schl\u00fcssel-f\u00fcr-alle": Principal("p")})
+    value = "schl\u00fcssel-f\u00fcr-alle".encode(encoding)
+    sent = b"Bearer " + value if header == "Authorization" else value
+    answer = await client.get("/v1/models", headers={header.encode(): sent})
+    assert answer.status_code == 200

@@ -39,7 +39,7 @@ def test_elsewhere_a_key_is_made_and_told_once(
 
 
 def test_none_is_made_where_keys_are_configured() -> None:
-    settings = load({"server_host": "0.0.0.0", "api_keys": SecretStr("one")})
+    settings = load({"server_host": "0.0.0.0", "api_keys": SecretStr("one-configured-key")})
     assert with_made_key(settings) is settings
 
 
@@ -52,7 +52,7 @@ def test_off_must_be_said_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
 
 def test_off_and_keys_contradict_each_other() -> None:
     with pytest.raises(SettingsError, match=r"NIM_AUTH .*NIM_API_KEYS"):
-        load({"auth": "off", "api_keys": SecretStr("one-secret")})
+        load({"auth": "off", "api_keys": SecretStr("one-configured-key")})
 
 
 def test_the_made_key_opens_and_stands_on_standard_output_alone(

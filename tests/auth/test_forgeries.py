@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ Claims = dict[str, Any]
 class Keys:
     """A fixed set of keys."""
 
-    def __init__(self, keys: dict[str, PublicKey]) -> None:
+    def __init__(self, keys: Mapping[str, PublicKey]) -> None:
         self._keys = keys
 
     async def key(self, id: str | None) -> PublicKey:
@@ -36,7 +37,7 @@ class Keys:
 
 
 def bearer_of(idp: Any, document: Any = None) -> JwtBearer:
-    keys = keys_of(document or idp.jwks())
+    keys = keys_of(document or idp.jwks()).keys
     return JwtBearer(Keys(keys), TokenPolicy(idp.issuer, idp.audience, 3600))
 
 
@@ -71,8 +72,10 @@ def hs256(header: Claims, claims: Claims, secret: bytes) -> str:
 
 
 @pytest.mark.parametrize("alg", ["RS256", "ES256"])
-@pytest.mark.parametrize("typ", ["JWT", "at+jwt", "application/at+jwt"])
-async def test_a_genuine_token_is_accepted(idp: Any, alg: str, typ: str) -> None:
+@pytest.mark.parametrize(
+    "typ", [None, "JWT", "jwt", "application/jwt", "at+jwt", "application/at+jwt"]
+)
+async def test_a_genuine_token_is_accepted(idp: Any, alg: str, typ: str | None) -> None:
     principal = await principal_of(idp, idp.token(alg, {"typ": typ}))
     assert principal is not None
     assert principal.scopes == {"inference", "models"}
@@ -88,7 +91,7 @@ CLAIMS: dict[str, Claims] = {
     "exp without end": {"exp": float("inf")},
     "exp that is no number": {"exp": float("nan")},
     "a lifetime without end": {"exp": NOW + 10 * 365 * 86400},
-    "no iat": {"iat": None},
+    "no iat, and an end that is far": {"iat": None, "exp": NOW + 86_400},
     "iat in the future": {"iat": NOW + 90_000, "exp": NOW + 90_060},
     "iat as text": {"iat": str(NOW)},
     "nbf in the future": {"nbf": NOW + 90_000},
@@ -136,7 +139,9 @@ HEADERS: dict[str, Claims] = {
     "an unknown critical extension": {"crit": ["x-we-do-not-know"], "x-we-do-not-know": 1},
     "a payload that says it is not encoded": {"b64": False},
     "an empty list of critical extensions": {"crit": []},
-    "no type": {"typ": None},
+    "a type that is no text": {"typ": 7},
+    "an empty type": {"typ": ""},
+    "an algorithm that is not the key's": {"alg": "PS256"},
     "a type that is no access token": {"typ": "dpop+jwt"},
     "a logout token": {"typ": "logout+jwt"},
     "a key of another kind": {"kid": "ec1"},

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from auth.base import InvalidCredentials
-from auth.jwk import PublicKey, keys_of
+from auth.jwk import KeySet, PublicKey, keys_of
 from auth.key_fetch import MAX_BYTES, discover_keys, fetch_keys, get_json
 from auth.key_source import CachePolicy, FetchedKeys, KeysUnavailable
 
@@ -25,16 +26,18 @@ class Provider:
     def __init__(self, *ids: str) -> None:
         self.ids = ids
         self.is_down = False
-        self.threads: list[int] = []
-        self.gate = threading.Event()
+        self.num_asked = 0
+        self.gate = asyncio.Event()
         self.gate.set()
 
-    def __call__(self) -> Mapping[str, PublicKey]:
-        self.threads.append(threading.get_ident())
-        assert self.gate.wait(10)
+    async def __call__(self) -> KeySet:
+        self.num_asked += 1
+        async with asyncio.timeout(10):
+            await self.gate.wait()
         if self.is_down:
             raise OSError("down")
-        return {id: PublicKey({"kty": id}, "RS256") for id in self.ids}
+        unfit = {"sealed": "its use is 'enc', not 'sig'"}
+        return KeySet({id: PublicKey({"kty": id}, ("RS256",)) for id in self.ids}, unfit)
 
 
 class Clock:
@@ -55,13 +58,22 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_keys_are_fetched_once_and_off_the_event_loops_thread(clock: Clock) -> None:
+async def test_keys_are_fetched_once(clock: Clock) -> None:
     provider = Provider("a", "b")
     keys = FetchedKeys(provider, POLICY, clock)
     for _ in range(20):
         assert (await keys.key("a")).jwk == {"kty": "a"}
-    assert len(provider.threads) == 1
-    assert provider.threads[0] != threading.get_ident()
+    assert provider.num_asked == 1
+
+
+async def test_a_key_that_is_unfit_is_refused_with_the_reason(clock: Clock) -> None:
+    keys = FetchedKeys(Provider("a"), POLICY, clock)
+    with pytest.raises(InvalidCredentials, match="'sealed' cannot be used: its use is 'enc'"):
+        await keys.key("sealed")
+    with pytest.raises(InvalidCredentials, match="'b' cannot be used: the provider has none"):
+        await keys.key("b")
+    with pytest.raises(InvalidCredentials, match="no kid"):
+        await keys.key(None)
 
 
 async def test_many_that_need_a_key_at_once_make_one_fetch(clock: Clock) -> None:
@@ -69,10 +81,10 @@ async def test_many_that_need_a_key_at_once_make_one_fetch(clock: Clock) -> None
     provider.gate.clear()
     keys = FetchedKeys(provider, POLICY, clock)
     waiting = [asyncio.create_task(keys.key("a")) for _ in range(50)]
-    await until(lambda: bool(provider.threads))
+    await until(lambda: provider.num_asked > 0)
     provider.gate.set()
     await asyncio.gather(*waiting)
-    assert len(provider.threads) == 1
+    assert provider.num_asked == 1
 
 
 async def test_a_rotated_key_is_found_by_its_new_id(clock: Clock) -> None:
@@ -86,7 +98,7 @@ async def test_a_rotated_key_is_found_by_its_new_id(clock: Clock) -> None:
     provider.ids = ("new",)
     clock.now_s += 301
     await keys.key("new")
-    await until(lambda: len(provider.threads) == 3)
+    await until(lambda: provider.num_asked == 3)
     await until(lambda: keys._fetching is None)
     with pytest.raises(InvalidCredentials):
         await keys.key("old")
@@ -104,7 +116,7 @@ async def test_a_flood_of_made_up_ids_is_one_fetch_in_a_cooldown(
     for number in range(50):
         with pytest.raises(InvalidCredentials):
             await keys.key(f"made-up-{number}")
-    assert len(provider.threads) == 2
+    assert provider.num_asked == 2
     assert await keys.key("a")
 
 
@@ -116,7 +128,7 @@ async def test_old_keys_serve_at_once_while_new_ones_are_fetched(clock: Clock) -
     clock.now_s += 301
     async with asyncio.timeout(1):
         assert await keys.key("a")
-    await until(lambda: len(provider.threads) == 2)
+    await until(lambda: provider.num_asked == 2)
     provider.gate.set()
     await until(lambda: keys._fetching is None)
 
@@ -145,7 +157,7 @@ async def test_without_any_keys_the_failure_is_ours_and_soon_told(clock: Clock) 
     for _ in range(20):
         with pytest.raises(KeysUnavailable):
             await keys.key("a")
-    assert len(provider.threads) == 1
+    assert provider.num_asked == 1
 
 
 async def test_a_provider_that_hangs_holds_no_request_long() -> None:
@@ -166,7 +178,7 @@ async def test_a_caller_that_leaves_does_not_end_the_fetch(clock: Clock) -> None
     provider.gate.clear()
     keys = FetchedKeys(provider, POLICY, clock)
     leaving, staying = (asyncio.create_task(keys.key("a")) for _ in range(2))
-    await until(lambda: bool(provider.threads))
+    await until(lambda: provider.num_asked > 0)
     leaving.cancel()
     provider.gate.set()
     assert await staying
@@ -175,7 +187,7 @@ async def test_a_caller_that_leaves_does_not_end_the_fetch(clock: Clock) -> None
 class TestFetching:
     """The HTTP part, against a real server on loopback."""
 
-    def test_discovery_leads_to_the_keys(self, idp: Any, web: Any) -> None:
+    async def test_discovery_leads_to_the_keys(self, idp: Any, web: Any) -> None:
         def answer(path: str) -> tuple[int, bytes]:
             if path == "/realm/.well-known/openid-configuration":
                 document = {"issuer": f"{url}/realm", "jwks_uri": f"{url}/jwks"}
@@ -183,7 +195,7 @@ class TestFetching:
             return 200, json.dumps(idp.jwks()).encode()
 
         url: str = web(answer)
-        assert discover_keys(f"{url}/realm") == keys_of(idp.jwks())
+        assert await discover_keys(f"{url}/realm") == keys_of(idp.jwks())
 
     @pytest.mark.parametrize(
         "change",
@@ -195,13 +207,13 @@ class TestFetching:
             {"jwks_uri": None},
         ],
     )
-    def test_a_discovery_document_that_does_not_fit(self, web: Any, change: Any) -> None:
+    async def test_a_discovery_document_that_does_not_fit(self, web: Any, change: Any) -> None:
         def answer(_path: str) -> tuple[int, bytes]:
             return 200, json.dumps({"issuer": url, "jwks_uri": f"{url}/jwks"} | change).encode()
 
         url: str = web(answer)
         with pytest.raises(ValueError, match=r"issuer|https"):
-            discover_keys(url)
+            await discover_keys(url)
 
     @pytest.mark.parametrize(
         ("status", "body"),
@@ -216,18 +228,18 @@ class TestFetching:
         ],
         ids=["500", "404", "html", "list", "no keys", "too large", "too deep"],
     )
-    def test_what_is_no_key_set(self, web: Any, status: int, body: bytes) -> None:
+    async def test_what_is_no_key_set(self, web: Any, status: int, body: bytes) -> None:
         url = web(lambda _path: (status, body))
         with pytest.raises((OSError, ValueError)):
-            fetch_keys(f"{url}/jwks")
+            await fetch_keys(f"{url}/jwks")
 
-    def test_redirects_are_not_followed(self, idp: Any, web: Any) -> None:
+    async def test_redirects_are_not_followed(self, idp: Any, web: Any) -> None:
         target = web(lambda _path: (200, json.dumps(idp.jwks()).encode()))
         url = web(lambda _path: (302, target.encode()))
         with pytest.raises(OSError, match="302"):
-            fetch_keys(url)
+            await fetch_keys(url)
 
-    def test_a_server_that_drips_is_given_up(
+    async def test_a_server_that_drips_is_given_up(
         self, web: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.05)
@@ -238,17 +250,44 @@ class TestFetching:
             return 200, b"{}"
 
         url = web(answer)
-        with pytest.raises(OSError, match="timed out"):
-            get_json(url)
+        with pytest.raises(OSError, match=r"no whole answer within 0\.05 s"):
+            await get_json(url)
         done.set()
+
+    @pytest.mark.parametrize(
+        "start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"]
+    )
+    async def test_a_server_that_trickles_is_given_up_in_time(
+        self, monkeypatch: pytest.MonkeyPatch, start: bytes
+    ) -> None:
+        """Each byte comes soon after the last, in the headers or in the body."""
+        monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.3)
+
+        async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(start)
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.02)
+            writer.close()
+            ended.set()
+
+        ended = asyncio.Event()
+        async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with asyncio.timeout(10):
+                with pytest.raises(OSError, match="no whole answer"):
+                    await get_json(f"http://127.0.0.1:{port}/jwks")
+                await ended.wait()
 
     @pytest.mark.parametrize(
         "url", ["http://idp.example/", "ftp://127.0.0.1/", "//127.0.0.1", "jwks", ""]
     )
-    def test_only_https_or_loopback_is_asked(self, url: str) -> None:
+    async def test_only_https_or_loopback_is_asked(self, url: str) -> None:
         with pytest.raises(ValueError, match="https"):
-            get_json(url)
+            await get_json(url)
 
-    def test_nobody_there(self) -> None:
-        with pytest.raises(OSError, match=r"refused"):
-            get_json("http://127.0.0.1:9")
+    async def test_nobody_there(self) -> None:
+        with pytest.raises(OSError, match="cannot be asked"):
+            await get_json("http://127.0.0.1:9")

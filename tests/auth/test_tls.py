@@ -146,25 +146,25 @@ async def test_old_versions_of_tls_are_refused(authority: Authority, files: Any)
 
 
 async def test_keys_are_asked_for_under_tls_as_well(authority: Authority, files: Any) -> None:
-    settings = load(files | {"api_keys": SecretStr("right")})
+    settings = load(files | {"api_keys": SecretStr("the-one-right-key")})
     async with served(settings) as place, client(authority) as https:
         url = f"https://{place}/v1/models"
         assert (await https.get(url)).status_code == 401
-        assert (await https.get(url, headers={"X-API-Key": "right"})).status_code == 200
+        assert (await https.get(url, headers={"X-API-Key": "the-one-right-key"})).status_code == 200
 
 
 async def test_a_clients_certificate_says_who_it_is(
     authority: Authority, mutual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    settings = load(mutual | {"api_keys": SecretStr("right")})
+    settings = load(mutual | {"api_keys": SecretStr("the-one-right-key")})
     name = x509.UniformResourceIdentifier("spiffe://cluster/gateway")
     async with served(settings) as place, client(authority, authority.issue("a", name)) as https:
         url = f"https://{place}/v1/models"
         for _ in range(2):
             assert (await https.get(url)).status_code == 200
         assert (await https.get(url, headers={"X-API-Key": "wrong"})).status_code == 401
-        assert (await https.get(url, headers={"X-API-Key": "right"})).status_code == 200
+        assert (await https.get(url, headers={"X-API-Key": "the-one-right-key"})).status_code == 200
         assert (await https.get(f"https://{place}/v1/unheard-of")).status_code == 403
     callers = [
         record.__dict__["audit"].get("caller")

@@ -60,7 +60,7 @@ def test_a_machine_that_can_serve_is_well(doctor: Doctor) -> None:
 
 def test_secrets_are_neither_in_settings_nor_in_checks(doctor: Doctor) -> None:
     _, report = doctor(
-        NIM_API_KEYS="alpha-secret",
+        NIM_API_KEYS="alpha-secret-0123456789",
         NIM_REDIS_URL="redis://user:beta-secret@127.0.0.1:1/0",
         NIM_OTEL_EXPORTER_OTLP_ENDPOINT="http://user:gamma-secret@127.0.0.1:1",
         NIM_ENABLE_OTEL="1",
@@ -108,7 +108,7 @@ def test_a_misspelt_setting_is_named(doctor: Doctor) -> None:
     ("variables", "state", "words"),
     [
         ({}, "ok", "open to this machine alone"),
-        ({"NIM_API_KEYS": "some-key"}, "ok", "callers need a key"),
+        ({"NIM_API_KEYS": "a-key-for-this-test"}, "ok", "callers need a key"),
         ({"NIM_SERVER_HOST": "0.0.0.0"}, "warning", "a key is made and printed"),
         ({"NIM_SERVER_HOST": "0.0.0.0", "NIM_AUTH": "off"}, "warning", "whoever reaches"),
         ({"NIM_API_KEYS_PATH": "/nowhere/keys"}, "failed", "/nowhere/keys"),
@@ -146,11 +146,11 @@ def test_the_text_has_every_section_and_hides_what_is_not_set(
 ) -> None:
     monkeypatch.setenv("NIM_CACHE_PATH", str(cache))
     monkeypatch.setenv("NIM_SERVER_PORT", "0")
-    monkeypatch.setenv("NIM_API_KEYS", "alpha-secret")
+    monkeypatch.setenv("NIM_API_KEYS", "alpha-secret-0123456789")
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     for section in ("VERSIONS", "HARDWARE", "PROFILE", "SETTINGS", "CHECKS"):
         assert section in text
     assert "NIM_API_KEYS" in text
-    assert "alpha-secret" not in text
+    assert "alpha-secret-0123456789" not in text
     assert "NIM_LOG_LEVEL" not in text

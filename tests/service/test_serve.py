@@ -250,11 +250,14 @@ def test_a_setting_that_cannot_be_met_ends_it_with_the_reason(
     assert "Traceback" not in server.log
 
 
+ONE, TWO = "one-key-of-the-test", "two-keys-of-the-test"
+
+
 def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     server = serve(
         "--max-model-len=64",
         NIM_SERVED_MODEL_NAME="my/model",
-        NIM_API_KEYS="one,two",
+        NIM_API_KEYS=f"{ONE},{TWO}",
         NIM_JSONL_LOGGING="1",
         NIM_LOG_LEVEL="debug",
         NIM_MAX_BODY_BYTES="1024",
@@ -268,7 +271,7 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     url = ready["message"].split(" on ")[-1]
     assert "a context of 64 tokens" in server.wait_for("Model:")
     assert "Authorization: Bearer" in server.wait_for("curl ")
-    with httpx.Client(base_url=url, headers={"X-API-Key": "two"}) as client:
+    with httpx.Client(base_url=url, headers={"X-API-Key": TWO}) as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "my/model"
         assert client.post("/v1/chat/completions", content=b" " * 2000).status_code == 413
         assert client.get("/v1/models", headers={"X-API-Key": "three"}).status_code == 401
@@ -276,8 +279,8 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     server.process.terminate()
     assert server.exit_code() == 0
     assert all(json.loads(line)["message"] for line in server.lines)
-    assert '"one' not in server.log
-    assert "two" not in server.log
+    assert ONE not in server.log
+    assert TWO not in server.log
 
 
 def test_less_is_logged_when_less_is_asked_for(serve: Fixture) -> None:

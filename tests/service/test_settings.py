@@ -36,6 +36,14 @@ def test_keys_that_are_none_do_not_open_the_server(
         load()
 
 
+def test_a_key_that_could_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_API_KEYS", f"{'x' * 16},{'y' * 15}")
+    with pytest.raises(SettingsError, match=r"NIM_API_KEYS .*fewer than 16") as caught:
+        load()
+    assert "xx" not in str(caught.value)
+    assert "yy" not in str(caught.value)
+
+
 def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIM_MAX_MODEL_LEN", "")
     assert load().max_model_len is None
@@ -76,9 +84,9 @@ def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_keys_never_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NIM_API_KEYS", "alpha-secret, beta-secret,")
+    monkeypatch.setenv("NIM_API_KEYS", "alpha-secret-012, beta-secret-0123,")
     settings = load()
-    assert settings.api_key_list == ["alpha-secret", "beta-secret"]
+    assert settings.api_key_list == ["alpha-secret-012", "beta-secret-0123"]
     assert "secret" not in repr(settings)
 
 

@@ -110,7 +110,9 @@ def test_the_name_clients_use_can_be_chosen() -> None:
 
 
 def test_the_limits_and_keys_reach_the_runtime() -> None:
-    settings = load({"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one"})
+    settings = load(
+        {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
+    )
     launched = prepare(settings)
     supervisor = EngineSupervisor(launched.spec)
     runtime = build_runtime(settings, launched, supervisor, supervisor.client())

@@ -135,11 +135,11 @@ def test_ordinary_lines_stay_as_they_are(text: str) -> None:
 def test_all_that_the_environment_gave_in_confidence_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("NIM_API_KEYS", "alpha-key, beta-key")
+    monkeypatch.setenv("NIM_API_KEYS", "alpha-key-0123456789, beta-key-0123456789")
     monkeypatch.setenv("HF_TOKEN", "gamma-token")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=delta-key")
     redact = Redactor(secret_values(load()))
-    text = redact("alpha-key beta-key gamma-token x-key=delta-key")
+    text = redact("alpha-key-0123456789 beta-key-0123456789 gamma-token x-key=delta-key")
     assert not any(name in text for name in ("alpha", "beta", "gamma", "delta"))
 
 
@@ -155,3 +155,9 @@ def test_long_lines_that_look_like_secrets_take_no_longer_than_others() -> None:
     for text in ("-eyJ" * 25_000, "a://x:" * 20_000, "password " * 10_000, "sk-" * 30_000):
         redact(text)
     assert time.process_time() - started < 5  # seconds; an unbounded search took 26 s
+
+
+def test_a_secret_beyond_ascii_is_hidden_as_a_header_shows_it() -> None:
+    secret = "schl\u00fcssel-f\u00fcr-alle"
+    text = Redactor([secret])(f"{secret} {secret.encode().decode('latin-1')}")
+    assert text == "[redacted] [redacted]"
