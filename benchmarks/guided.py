@@ -22,11 +22,12 @@ from benchmarks.checkpoint import VOCAB_SIZE, write_random
 from benchmarks.schemas import Schema, random_schema
 from engines.base import Engine, EngineRequest, SamplingParams, TokenEvent
 from engines.errors import InvalidGrammar
+from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
-from service.guide import TextFormat, structural_tag
+from service.guide import TextFormat, answer_grammar
 from service.harmony.parse import Parser
 from service.harmony.types import DeltaKind
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text
@@ -95,9 +96,9 @@ async def run(engine: Engine, numbers: range, num_answers: int) -> Tally:
 async def _schema(engine: Engine, number: int, num_answers: int, tally: Tally) -> None:
     schema = random_schema(number)
     try:
-        tag = structural_tag((), format=TextFormat("json_schema", schema))
+        grammar = answer_grammar((), format=TextFormat("json_schema", schema))
         texts = await asyncio.gather(
-            *(answer(engine, tag, seed=number * 100 + i) for i in range(num_answers))
+            *(answer(engine, grammar, seed=number * 100 + i) for i in range(num_answers))
         )
     except (RequestError, InvalidGrammar) as error:
         tally.refused.append((number, f"{error} {json.dumps(schema)}"))
@@ -112,7 +113,7 @@ async def _schema(engine: Engine, number: int, num_answers: int, tally: Tally) -
 
 
 async def answer(
-    engine: Engine, tag: str | None, *, seed: int, max_tokens: int = 500
+    engine: Engine, grammar: Grammar | None, *, seed: int, max_tokens: int = 500
 ) -> str | None:
     """The content of one answer; None if it was cut."""
     request = EngineRequest(
@@ -120,7 +121,7 @@ async def answer(
         prompt_token_ids=(200006, 173781, 1000 + seed % 9000),
         sampling=SamplingParams(max_tokens, logit_bias=ENDS, seed=seed),
         stop_token_ids=(RETURN, CALL),
-        grammar=tag,
+        grammar=grammar,
     )
     events: list[TokenEvent] = [event async for event in engine.generate(request)]
     if events[-1].finish_reason != "stop":
@@ -138,8 +139,8 @@ async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     compile_s: list[float] = []
     row_us: list[float] = []
     for number in (0, *numbers):  # the first loads the library
-        tag = structural_tag((), format=TextFormat("json_schema", random_schema(number)))
-        request = EngineRequest("r", (1,), SamplingParams(1), (RETURN,), tag)
+        grammar = answer_grammar((), format=TextFormat("json_schema", random_schema(number)))
+        request = EngineRequest("r", (1,), SamplingParams(1), (RETURN,), grammar)
         start = time.perf_counter()
         guide = await compiler.guide(request)
         compile_s.append(time.perf_counter() - start)

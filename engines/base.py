@@ -2,8 +2,8 @@
 
 An engine knows nothing of text, channels, HTTP or users. Everything above this
 line renders prompts to ids and parses ids to answers; everything below turns ids
-into more ids. The standard library is all this module may import, so that every
-engine process can load it.
+into more ids. The standard library and the tree of a grammar are all this module may
+import, so that every engine process can load it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
+
+from engines.grammar.tree import Grammar
 
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
 
@@ -48,7 +50,7 @@ class EngineRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     stop_token_ids: tuple[int, ...] = ()
-    grammar: str | None = None  # an xgrammar structural tag as JSON
+    grammar: Grammar | None = None  # what the answer may be
     priority: int = 0  # lower runs first
     cache_salt: str | None = None  # prompts share cached prefixes only under the same salt
     tenant: str = ""  # tenants of one priority share the engine evenly

@@ -113,7 +113,7 @@ class EngineClient:
         self._streams[number] = stream
         self._idle.clear()
         try:
-            link.send(Submit(number, request))
+            link.send(Submit.of(number, request))
             while True:
                 event = await stream.next()
                 yield event

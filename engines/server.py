@@ -144,8 +144,8 @@ class EngineServer:
 
     def _on_message(self, peer: Peer, message: ClientMessage) -> None:
         match message:
-            case Submit(stream, request):
-                self._submit(peer, stream, request)
+            case Submit(stream):
+                self._submit(peer, stream, message.whole)
             case Abort(stream):
                 if (task := peer.streams.get(stream)) is not None:
                     task.cancel()

@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from engines.base import EngineRequest
+from engines.grammar.plain import to_plain
 
 MAX_RECORDS: Final = 1024  # the ones that would be forgotten first leave first
 _GATE: Final = "gate"
@@ -55,7 +56,8 @@ CLEAR: Final = Record()
 def fingerprint(request: EngineRequest) -> str:
     """Name a request by what the engine computes; its id, seed and priority do not count."""
     digest = hashlib.blake2b(array("q", request.prompt_token_ids).tobytes(), digest_size=16)
-    rest = (replace(request.sampling, seed=None), request.stop_token_ids, request.grammar)
+    grammar = None if request.grammar is None else to_plain(request.grammar)
+    rest = (replace(request.sampling, seed=None), request.stop_token_ids, grammar)
     digest.update(msgspec.msgpack.encode(rest))
     return digest.hexdigest()
 

@@ -8,15 +8,17 @@ calls are numbered by the client that opened them, so two clients never collide.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineError
+from engines.grammar.plain import from_plain, to_plain
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 
@@ -40,10 +42,25 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
-    """Open a stream: run this request."""
+    """Open a stream: run this request, whose grammar stands beside it."""
 
     stream: int
     request: EngineRequest
+    grammar: list[Any] | None = None
+
+    @classmethod
+    def of(cls, stream: int, request: EngineRequest) -> Submit:
+        """Take the request apart; raises InvalidGrammar for one too deep."""
+        if request.grammar is None:
+            return cls(stream, request)
+        return cls(stream, replace(request, grammar=None), to_plain(request.grammar))
+
+    @property
+    def whole(self) -> EngineRequest:
+        """The request with its grammar; raises ValueError for one that is none."""
+        if self.grammar is None:
+            return self.request
+        return replace(self.request, grammar=from_plain(self.grammar))
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

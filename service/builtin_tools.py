@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from engines.grammar.tree import Grammar
 from service.guide import AUTO, ToolChoice
 from service.harmony.builtin import ALL_RECIPIENTS, NO_BUILTINS, Builtins, recipients_of
 from service.hosted import Hosted
@@ -34,9 +35,9 @@ class Offer:
         return self.builtins.hosted
 
     def hosted(
-        self, choice: ToolChoice, tag: Callable[[ToolChoice], str | None], *, is_shown: bool
+        self, choice: ToolChoice, grammar: Callable[[ToolChoice], Grammar | None], *, is_shown: bool
     ) -> Hosted | None:
-        """How the tools are run; `tag` gives the grammar of a choice.
+        """How the tools are run; `grammar` gives the one of a choice.
 
         A call that was required has been made when the next round begins.
         """
@@ -48,7 +49,7 @@ class Offer:
             self.toolbox,
             limit if self.max_calls is None else min(self.max_calls, limit),
             is_shown,
-            tag(following),
+            grammar(following),
         )
 
 

@@ -1,36 +1,46 @@
-"""What the client asked of the answer's shape → the structural tag that enforces it.
+"""What the client asked of the answer's shape → the grammar that enforces it.
 
-The tag is xgrammar's structural tag as JSON, which every engine understands. It begins
-where generation does, right behind `<|start|>assistant`, and allows an optional analysis
-message, an optional preamble before a call, then one call or one final message. It leaves
-the closing `<|return|>` to the engine: a finished grammar allows the end of the answer.
-Control tokens are named by id; text in the tag can never spell one.
+It begins where generation does, right behind `<|start|>assistant`, and allows an optional
+analysis message, an optional preamble before a call, then one call or one final message. It
+leaves the closing `<|return|>` to the engine: a finished grammar allows the end of the answer.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final
+from typing import Literal as OneOf
 
+from engines.grammar.tree import (
+    Choice,
+    Gbnf,
+    Grammar,
+    JsonSchema,
+    Literal,
+    Regex,
+    Sequence,
+    Text,
+    Token,
+    optional,
+)
 from service.errors import RequestError
-from service.guide_format import checked_format
-from service.guide_schema import enforceable
+from service.guide_format import format_grammar
+from service.guide_schema import schema_grammar
 from service.harmony.types import Tool
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 
-FormatKind = Literal[
+FormatKind = OneOf[
     "text", "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"
 ]
-Node = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     """Whether the model may or must call, and which of the offered tools."""
 
-    mode: Literal["none", "auto", "required"] = "auto"
+    mode: OneOf["none", "auto", "required"] = "auto"
     names: frozenset[str] | None = None  # None: all that are offered
 
     @classmethod
@@ -62,16 +72,16 @@ AUTO = ToolChoice()
 TEXT = TextFormat()
 
 
-def structural_tag(
-    tools: Sequence[Tool],
+def answer_grammar(
+    tools: Listed[Tool],
     choice: ToolChoice = AUTO,
     format: TextFormat = TEXT,
     *,
     max_reasoning_tokens: int | None = None,
     builtins: Iterable[str] = (),
     fields: Fields = CHAT_FIELDS,
-) -> str | None:
-    """The tag as JSON, or None when nothing is to be enforced.
+) -> Grammar | None:
+    """The grammar, or None when nothing is to be enforced.
 
     `builtins` are the recipients of tools that the server runs: they may be called wherever a
     choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
@@ -90,20 +100,19 @@ def structural_tag(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    turns = [
+    turns: list[Grammar] = [
         _call(tool, is_forced, i, fields) for i, tool in enumerate(tools) if tool in callable_tools
     ]
     turns += [_builtin_call(recipient) for recipient in hosted]
-    turns = [_sequence(_optional(_message("commentary", _TEXT)), _either(turns))] if turns else []
+    turns = [_sequence(optional(_message("commentary", Text())), _either(turns))] if turns else []
     if not is_forced:
         turns.append(_final(format, fields))
-    analysis = _message("analysis", _text(max_reasoning_tokens))
-    tag = {"type": "structural_tag", "format": _sequence(_optional(analysis), _either(turns))}
-    return json.dumps(tag, ensure_ascii=False, separators=(",", ":"))
+    analysis = _message("analysis", Text(max_reasoning_tokens))
+    return _sequence(optional(analysis), _either(turns))
 
 
 def _callable(
-    tools: Sequence[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
+    tools: Listed[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
 ) -> list[Tool]:
     """The tools that may be called."""
     if choice.mode == "none":
@@ -134,137 +143,112 @@ def _is_patterned(tool: Tool) -> bool:
     return text is not None and (text.pattern is not None or text.ebnf is not None)
 
 
-def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Node:
+def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Grammar:
     to = f" to=functions.{tool.name}"
     return _sequence(
         _either(
             [
-                _sequence(_string(to), _token(CHANNEL), _string("commentary")),
-                _sequence(_token(CHANNEL), _string("commentary" + to)),
+                _sequence(Literal(to), Token(CHANNEL), Literal("commentary")),
+                _sequence(Token(CHANNEL), Literal("commentary" + to)),
             ]
         ),
         *_input(tool, is_forced, fields.tool_schema.format(index=index)),
-        _token(CALL),
+        Token(CALL),
     )
 
 
-def _input(tool: Tool, is_forced: bool, field: str) -> list[Node]:
+def _input(tool: Tool, is_forced: bool, field: str) -> list[Grammar]:
     """A call's type and text."""
     text = tool.free_text
     if text is None:
-        return [_JSON_TYPE, _token(MESSAGE), _json(_arguments(tool, is_forced, field))]
-    content = _TEXT
+        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced, field)]
+    content: Grammar = Text()
     if text.pattern is not None:
-        content = {"type": "regex", "pattern": text.pattern}
+        content = Regex(text.pattern)
     elif text.ebnf is not None:
-        content = {"type": "grammar", "grammar": text.ebnf}
-    return [_either([_string(""), _string(" code")]), _token(MESSAGE), content]
+        content = Gbnf(text.ebnf)
+    return [optional(Literal(" code")), Token(MESSAGE), content]
 
 
-def _builtin_call(recipient: str) -> Node:
+def _builtin_call(recipient: str) -> Grammar:
     to = f" to={recipient}"
-    channel = _either([_string("analysis"), _string("commentary")])
+    channel = _either([Literal("analysis"), Literal("commentary")])
     return _sequence(
         _either(
             [
-                _sequence(_string(to), _token(CHANNEL), channel),
-                _sequence(_token(CHANNEL), channel, _string(to)),
+                _sequence(Literal(to), Token(CHANNEL), channel),
+                _sequence(Token(CHANNEL), channel, Literal(to)),
             ]
         ),
-        _either([_string(" code"), *_JSON_TYPES]),
-        _token(MESSAGE),
-        _TEXT if recipient == "python" else _json({"type": "object"}),
-        _token(CALL),
+        _either([Literal(" code"), *_JSON_TYPES]),
+        Token(MESSAGE),
+        Text() if recipient == "python" else _ANY_OBJECT,
+        Token(CALL),
     )
 
 
-def _arguments(tool: Tool, is_forced: bool, field: str) -> Any:
-    """The schema of a call's arguments: the tool's, unless nobody asked for it to be enforced."""
+def _arguments(tool: Tool, is_forced: bool, field: str) -> Grammar:
+    """A call's arguments: of the tool's schema, unless nobody asked for that."""
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
-        return {"type": "object"}
-    return enforceable(tool.parameters, field)
+        return _ANY_OBJECT
+    return schema_grammar(tool.parameters, field)
 
 
-def _final(format: TextFormat, fields: Fields) -> Node:
+def _final(format: TextFormat, fields: Fields) -> Grammar:
     if format.kind == "text":
-        return _sequence(_token(CHANNEL), _string("final"), _token(MESSAGE), _TEXT)
+        return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
     return _sequence(
-        _token(CHANNEL),
-        _string("final"),
-        _JSON_TYPE if format.kind in ("json_object", "json_schema") else _optional(_JSON_TYPE),
-        _token(MESSAGE),
+        Token(CHANNEL),
+        Literal("final"),
+        _JSON_TYPE,
+        Token(MESSAGE),
         _content(format, fields),
     )
 
 
-def _content(format: TextFormat, fields: Fields) -> Node:
+def _content(format: TextFormat, fields: Fields) -> Grammar:
     match format.kind:
         case "json_object":
-            return _json({"type": "object"})
+            return _ANY_OBJECT
         case "json_schema":
-            return _json(enforceable(format.value, fields.schema))
+            return schema_grammar(format.value, fields.schema)
         case "regex":
-            return {"type": "regex", "pattern": format.value}
+            return Regex(format.value, fields.format)
         case "choice":
-            return _either([_string(text) for text in format.value])
+            return _either([Literal(text) for text in format.value])
         case "grammar":
-            return {"type": "grammar", "grammar": format.value}
+            return Gbnf(format.value, fields.format)
         case _:
-            return checked_format(format.value, fields.format)
+            return format_grammar(format.value, fields.format)
 
 
-def _message(channel: str, content: Node) -> Node:
+def _message(channel: str, content: Grammar) -> Grammar:
     """A message that another one follows."""
     return _sequence(
-        _token(CHANNEL),
-        _string(channel),
-        _token(MESSAGE),
+        Token(CHANNEL),
+        Literal(channel),
+        Token(MESSAGE),
         content,
-        _token(END),
-        _token(START),
-        _string("assistant"),
+        Token(END),
+        Token(START),
+        Literal("assistant"),
     )
 
 
-# Nodes of the tag.
+def _sequence(*parts: Grammar) -> Grammar:
+    return Sequence(parts)
 
 
-def _sequence(*elements: Node) -> Node:
-    return {"type": "sequence", "elements": list(elements)}
+def _either(options: Listed[Grammar]) -> Grammar:
+    return options[0] if len(options) == 1 else Choice(tuple(options))
 
 
-def _either(elements: list[Node]) -> Node:
-    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
-
-
-def _optional(content: Node) -> Node:
-    return {"type": "optional", "content": content}
-
-
-def _string(value: str) -> Node:
-    return {"type": "const_string", "value": value}
-
-
-def _token(token_id: int) -> Node:
-    return {"type": "token", "token": token_id}
-
-
-def _text(max_tokens: int | None) -> Node:
-    return _TEXT if max_tokens is None else {**_TEXT, "max_tokens": max_tokens}
-
-
-def _json(schema: Any) -> Node:
-    # Without a bound a model may write blanks until its limit.
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": _MAX_BLANKS}
-
-
-_MAX_BLANKS = 40  # a line break and ten levels of indentation by four
-_TEXT: Node = {"type": "any_text"}
-_JSON_TYPES = [
-    _string(""),
-    _string(" json"),
-    _sequence(_string(" "), _token(CONSTRAIN), _string("json")),
-    _sequence(_token(CONSTRAIN), _string("json")),
-]
-_JSON_TYPE = _either(_JSON_TYPES)
+_ANY_OBJECT: Final = JsonSchema('{"type":"object"}')
+_JSON_TYPES: Final[tuple[Grammar, ...]] = (
+    Literal(""),
+    Literal(" json"),
+    _sequence(Literal(" "), Token(CONSTRAIN), Literal("json")),
+    _sequence(Token(CONSTRAIN), Literal("json")),
+)
+_JSON_TYPE: Final = _either(_JSON_TYPES)

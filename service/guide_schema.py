@@ -7,9 +7,11 @@ cannot have it is refused by its path. The result may allow less than the schema
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from engines.grammar.tree import JsonSchema
 from service.errors import RequestError
 from service.guide_fold import Conflict, are_disjoint, fold, resolve
 from service.guide_types import Unenforceable, of_type, type_names
@@ -32,10 +34,15 @@ _REFUSED: Final = {
 }
 
 
-def enforceable(schema: Any, field: str) -> Any:
-    """The schema as the tag has it; raises RequestError naming the place that cannot be enforced.
+def schema_grammar(schema: Any, field: str) -> JsonSchema:
+    """A document of the schema; raises RequestError naming the place that cannot be enforced."""
+    return JsonSchema(json.dumps(enforceable(schema, field), ensure_ascii=False), field)
 
-    A structural tag needs it whole: references point into its own `$defs`.
+
+def enforceable(schema: Any, field: str) -> Any:
+    """The schema as a grammar has it; raises RequestError.
+
+    It is whole: references point into its own `$defs`.
     """
     return _Rewriter(schema, field).run()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engines.base import EngineRequest
+from engines.grammar.tree import Grammar
 from service.harmony.render import render_result
 from service.harmony.types import Delta, DeltaKind
 from service.harmony.vocabulary import CALL
@@ -34,7 +35,7 @@ class Hosted:
     toolbox: Toolbox
     max_calls: int
     is_shown: bool = False  # whether the answer has items for the calls
-    next_grammar: str | None = None  # of every round but the first
+    next_grammar: Grammar | None = None  # of every round but the first
 
 
 class HostedCalls:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from engines.base import EngineRequest, SamplingParams
+from engines.grammar.tree import Grammar
 from service import caller
 from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
@@ -33,7 +34,7 @@ class Plan:
     num_choices: int = 1  # of each prompt
     max_calls: int | None = None  # the answer ends before one call more
     has_reasoning: bool = True  # whether the client is shown the chain of thought
-    grammar: str | None = None  # what the answer must look like: a structural tag
+    grammar: Grammar | None = None  # what the answer may be
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several

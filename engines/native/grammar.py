@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from engines.base import EngineRequest
 from engines.errors import EngineError, InvalidGrammar, QueueFull, RequestFailed
+from engines.grammar.structural_tag import structural_tag
 from engines.native.grammar_vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ class GrammarCompiler:
 
     async def guide(self, request: EngineRequest) -> Guide:
         """Compile the request's grammar, or find it; raises InvalidGrammar with the reason."""
-        tag = request.grammar
-        assert tag is not None
+        assert request.grammar is not None
+        tag = structural_tag(request.grammar)
         self._check(tag, request)
         grammar = self._cache.get(tag)
         if grammar is None:

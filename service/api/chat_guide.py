@@ -1,13 +1,14 @@
-"""A chat request's tool_choice, formats and tools → the structural tag."""
+"""A chat request's tool_choice, formats and tools → the grammar of its answer."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
 
+from engines.grammar.tree import Grammar
 from service.builtin_tools import Offer
 from service.errors import RequestError
-from service.guide import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice, structural_tag
+from service.guide import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice, answer_grammar
 from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.harmony.types import Tool
 from service.hosted import Hosted
@@ -26,29 +27,30 @@ from service.schemas.guidance import (
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
-    """The structural tag, if there is one, and the field that asked for it."""
+class ChatGrammar:
+    """What the answer may be, if something is asked of it, and the field that asked."""
 
-    tag: str | None
+    tree: Grammar | None
     param: str | None
     hosted: Hosted | None  # how built-in tools are run beside it
 
 
-def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) -> Grammar:
-    """The tag of a request; raises RequestError naming the field that cannot be enforced."""
+def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) -> ChatGrammar:
+    """The grammar of a request; raises RequestError naming the field that cannot be enforced."""
     format, fields = _format(request)
     choice = to_tool_choice(request.tool_choice)
-    tag_of = functools.partial(
-        structural_tag,
+    grammar_of = functools.partial(
+        answer_grammar,
         tools,
         format=format,
         max_reasoning_tokens=request.thinking_token_budget,
         builtins=offer.recipients,
         fields=fields,
     )
-    tag = tag_of(choice)
+    tree = grammar_of(choice)
     param = fields.format if format.kind != "text" else "tools"
-    return Grammar(tag, param if tag else None, offer.hosted(choice, tag_of, is_shown=False))
+    hosted = offer.hosted(choice, grammar_of, is_shown=False)
+    return ChatGrammar(tree, param if tree else None, hosted)
 
 
 def to_tool_choice(choice: Choice | None) -> ToolChoice:

@@ -48,7 +48,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         num_choices=request.n or 1,
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning,
-        grammar=grammar.tag,
+        grammar=grammar.tree,
         grammar_param=grammar.param,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from engines.base import SamplingParams
+from engines.grammar.tree import Grammar
 from service.api.message_conversation import History, to_conversation
 from service.api.prompt import EFFORTS, answer_limit, check_model, current_date, render_prompt
 from service.builtin_tools import offer_of
 from service.errors import RequestError
-from service.guide import Fields, TextFormat, ToolChoice, structural_tag
+from service.guide import Fields, TextFormat, ToolChoice, answer_grammar
 from service.harmony.types import Conversation, ReasoningEffort
 from service.plan import Plan
 from service.runtime import Runtime
@@ -112,9 +113,9 @@ def _sampling(request: MessagesRequest, max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, **given)
 
 
-def _grammar(request: MessagesRequest, conversation: Conversation) -> str | None:
+def _grammar(request: MessagesRequest, conversation: Conversation) -> Grammar | None:
     format = _format(request)
-    return structural_tag(
+    return answer_grammar(
         conversation.tools,
         _choice(request),
         TextFormat("json_schema", format.schema_) if format else TextFormat(),

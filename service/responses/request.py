@@ -19,7 +19,7 @@ from service.api.prompt import (
 )
 from service.builtin_tools import BUILTIN_OF, Offer, offer_of
 from service.errors import RequestError
-from service.guide import Fields, TextFormat, structural_tag
+from service.guide import Fields, TextFormat, answer_grammar
 from service.guide import ToolChoice as GuideChoice
 from service.harmony.types import Conversation, Message, ResponseFormat, Tool
 from service.plan import Plan
@@ -173,15 +173,15 @@ async def _plan(
         limit_param="max_output_tokens",
     )
     format, choice = _format(request), _choice(request)
-    tag_of = functools.partial(
-        structural_tag,
+    grammar_of = functools.partial(
+        answer_grammar,
         _tools(request),
         format=format,
         max_reasoning_tokens=request.thinking_token_budget,
         builtins=offer.recipients,
         fields=_FIELDS,
     )
-    tag = tag_of(choice)
+    grammar = grammar_of(choice)
     param = "tools" if format.kind == "text" else _FIELDS.format
     return Plan(
         request_id=request_id,
@@ -191,11 +191,11 @@ async def _plan(
         tool_names=frozenset(tool.name for tool in conversation.tools),
         custom_names=custom_names(conversation.tools),
         builtins=offer.builtins,
-        hosted=offer.hosted(choice, tag_of, is_shown=True),
+        hosted=offer.hosted(choice, grammar_of, is_shown=True),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         max_calls=1 if request.parallel_tool_calls is False else None,
-        grammar=tag,
-        grammar_param=param if tag else None,
+        grammar=grammar,
+        grammar_param=param if grammar else None,
     )
 
 

@@ -1,8 +1,7 @@
-"""What a structural tag lets through and what it does not, as xgrammar reads it."""
+"""What a guided answer may be and what not, as the native engine reads the grammar."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +9,16 @@ import numpy as np
 import pytest
 
 from engines.base import EngineRequest, SamplingParams
+from engines.grammar.tree import Grammar
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
-from service.guide import TextFormat, ToolChoice, structural_tag
+from service.guide import TextFormat, ToolChoice, answer_grammar
 from service.guide_lark import ebnf_of_lark
 from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN, STOP_TOKEN_IDS
 from service.harmony.vocabulary_file import write_vocabulary
 
-Accepts = Callable[[str | None, str], Any]
+Accepts = Callable[[Grammar | None, str], Any]
 
 VOCAB_SIZE = 201_088
 WEATHER = Tool(
@@ -56,8 +56,8 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
 def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, ...]]) -> Accepts:
     """Whether an answer, closed by <|return|> unless by <|call|>, can be generated."""
 
-    async def check(tag: str | None, text: str) -> bool:
-        request = EngineRequest("r", (1,), SamplingParams(1), STOP_TOKEN_IDS, tag)
+    async def check(grammar: Grammar | None, text: str) -> bool:
+        request = EngineRequest("r", (1,), SamplingParams(1), STOP_TOKEN_IDS, grammar)
         guide = await compiler.guide(request)
         ids = harmony_ids(text if text.endswith("<|call|>") else text + "<|return|>")
         for token_id in ids:
@@ -71,15 +71,15 @@ def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, .
     return check
 
 
-async def check(accepts: Accepts, tag: str | None, texts: dict[str, bool]) -> None:
-    assert {text: await accepts(tag, text) for text in texts} == texts
+async def check(accepts: Accepts, grammar: Grammar | None, texts: dict[str, bool]) -> None:
+    assert {text: await accepts(grammar, text) for text in texts} == texts
 
 
 def test_nothing_is_guided_unless_something_is_asked_for() -> None:
-    assert structural_tag(()) is None
-    assert structural_tag(TOOLS) is None
-    assert structural_tag(TOOLS, ToolChoice("none")) is None
-    assert structural_tag((Tool("f", strict=False),)) is None
+    assert answer_grammar(()) is None
+    assert answer_grammar(TOOLS) is None
+    assert answer_grammar(TOOLS, ToolChoice("none")) is None
+    assert answer_grammar((Tool("f", strict=False),)) is None
 
 
 async def test_required_forces_a_call(accepts: Accepts) -> None:
@@ -98,7 +98,7 @@ async def test_required_forces_a_call(accepts: Accepts) -> None:
         CALL.replace("get_weather", "get_time") + "<|call|>": False,
         THOUGHT + THOUGHT + CALL + "<|call|>": False,
     }
-    await check(accepts, structural_tag(TOOLS, REQUIRED), texts)
+    await check(accepts, answer_grammar(TOOLS, REQUIRED), texts)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_required_forces_a_call(accepts: Accepts) -> None:
     ],
 )
 async def test_every_spelling_of_a_call_is_allowed(accepts: Accepts, header: str) -> None:
-    assert await accepts(structural_tag(TOOLS, REQUIRED), header + '{"city": "Oslo"}<|call|>')
+    assert await accepts(answer_grammar(TOOLS, REQUIRED), header + '{"city": "Oslo"}<|call|>')
 
 
 async def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
@@ -125,16 +125,16 @@ async def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
         "<|channel|>commentary to=functions.clock<|message|>{}<|call|>": False,
         '<|channel|>final<|message|>{"city":"é"}': False,
     }
-    await check(accepts, structural_tag(TOOLS, ToolChoice.named("get_weather")), texts)
+    await check(accepts, answer_grammar(TOOLS, ToolChoice.named("get_weather")), texts)
 
 
 async def test_allowed_tools_narrow_the_choice(accepts: Accepts) -> None:
     clock = "<|channel|>commentary to=functions.clock<|message|>{}<|call|>"
     allowed = frozenset(("clock",))
     texts = {clock: True, ANSWER: True, CALL + "<|call|>": False}
-    await check(accepts, structural_tag(TOOLS, ToolChoice("auto", allowed)), texts)
+    await check(accepts, answer_grammar(TOOLS, ToolChoice("auto", allowed)), texts)
     texts = {clock: True, ANSWER: False, CALL + "<|call|>": False}
-    await check(accepts, structural_tag(TOOLS, ToolChoice("required", allowed)), texts)
+    await check(accepts, answer_grammar(TOOLS, ToolChoice("required", allowed)), texts)
 
 
 async def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
@@ -147,7 +147,7 @@ async def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
         '<|channel|>commentary to=functions.clock<|message|>{"any": [1]}<|call|>': True,
         "<|channel|>commentary to=functions.clock<|message|>now<|call|>": False,
     }
-    await check(accepts, structural_tag(STRICT), texts)
+    await check(accepts, answer_grammar(STRICT), texts)
 
 
 async def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
@@ -172,7 +172,7 @@ async def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
         PREAMBLE + JSON: False,  # would stand before the JSON in the content
         '<|channel|>final<|message|>{"age": 3': False,
     }
-    await check(accepts, structural_tag((), format=PERSON), texts)
+    await check(accepts, answer_grammar((), format=PERSON), texts)
 
 
 async def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
@@ -182,10 +182,10 @@ async def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
         THOUGHT + ANSWER: False,
         PREAMBLE + JSON: False,
     }
-    await check(accepts, structural_tag(TOOLS, format=PERSON), texts)
-    none = structural_tag(TOOLS, ToolChoice("none"), PERSON)
+    await check(accepts, answer_grammar(TOOLS, format=PERSON), texts)
+    none = answer_grammar(TOOLS, ToolChoice("none"), PERSON)
     await check(accepts, none, {JSON: True, CALL + "<|call|>": False})
-    forced = structural_tag(TOOLS, REQUIRED, PERSON)
+    forced = answer_grammar(TOOLS, REQUIRED, PERSON)
     await check(accepts, forced, {JSON: False, CALL + "<|call|>": True})
 
 
@@ -203,14 +203,14 @@ async def test_every_kind_of_format(
     accepts: Accepts, format: TextFormat, good: str, bad: str
 ) -> None:
     head = THOUGHT + "<|channel|>final<|message|>"
-    await check(accepts, structural_tag((), format=format), {head + good: True, head + bad: False})
+    await check(accepts, answer_grammar((), format=format), {head + good: True, head + bad: False})
 
 
 async def test_text_cannot_hold_control_tokens_but_may_spell_them(
     accepts: Accepts, harmony_ids: Callable[[str], tuple[int, ...]]
 ) -> None:
     """vllm#32587, TensorRT-LLM#9256: no marker in a text, a name or arguments."""
-    tag = structural_tag(STRICT)
+    grammar = answer_grammar(STRICT)
     texts = {
         "<|channel|>final<|message|>a <|start|> b": False,
         "<|channel|>final<|message|>a <|channel|> b": False,
@@ -218,19 +218,19 @@ async def test_text_cannot_hold_control_tokens_but_may_spell_them(
         CALL.replace("é", "<|end|>") + "<|call|>": False,
         "<|channel|>final<|message|>a < |end|> b": True,
     }
-    await check(accepts, tag, texts)
+    await check(accepts, grammar, texts)
 
 
 @pytest.mark.parametrize("budget", [0, 4])
 async def test_a_thinking_budget_closes_the_analysis_message(accepts: Accepts, budget: int) -> None:
-    tag = structural_tag((), max_reasoning_tokens=budget)
+    grammar = answer_grammar((), max_reasoning_tokens=budget)
     thought = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
     texts = {
         thought.format(" a" * budget) + ANSWER: True,
         thought.format(" a" * (budget + 1)) + ANSWER: False,
         ANSWER: True,
     }
-    await check(accepts, tag, texts)
+    await check(accepts, grammar, texts)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_choice_that_cannot_be_made_is_refused(
 ) -> None:
     """vllm#48672, vllm#53626: no silent downgrade."""
     with pytest.raises(RequestError, match=word) as caught:
-        structural_tag(tools, choice)
+        answer_grammar(tools, choice)
     assert caught.value.param == "tool_choice"
 
 
@@ -263,15 +263,14 @@ def test_a_choice_that_cannot_be_made_is_refused(
 )
 def test_a_clients_tag_cannot_name_tokens(format: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        structural_tag((), format=TextFormat("structural_tag", format))
+        answer_grammar((), format=TextFormat("structural_tag", format))
     assert caught.value.code == "invalid_grammar"
     assert str(caught.value.param).startswith("response_format")
 
 
-def test_equal_requests_make_equal_tags() -> None:
-    tags = {structural_tag(STRICT, format=PERSON) for _ in range(3)}
-    assert len(tags) == 1
-    assert json.loads(tags.pop() or "")["type"] == "structural_tag"
+def test_equal_requests_make_equal_grammars() -> None:
+    grammars = {answer_grammar(STRICT, format=PERSON) for _ in range(3)}
+    assert len(grammars) == 1
 
 
 async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
@@ -290,8 +289,8 @@ async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> Non
         head.format("add") + "1+<|call|>": False,
         ANSWER: True,
     }
-    await check(accepts, structural_tag(tools), texts)
-    forced = structural_tag(tools, ToolChoice.named("run"))
+    await check(accepts, answer_grammar(tools), texts)
+    forced = answer_grammar(tools, ToolChoice.named("run"))
     await check(accepts, forced, {ANSWER: False, head.format("run") + "{} []<|call|>": True})
 
 
@@ -300,10 +299,10 @@ async def test_built_in_tools_may_be_called_beside_all_else(accepts: Accepts) ->
     code = "<|channel|>analysis to=python code<|message|>print(1)<|call|>"
     search = ' to=browser.search<|channel|>commentary json<|message|>{"query": "é"}<|call|>'
     texts = {code: True, THOUGHT + search: True, search.replace('{"', '["'): False, JSON: True}
-    await check(accepts, structural_tag((), format=PERSON, builtins=recipients), texts)
-    assert not await accepts(structural_tag((), format=PERSON), code)
-    forced = structural_tag(TOOLS, REQUIRED, builtins=recipients)
+    await check(accepts, answer_grammar((), format=PERSON, builtins=recipients), texts)
+    assert not await accepts(answer_grammar((), format=PERSON), code)
+    forced = answer_grammar(TOOLS, REQUIRED, builtins=recipients)
     await check(accepts, forced, {code: True, CALL + "<|call|>": True, ANSWER: False})
-    alone = structural_tag((), REQUIRED, builtins=recipients)
+    alone = answer_grammar((), REQUIRED, builtins=recipients)
     await check(accepts, alone, {code: True, ANSWER: False})
-    assert structural_tag((), builtins=recipients) is None
+    assert answer_grammar((), builtins=recipients) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, FinishReason, S
 from engines.base import TokenEvent as Event
 from engines.base import TokenLogprob as Logprob
 from engines.client import EngineClient
-from engines.errors import EngineDead, EngineError, RequestFailed
+from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.grammar.tree import (
+    MAX_DEPTH,
+    Choice,
+    Grammar,
+    JsonSchema,
+    Literal,
+    Repeat,
+    Sequence,
+    Text,
+    Token,
+    Until,
+)
 from engines.server import EngineServer
 from engines.stream import merge
 from engines.wire import (
@@ -37,12 +50,19 @@ def all_errors(root: type[EngineError] = EngineError) -> Iterator[type[EngineErr
         yield from all_errors(child)
 
 
+TREE = Choice(
+    (
+        Sequence((Token(5), Literal("é"), Text(3), Repeat(Until("x"), 1), Repeat(Text(), 0, 4))),
+        JsonSchema('{"type":"null"}', "a label"),
+        Sequence(()),
+    )
+)
 REQUEST = EngineRequest(
     request_id="r",
     prompt_token_ids=(1, 2, 200_000),
     sampling=SamplingParams(5, 0.5, 0.9, 4, 0.1, 0.2, 0.3, 1.1, {7: -100.0, 8: 1.5}, 2**63, 3),
     stop_token_ids=(200_002, 200_012),
-    grammar='{"type": "any"}',
+    grammar=TREE,
     priority=-1,
     cache_salt="salt",
     tenant="acme",
@@ -54,7 +74,7 @@ INFO = EngineInfo("fake", "1", 256, 512, 8)
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        (Submit(3, REQUEST), ClientMessage),
+        (Submit.of(3, REQUEST), ClientMessage),
         (Step([(3, EVENT), (4, Event((5,), None, FinishReason.STOP))]), HostMessage),
         (Step([], [Failure(3, "queue_full", "try later")]), HostMessage),
         (Status(1, HostState.READY, INFO), HostMessage),
@@ -64,6 +84,27 @@ INFO = EngineInfo("fake", "1", 256, 512, 8)
 )
 def test_messages_survive_the_round_trip(message: Any, kind: Any) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind) == message
+
+
+def test_a_grammar_arrives_as_it_was_sent() -> None:
+    sent = msgspec.msgpack.encode(Submit.of(3, REQUEST))
+    assert msgspec.msgpack.decode(sent, type=Submit).whole == REQUEST
+    plain = replace(REQUEST, grammar=None)
+    assert Submit.of(3, plain).whole == plain
+
+
+def test_a_grammar_that_is_too_deep_or_none_is_refused() -> None:
+    deep: Grammar = Text()
+    for _ in range(MAX_DEPTH + 1):
+        deep = Repeat(deep)
+    with pytest.raises(InvalidGrammar, match="deeper than 64"):
+        Submit.of(3, replace(REQUEST, grammar=deep))
+    plain: Any = ["Text", None]
+    for _ in range(10_000):
+        plain = ["Repeat", plain, 0, None]
+    for bad in (["Nonsense"], [], plain):
+        with pytest.raises(ValueError, match="no grammar"):
+            _ = Submit(3, REQUEST, bad).whole
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

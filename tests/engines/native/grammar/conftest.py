@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.checkpoint import write_random
 from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text
@@ -63,7 +64,7 @@ def make_request() -> Callable[..., EngineRequest]:
     """make_request(grammar, seed, max_tokens, **sampling); each seed has a prompt of its own."""
 
     def make(
-        grammar: str | None, seed: int = 0, max_tokens: int = 300, **sampling: Any
+        grammar: Grammar | None, seed: int = 0, max_tokens: int = 300, **sampling: Any
     ) -> EngineRequest:
         values = {"temperature": 1.0, "logit_bias": ENDS, "seed": seed, **sampling}
         return EngineRequest(

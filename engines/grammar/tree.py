@@ -1,0 +1,113 @@
+"""What an answer may be, in no engine's own words: a small tree of ours.
+
+It begins where generation does and ends where the answer may: a finished tree allows the
+first of the request's stop ids, and nothing else. Control tokens are named by id, by
+`Token` alone; no text, pattern, schema or grammar in a tree can spell one. Each dialect that an
+engine understands has one writer beside this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MAX_DEPTH: Final = 64  # of nodes within nodes
+
+
+class Grammar:
+    """A node of the tree: one of the classes below."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Grammar):
+    """This text, and no other."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Grammar):
+    """One token, by its id: how a control token is written."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Grammar):
+    """Any text, which ends where a control token follows or the answer ends."""
+
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Until(Grammar):
+    """Any text up to and with the first occurrence of a mark."""
+
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema(Grammar):
+    """A JSON document of a schema, which is JSON itself; objects are as open as it says."""
+
+    schema: str
+    label: str = ""  # what an error about it calls it
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(Grammar):
+    """Text that a regular expression matches as a whole."""
+
+    pattern: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lark(Grammar):
+    """Text of a grammar in Lark's syntax, whose first rule is `start`."""
+
+    grammar: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gbnf(Grammar):
+    """Text of a grammar in llama.cpp's EBNF, whose first rule is `root`."""
+
+    grammar: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence(Grammar):
+    """Parts one after another."""
+
+    parts: tuple[Grammar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Grammar):
+    """Exactly one of the options."""
+
+    options: tuple[Grammar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Grammar):
+    """A part several times, one after another; `most` None: without end."""
+
+    part: Grammar
+    least: int = 0
+    most: int | None = None
+
+
+def optional(part: Grammar) -> Grammar:
+    """The part, or nothing."""
+    return Repeat(part, 0, 1)
+
+
+NODES: Final[tuple[type[Grammar], ...]] = (
+    *(Literal, Token, Text, Until, JsonSchema, Regex, Lark, Gbnf, Sequence, Choice, Repeat),
+)
