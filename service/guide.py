@@ -28,7 +28,7 @@ from engines.grammar.tree import (
 from service.errors import RequestError
 from service.guide_format import format_grammar
 from service.guide_schema import schema_grammar
-from service.harmony.types import Tool
+from service.harmony.types import Tool, recipient_of
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 
 FormatKind = OneOf[
@@ -144,7 +144,7 @@ def _is_patterned(tool: Tool) -> bool:
 
 
 def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Grammar:
-    to = f" to=functions.{tool.name}"
+    to = f" to={recipient_of(tool.name)}"
     return _sequence(
         _either(
             [

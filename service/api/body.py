@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -102,7 +102,7 @@ def describe(error: RequestValidationError) -> RequestError:
         return RequestError(_message(first, name), param=name, code="invalid_value")
     if not isinstance(error.body, dict):
         return _not_an_object(error.body)
-    path = _path(location, error.body)
+    path = _path(first, location, error.body)
     code = _CODES.get(first["type"], "invalid_value")
     return RequestError(_message(first, path), param=path or None, code=code)
 
@@ -125,16 +125,44 @@ def _message(error: Any, path: str) -> str:
     return f"{path} is {shown}: {error['msg']}."
 
 
-def _path(location: list[str | int], body: Any) -> str:
-    """The error's place in the body: pydantic's own names for union members are left out."""
-    path, here = "", body
-    for index, step in enumerate(location):
-        is_last = index == len(location) - 1
-        if isinstance(here, list) and isinstance(step, int) and step < len(here):
-            path, here = f"{path}[{step}]", here[step]
-        elif isinstance(here, dict) and (step in here or is_last):
-            path, here = (f"{path}.{step}" if path else str(step)), here.get(step)
-    return path
+def _path(error: Any, location: Sequence[str | int], body: Any) -> str:
+    """The error's place in the body, where pydantic's names for union members are no keys.
+
+    An object may have a key of such a name too, so that a location can be read in several ways:
+    the right one ends at what the error is about.
+    """
+    places = list(_places(location, body, ""))
+    right = (path for path, end in places if _is_at(error, end))
+    return next(right, places[0][0] if places else "")
+
+
+def _places(
+    location: Sequence[str | int], here: Any, path: str
+) -> Iterator[tuple[str, tuple[Any, bool]]]:
+    """Every reading: a path, and what it ends at or, of a missing key, the object without it."""
+    if not location:
+        yield path, (here, True)
+        return
+    step, rest = location[0], location[1:]
+    if isinstance(here, list) and isinstance(step, int) and step < len(here):
+        yield from _places(rest, here[step], f"{path}[{step}]")
+    if isinstance(here, dict) and isinstance(step, str):
+        longer = f"{path}.{step}" if path else step
+        if step in here:
+            yield from _places(rest, here[step], longer)
+        elif not rest:
+            yield longer, (here, False)
+    yield from _places(rest, here, path)
+
+
+def _is_at(error: Any, end: tuple[Any, bool]) -> bool:
+    value, is_there = end
+    about = error["input"]
+    if is_there == (error["type"] == "missing"):
+        return False
+    # Of an object that lacks a key, fields that ask for nothing have been left out.
+    is_rest = not is_there and isinstance(about, dict) and about.items() <= value.items()
+    return about is value or is_rest
 
 
 def _not_an_object(body: Any) -> RequestError:

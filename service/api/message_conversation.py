@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from service.errors import RequestError
@@ -17,15 +18,21 @@ from service.harmony.types import (
 )
 from service.schemas.anthropic_blocks import (
     AssistantTurn,
+    ChangedTool,
+    CustomTool,
+    DefinedTool,
     SystemTurn,
     TextBlock,
     ThinkingBlock,
+    ToolAddition,
+    ToolReference,
+    ToolRemoval,
     ToolResultBlock,
     ToolUseBlock,
     UserTurn,
     texts_of,
 )
-from service.schemas.anthropic_request import CountTokensRequest, CustomTool
+from service.schemas.anthropic_request import CountTokensRequest
 
 
 class History:
@@ -39,6 +46,7 @@ class History:
             self._add("system", Message("system", text))
         for index, turn in enumerate(request.messages):
             self._add_turn(f"messages[{index}]", turn)
+        self._clear_thinking(request)
         if isinstance(request.messages[-1], AssistantTurn):
             raise RequestError(
                 "The last message is the assistant's, but answers cannot be begun for the model; "
@@ -50,6 +58,16 @@ class History:
     def param_of(self, index: int) -> str:
         """The field that names the call which message `index` answers."""
         return f"{self._params[index]}.tool_use_id"
+
+    def _clear_thinking(self, request: CountTokensRequest) -> None:
+        """Take out the thoughts that the client wants cleared."""
+        edits = request.context_management.edits if request.context_management else None
+        limits = [edit.num_kept for edit in edits or () if edit.num_kept is not None]
+        if not limits:
+            return
+        thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
+        for index in thoughtful[: -min(limits)]:
+            self.messages[index] = replace(self.messages[index], reasoning="")
 
     def _add(self, param: str, message: Message) -> None:
         self.messages.append(message)
@@ -112,7 +130,39 @@ def _described_format(request: CountTokensRequest) -> ResponseFormat | None:
 
 
 def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
-    """The offered tools; raises RequestError for a name that comes twice."""
+    """The offered tools; raises RequestError for a name that comes twice.
+
+    A deferred tool is offered once a message adds it or a tool's result refers to it.
+    """
+    offered = {tool.name: tool for tool in request.tools or () if not tool.defer_loading}
+    known = {tool.name: tool for tool in request.tools or ()}
+    for change in _tool_changes(request):
+        match change:
+            case ToolAddition(tool=DefinedTool(definition=tool)):
+                known[tool.name] = offered[tool.name] = tool
+            case ToolAddition(tool=ChangedTool(name=name)) | ToolReference(tool_name=name):
+                offered |= {name: known[name]} if name in known else {}
+            case ToolRemoval(tool=ChangedTool(name=name)):
+                offered.pop(name, None)
+    _check_names(request)
+    return tuple(_tool(tool) for tool in offered.values())
+
+
+def _tool_changes(
+    request: CountTokensRequest,
+) -> Iterator[ToolAddition | ToolRemoval | ToolReference]:
+    """What the history says of tools, in its order."""
+    for turn in request.messages:
+        if isinstance(turn, AssistantTurn) or isinstance(turn.content, str):
+            continue
+        for block in turn.content:
+            if isinstance(block, ToolAddition | ToolRemoval):
+                yield block
+            elif isinstance(block, ToolResultBlock) and not isinstance(block.content, str):
+                yield from (b for b in block.content or () if isinstance(b, ToolReference))
+
+
+def _check_names(request: CountTokensRequest) -> None:
     seen: set[str] = set()
     for index, tool in enumerate(request.tools or ()):
         if tool.name in seen:
@@ -121,7 +171,6 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
                 param=f"tools[{index}].name",
             )
         seen.add(tool.name)
-    return tuple(_tool(tool) for tool in request.tools or ())
 
 
 def _tool(tool: CustomTool) -> Tool:
@@ -145,8 +194,16 @@ def _user(blocks: list[TextBlock | ToolResultBlock]) -> Iterator[tuple[int, Mess
 
 def _result(block: ToolResultBlock) -> str:
     """Harmony has no field for a failure: the model reads it in the text."""
-    text = "".join(texts_of(block.content))
+    text = "".join(texts_of(block.content)) + _found(block)
     return f"Error: {text}" if block.is_error else text
+
+
+def _found(block: ToolResultBlock) -> str:
+    """What the model reads of the tools that a search has found."""
+    if block.content is None or isinstance(block.content, str):
+        return ""
+    found = [part.tool_name for part in block.content if isinstance(part, ToolReference)]
+    return f"These tools can be called now: {', '.join(found)}." if found else ""
 
 
 def _json(value: Any) -> str:

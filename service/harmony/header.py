@@ -24,7 +24,7 @@ class Slot(Enum):
     TYPE = 3  # after <|constrain|>
 
 
-_TO = r"to=\s*(?P<to>[\w.\-]{0,128})|(?P<bare>functions\.[\w.\-]{1,128})"
+_TO = r"to=\s*(?P<to>[\w.\-]{0,160})|(?P<bare>functions\.[\w.\-]{1,160})"
 _SELF = r"assistant(?:(?![a-z])|(?=assistant|analysis|commentary|final|to=))"
 _CHANNEL = (
     r"(?P<channel>(?i:analysis|commentary|final))"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from service.harmony.builtin import ALL_RECIPIENTS, describe_builtins
 from service.harmony.errors import UnknownToolCall
-from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall
+from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall, recipient_of
 from service.harmony.typescript import describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 
@@ -24,7 +24,7 @@ Current date: {date}
 Reasoning: {effort}
 
 {tools}# Valid channels: analysis, commentary, final. Channel must be included for every message."""
-_TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: 'functions'."
+_TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {namespaces}."
 
 NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
 
@@ -69,7 +69,10 @@ def _system_text(conversation: Conversation) -> str:
     tools = f"{describe_builtins(conversation.builtins)}\n\n" if conversation.builtins else ""
     date, effort = conversation.current_date, conversation.reasoning_effort
     text = _IDENTITY.format(date=date, effort=effort, tools=tools)
-    return text + (_TOOL_CHANNEL if conversation.tools else "")
+    namespaces = dict.fromkeys(tool.namespace for tool in conversation.tools)
+    if not namespaces:
+        return text
+    return text + _TOOL_CHANNEL.format(namespaces=", ".join(f"'{name}'" for name in namespaces))
 
 
 def _num_leading(messages: Sequence[Message]) -> int:
@@ -84,7 +87,7 @@ def _developer_text(conversation: Conversation, num_leading: int) -> str:
     instructions = [m.content for m in conversation.messages[:num_leading] if m.content]
     sections = [_instructions("\n\n".join(instructions))] if instructions else []
     if conversation.tools:
-        sections.append(describe_tools(conversation.tools))
+        sections.append(describe_tools(conversation.tools, conversation.namespaces))
     if conversation.response_format:
         sections.append(_response_format(conversation.response_format))
     return "\n\n".join(sections)
@@ -130,7 +133,7 @@ class _History:
             yield _turn("assistant", message.content, channel)
         for call in message.tool_calls:
             if not self._is_builtin(call):
-                author = f"assistant to=functions.{call.name}"
+                author = f"assistant to={recipient_of(call.name)}"
                 channel = "commentary" if call.is_custom else "commentary json"
                 yield _turn(author, call.arguments, channel, CALL)
             elif is_current:  # built-in tools are a part of the reasoning
@@ -141,7 +144,7 @@ class _History:
         if call is None:
             raise UnknownToolCall(message.tool_call_id, index)
         if not self._is_builtin(call):
-            yield _turn(f"functions.{call.name} to=assistant", message.content, "commentary")
+            yield _turn(f"{recipient_of(call.name)} to=assistant", message.content, "commentary")
         elif index > self._last_final:
             yield _turn(f"{call.name} to=assistant", message.content, "analysis")
 

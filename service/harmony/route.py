@@ -63,6 +63,10 @@ def _called(reading: Reading, tool_names: frozenset[str], builtins: Builtins) ->
 
 
 def _offered(recipient: str, tool_names: frozenset[str]) -> str | None:
-    """Give the offered function a recipient means, if there is one."""
+    """Give the offered tool a recipient means, if there is one."""
     name = recipient.removeprefix("functions.")
-    return next((n for n in (name, name.rstrip(".-")) if n in tool_names), None)
+    for spelt in (name, name.rstrip(".-")):
+        if spelt in tool_names:
+            return spelt
+    without_namespace = [n for n in tool_names if n.endswith(f".{name}")]
+    return without_namespace[0] if len(without_namespace) == 1 else None

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
 
 ReasoningEffort = Literal["low", "medium", "high"]
+
+_FUNCTIONS = "functions"
+
+
+def qualified_name(name: str, namespace: str | None = None) -> str:
+    """What tells a tool from those of other namespaces; plain functions keep their name."""
+    return name if namespace in (None, _FUNCTIONS) else f"{namespace}.{name}"
+
+
+def recipient_of(name: str) -> str:
+    """To whom a call of the tool with this qualified name is addressed."""
+    return name if "." in name else f"{_FUNCTIONS}.{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +58,20 @@ class FreeText:
 class Tool:
     """A function the model may call, or a custom tool."""
 
-    name: str
+    name: str  # qualified: `namespace.name`, of a plain function its name
     description: str = ""
     parameters: Mapping[str, Any] | None = None  # a JSON Schema
     strict: bool | None = None  # True: arguments must follow the schema; no part of the prompt
     free_text: FreeText | None = None  # custom tools have this, and no parameters
+
+    @property
+    def namespace(self) -> str:
+        return recipient_of(self.name).rpartition(".")[0]
+
+    @property
+    def short_name(self) -> str:
+        """The name inside its namespace."""
+        return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,7 @@ class Conversation:
     tools: tuple[Tool, ...] = ()  # empty when tool_choice is none
     reasoning_effort: ReasoningEffort = "medium"
     response_format: ResponseFormat | None = None
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # their descriptions
     builtins: tuple[str, ...] = ()  # of `browser` and `python`, those that are offered
 
 

@@ -44,21 +44,30 @@ _MAX_DEPTH = 24
 _MAX_TYPES = 5000
 
 
-def describe_tools(tools: Iterable[Tool]) -> str:
-    """Write the `# Tools` section of a developer message."""
+def describe_tools(tools: Iterable[Tool], namespaces: Mapping[str, str] = {}) -> str:
+    """Write the `# Tools` section of a developer message; `namespaces` has their descriptions."""
+    grouped: dict[str, list[Tool]] = {}
+    for tool in tools:
+        grouped.setdefault(tool.namespace, []).append(tool)
+    sections = [_describe(name, namespaces.get(name, ""), of) for name, of in grouped.items()]
+    return "\n\n".join(["# Tools", *sections])
+
+
+def _describe(namespace: str, description: str, tools: Iterable[Tool]) -> str:
+    comments = "".join(f"{line}\n" for line in _comment(description))
     declarations = "".join(f"{_describe_tool(tool)}\n\n" for tool in tools)
     return (
-        f"# Tools\n\n## functions\n\nnamespace functions {{\n\n{declarations}}}"
-        " // namespace functions"
+        f"## {namespace}\n\n{comments}namespace {namespace} {{\n\n{declarations}}}"
+        f" // namespace {namespace}"
     )
 
 
 def _describe_tool(tool: Tool) -> str:
     comments = "".join(f"{line}\n" for line in _comment(tool.description))
     if tool.free_text is not None:
-        return f"{comments}{_free_text(tool.free_text)}type {tool.name} = (_: string) => any;"
+        return f"{comments}{_free_text(tool.free_text)}type {tool.short_name} = (_: string) => any;"
     parameters = "" if tool.parameters is None else f"_: {write_type(tool.parameters)}"
-    return f"{comments}type {tool.name} = ({parameters}) => any;"
+    return f"{comments}type {tool.short_name} = ({parameters}) => any;"
 
 
 def _free_text(text: FreeText) -> str:

@@ -58,7 +58,7 @@ def unfinished(head: Json, pieces: Sequence[Piece]) -> Json:
 
 
 def _output(head: Json, pieces: Iterable[Piece]) -> Output:
-    output = Output(head["id"])
+    output = Output(head)
     for piece in pieces:
         output.add(piece)
     return output

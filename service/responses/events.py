@@ -37,7 +37,7 @@ class ResponseEvents:
         self._head = head
         self._starting_after = starting_after
         self._number = 0
-        self._output = Output(head["id"])
+        self._output = Output(head)
         self._delta_start = b""  # of the open item's delta events, up to the number
         self._delta_middle = b""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.errors import RequestError
 from service.harmony.parse import MESSAGE_BREAK
-from service.harmony.types import Message, ToolCall
+from service.harmony.types import Message, ToolCall, qualified_name
 from service.responses.output import item_key
 from service.schemas.response_items import (
     CodeInterpreterCallItem,
@@ -93,6 +93,7 @@ def _listed(item: InputItem, key: str) -> Json:
                 "type": item.type,
                 "status": "completed",
                 "call_id": item.call_id,
+                **({"namespace": item.namespace} if item.namespace else {}),
                 "name": item.name,
                 **_written(item),
             }
@@ -154,12 +155,11 @@ class _Turns:
                 self._part(self._reasoning, item_text(item))
                 self._reasoning.append(item_text(item))
                 self._param = entry.param
-            case "function_call":
-                self._calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
-                self._param = entry.param
-            case "custom_tool_call":
-                call = ToolCall(item["call_id"], item["name"], item["input"], is_custom=True)
-                self._calls.append(call)
+            case "function_call" | "custom_tool_call" as kind:
+                is_custom = kind == "custom_tool_call"
+                name = qualified_name(item["name"], item.get("namespace"))
+                written = item["input" if is_custom else "arguments"]
+                self._calls.append(ToolCall(item["call_id"], name, written, is_custom))
                 self._param = entry.param
             case "function_call_output" | "custom_tool_call_output":
                 result = Message("tool", item["output"], tool_call_id=item["call_id"])

@@ -79,13 +79,14 @@ def _piece(delta: Delta, logprobs: Sequence[TokenLogprob]) -> Piece:
 class Item:
     """One output item: reasoning, a message or a call."""
 
-    def __init__(self, response_id: str, index: int, first: Piece) -> None:
-        key = item_key(response_id)
+    def __init__(self, key: str, index: int, first: Piece, namespaces: frozenset[str]) -> None:
         self.kind = first.kind
         self.index = index
         self.id = f"{_PREFIXES[first.kind]}_{key}{index:04x}"
         self._call_id = f"call_{key[-20:]}{index:04x}"
-        self._name = first.name
+        namespace, _, name = first.name.rpartition(".")
+        is_inside = namespace in namespaces
+        self._called = {"namespace": namespace, "name": name} if is_inside else {"name": first.name}
         self._texts: list[str] = []
         self._logprobs: list[Json] = []
 
@@ -142,7 +143,7 @@ class Item:
                 "type": "custom_tool_call" if is_custom else "function_call",
                 "status": status,
                 "call_id": self._call_id,
-                "name": self._name,
+                **self._called,
                 self.text_field: text,
             }
         if self.kind is DeltaKind.CONTENT:
@@ -155,9 +156,11 @@ class Item:
 class Output:
     """Puts pieces together to items; the last one is open until another begins."""
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, head: Json) -> None:
         self.items: list[Item | HostedItem] = []
-        self._response_id = response_id
+        self._key = item_key(head["id"])
+        tools = head["tools"]
+        self._namespaces = frozenset(t["name"] for t in tools if t["type"] == "namespace")
 
     def begins_item(self, piece: Piece) -> bool:
         """Whether this piece belongs to no item yet."""
@@ -169,13 +172,13 @@ class Output:
 
     def open(self, first: Piece) -> Item:
         """Begin an item, without the text of its first piece."""
-        item = Item(self._response_id, len(self.items), first)
+        item = Item(self._key, len(self.items), first, self._namespaces)
         self.items.append(item)
         return item
 
     def host(self, call: Piece) -> HostedItem:
         """Begin the item of a call that this server runs."""
-        item = HostedItem(item_key(self._response_id), len(self.items), call)
+        item = HostedItem(self._key, len(self.items), call)
         self.items.append(item)
         return item
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from service.builtin_tools import BUILTIN_OF, Offer, offer_of
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, answer_grammar
 from service.guide import ToolChoice as GuideChoice
-from service.harmony.types import Conversation, Message, ResponseFormat, Tool
+from service.harmony.types import Conversation, Message, ResponseFormat, Tool, qualified_name
 from service.plan import Plan
 from service.responses.document import encode
 from service.responses.items import listed, replay
@@ -37,6 +37,8 @@ from service.schemas.responses import (
     JsonObject,
     JsonSchema,
     NamedFunction,
+    NamedNamespace,
+    NamespaceTool,
     ResponseRequest,
 )
 
@@ -97,15 +99,23 @@ def _check_together(request: ResponseRequest) -> None:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if request.background and request.store is False:
         raise RequestError("background needs store: true, or store left out.", param="background")
-    names: set[str] = set()
+    seen: set[str] = set()
+    for param, name in _names(request):
+        if name in seen:
+            message = f"{param} repeats {name!r}; give each tool its own name."
+            raise RequestError(message, param=param)
+        seen.add(name)
+
+
+def _names(request: ResponseRequest) -> Iterator[tuple[str, str]]:
+    """The qualified name of each tool that the client runs, behind the field that has it."""
     for index, tool in enumerate(request.tools or ()):
-        if isinstance(tool, FunctionTool | CustomTool):
-            if tool.name in names:
-                raise RequestError(
-                    f"tools[{index}].name repeats {tool.name!r}; give each tool its own name.",
-                    param=f"tools[{index}].name",
-                )
-            names.add(tool.name)
+        if isinstance(tool, NamespaceTool):
+            for place, inner in enumerate(tool.tools):
+                name = qualified_name(inner.name, tool.name)
+                yield f"tools[{index}].tools[{place}].name", name
+        elif isinstance(tool, FunctionTool | CustomTool):
+            yield f"tools[{index}].name", tool.name
 
 
 def _offer(request: ResponseRequest, runtime: Runtime) -> Offer:
@@ -135,6 +145,7 @@ async def _conversation(
         tools=() if request.tool_choice == "none" else _tools(request),
         reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
         response_format=_described_format(request),
+        namespaces=_namespaces(request),
         builtins=offer.tools,
     )
     return conversation, params
@@ -142,13 +153,26 @@ async def _conversation(
 
 def _tools(request: ResponseRequest) -> tuple[Tool, ...]:
     """What the client runs; built-in tools are no part of the developer message."""
-    return tuple(_tool(t) for t in request.tools or () if isinstance(t, FunctionTool | CustomTool))
+    tools: list[Tool] = []
+    for tool in request.tools or ():
+        if isinstance(tool, NamespaceTool):
+            tools += [_tool(inner, tool.name) for inner in tool.tools]
+        elif isinstance(tool, FunctionTool | CustomTool):
+            tools.append(_tool(tool))
+    return tuple(tools)
 
 
-def _tool(tool: FunctionTool | CustomTool) -> Tool:
+def _tool(tool: FunctionTool | CustomTool, namespace: str | None = None) -> Tool:
+    name, description = qualified_name(tool.name, namespace), tool.description or ""
     if isinstance(tool, CustomTool):
-        return Tool(tool.name, tool.description or "", free_text=free_text(tool.format))
-    return Tool(tool.name, tool.description or "", tool.parameters, tool.strict)
+        return Tool(name, description, free_text=free_text(tool.format))
+    return Tool(name, description, tool.parameters, tool.strict)
+
+
+def _namespaces(request: ResponseRequest) -> dict[str, str]:
+    """Their descriptions."""
+    tools = [tool for tool in request.tools or () if isinstance(tool, NamespaceTool)]
+    return {tool.name: tool.description or "" for tool in tools}
 
 
 async def _plan(
@@ -207,14 +231,26 @@ def _num_logprobs(request: ResponseRequest) -> int | None:
 
 def _choice(request: ResponseRequest) -> GuideChoice:
     match request.tool_choice:
-        case NamedFunction(name=name):
-            return GuideChoice.named(name)
+        case NamedFunction(name=name, namespace=namespace):
+            return GuideChoice.named(qualified_name(name, namespace))
         case AllowedTools(mode=mode, tools=tools):
-            return GuideChoice(mode, frozenset(tool.name for tool in tools))
+            return GuideChoice(mode, frozenset(_allowed(tools, request)))
         case "none" | "required" as mode:
             return GuideChoice(mode)
         case _:
             return GuideChoice()
+
+
+def _allowed(
+    named: Iterable[NamedFunction | NamedNamespace], request: ResponseRequest
+) -> Iterator[str]:
+    """The qualified names of what an `allowed_tools` names."""
+    for one in named:
+        if isinstance(one, NamedFunction):
+            yield qualified_name(one.name, one.namespace)
+        else:
+            inside = [tool.name for tool in _tools(request) if tool.namespace == one.name]
+            yield from inside or [f"{one.name}.*"]  # what is not offered is refused by its name
 
 
 def _format(request: ResponseRequest) -> TextFormat:

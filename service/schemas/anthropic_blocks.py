@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.schemas.common import RequestModel
+from service.schemas.common import OfferedModel, Replayed
 from service.schemas.messages import CALLED_NAME
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
@@ -15,24 +16,12 @@ TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 _KNOWN = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
-class CacheControl(RequestModel):
-    """Accepted without effect: shared prefixes are found without it."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-Cached = Annotated[CacheControl | None, Field(description="Accepted without effect.")]
-
-
-class TextBlock(RequestModel):
+class TextBlock(Replayed):
     type: Literal["text"]
     text: str
-    cache_control: Cached = None
-    citations: Any = Field(None, description="Accepted without effect.")
 
 
-class ThinkingBlock(RequestModel):
+class ThinkingBlock(Replayed):
     """An earlier chain of thought; replayed while a tool loop runs."""
 
     type: Literal["thinking"]
@@ -40,25 +29,26 @@ class ThinkingBlock(RequestModel):
     signature: str = Field("", description="Accepted without effect: not verified.")
 
 
-class RedactedThinkingBlock(RequestModel):
+class RedactedThinkingBlock(Replayed):
     """Another server's encrypted thoughts: left out of the prompt, for nobody here can read it."""
 
     type: Literal["redacted_thinking"]
     data: str
 
 
-class ToolUseBlock(RequestModel):
+class ToolUseBlock(Replayed):
     type: Literal["tool_use"]
     id: str = Field(min_length=1, max_length=256)
     name: str = Field(max_length=128, pattern=CALLED_NAME)
     input: dict[str, Any]
-    cache_control: Cached = None
-    caller: Any = Field(None, description="Accepted without effect.")
-    toolset_name: None = None
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
 
 
 def _check_block(value: Any) -> Any:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = _type_of(value)
     if isinstance(kind, str) and kind not in _KNOWN:
         raise PydanticCustomError(
             "unsupported_part",
@@ -80,15 +70,33 @@ TextContent = Annotated[
 ]
 
 
-class ToolResultBlock(RequestModel):
+class ToolReference(Replayed):
+    """A tool that a search has found: from now on it is offered, if it was deferred."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+def _check_result(value: Any) -> Any:
+    return value if _type_of(value) == "tool_reference" else _check_block(value)
+
+
+_ResultBlock = Annotated[
+    TextBlock | ToolReference, Field(discriminator="type"), BeforeValidator(_check_result)
+]
+ResultContent = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[_ResultBlock], Tag("blocks")],
+    Discriminator(_content_tag),
+]
+
+
+class ToolResultBlock(Replayed):
     """What the client's tool answered to the call `tool_use_id`."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextContent | None = None
+    content: ResultContent | None = None
     is_error: bool | None = None
-    cache_control: Cached = None
-    toolset_name: None = None
 
 
 _UserBlock = Annotated[
@@ -101,12 +109,88 @@ _AssistantBlock = Annotated[
 ]
 
 
-class SystemTurn(RequestModel):
+class CustomTool(OfferedModel):
+    """A function of the client's."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(pattern=TOOL_NAME)
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(description="A JSON Schema.")
+    strict: bool | None = None
+    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs do stream.")
+    input_examples: list[dict[str, Any]] | None = Field(
+        None, description="Accepted without effect."
+    )
+    allowed_callers: list[str] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="`true`: offered once a message adds it or a result refers to it."
+    )
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "custom":
+            message = "only tools of type 'custom' are supported: define yours by an input_schema"
+            raise PydanticCustomError("unsupported_value", message)
+        return value
+
+    @field_validator("allowed_callers")
+    @classmethod
+    def _check_callers(cls, value: list[str] | None) -> list[str] | None:
+        if value not in (None, ["direct"]):
+            raise PydanticCustomError("unsupported_value", "only the model itself calls tools here")
+        return value
+
+
+class ChangedTool(Replayed):
+    """A tool of the request's `tools`."""
+
+    type: Literal["tool_reference"]
+    name: str
+
+
+class DefinedTool(Replayed):
+    """A tool of which nothing is known yet."""
+
+    type: Literal["tool_definition"]
+    definition: CustomTool
+
+
+class ToolAddition(Replayed):
+    """From here on the tool is offered."""
+
+    type: Literal["tool_addition"]
+    tool: Annotated[ChangedTool | DefinedTool, Field(discriminator="type")]
+
+
+class ToolRemoval(Replayed):
+    """From here on the tool is not offered."""
+
+    type: Literal["tool_removal"]
+    tool: ChangedTool
+
+
+def _check_system_block(value: Any) -> Any:
+    is_change = _type_of(value) in ("tool_addition", "tool_removal")
+    return value if is_change else _check_block(value)
+
+
+_SystemBlock = Annotated[
+    TextBlock | ToolAddition | ToolRemoval,
+    Field(discriminator="type"),
+    BeforeValidator(_check_system_block),
+]
+
+
+class SystemTurn(Replayed):
     role: Literal["system"]
-    content: TextContent
+    content: Annotated[
+        Annotated[str, Tag("string")] | Annotated[list[_SystemBlock], Tag("blocks")],
+        Discriminator(_content_tag),
+    ]
 
 
-class UserTurn(RequestModel):
+class UserTurn(Replayed):
     role: Literal["user"]
     content: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[_UserBlock], Tag("blocks")],
@@ -114,7 +198,7 @@ class UserTurn(RequestModel):
     ]
 
 
-class AssistantTurn(RequestModel):
+class AssistantTurn(Replayed):
     role: Literal["assistant"]
     content: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[_AssistantBlock], Tag("blocks")],
@@ -122,11 +206,12 @@ class AssistantTurn(RequestModel):
     ]
 
 
+AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval
 Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="role")]
 
 
-def texts_of(content: str | list[TextBlock] | None) -> list[str]:
-    """The text of each block; a string is one block."""
+def texts_of(content: str | Sequence[AnyBlock] | None) -> list[str]:
+    """The text of each block that has one; a string is one block."""
     if isinstance(content, str):
         return [content]
-    return [block.text for block in content or ()]
+    return [block.text for block in content or () if isinstance(block, TextBlock)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.schemas.anthropic_blocks import TOOL_NAME, Cached, TextContent, Turn
+from service.schemas.anthropic_blocks import CustomTool, TextContent, Turn
 from service.schemas.chat import StopString, TokenLimit
 from service.schemas.common import RequestModel
 
@@ -25,59 +25,16 @@ REFUSED: dict[str, str] = {
     "billing_policy": "the server bills nobody",
     "compaction": "the server summarizes no history; ask for a summary in a message",
     "container": "the server runs no code",
-    "context_management": "the server edits no history; send the messages that shall count",
     "fallback_credit_token": "the server bills nobody",
     "fallbacks": "there is one model",
     "inference_geo": "the server runs where it runs",
     "mcp_servers": "the operator connects tools, not a request; connect yours in the client",
     "thread": "the server holds no conversations; send all messages",
 }
-_TOOL_REFUSED: dict[str, str] = {
-    "defer_loading": "every tool is shown to the model at once",
-}
 
 
 def _refusal(reason: str) -> PydanticCustomError:
     return PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
-
-
-class CustomTool(RequestModel):
-    """A function of the client's."""
-
-    type: Literal["custom"] | None = None
-    name: str = Field(pattern=TOOL_NAME)
-    description: str | None = None
-    input_schema: dict[str, Any] = Field(description="A JSON Schema.")
-    strict: bool | None = None
-    cache_control: Cached = None
-    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs do stream.")
-    input_examples: list[dict[str, Any]] | None = Field(
-        None, description="Accepted without effect."
-    )
-    allowed_callers: list[str] | None = Field(None, description='`["direct"]`.')
-    defer_loading: bool | None = Field(None, description="`true` is refused.")
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        if isinstance(value, str) and value != "custom":
-            message = "only tools of type 'custom' are supported: define yours by an input_schema"
-            raise PydanticCustomError("unsupported_value", message)
-        return value
-
-    @field_validator("defer_loading")
-    @classmethod
-    def _check_loading(cls, value: bool | None) -> bool | None:
-        if value:
-            raise _refusal(_TOOL_REFUSED["defer_loading"])
-        return value
-
-    @field_validator("allowed_callers")
-    @classmethod
-    def _check_callers(cls, value: list[str] | None) -> list[str] | None:
-        if value not in (None, ["direct"]):
-            raise PydanticCustomError("unsupported_value", "only the model itself calls tools here")
-        return value
 
 
 class ChoiceAuto(RequestModel):
@@ -138,6 +95,62 @@ class Metadata(RequestModel):
     user_id: str | None = None
 
 
+class AllTurns(RequestModel):
+    type: Literal["all"]
+
+
+class ThinkingTurns(RequestModel):
+    type: Literal["thinking_turns"]
+    value: int = Field(ge=1, lt=1 << 31)
+
+
+def _keep_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "word" if isinstance(value, str) else "turns" if kind == "thinking_turns" else "all"
+
+
+class ClearThinking(RequestModel):
+    """The thoughts of earlier turns leave the prompt."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: (
+        Annotated[
+            Annotated[Literal["all"], Tag("word")]
+            | Annotated[AllTurns, Tag("all")]
+            | Annotated[ThinkingTurns, Tag("turns")],
+            Discriminator(_keep_tag),
+        ]
+        | None
+    ) = Field(None, description="Left out: those of the last turn that has any.")
+
+    @property
+    def num_kept(self) -> int | None:
+        """Of how many turns; None: of all."""
+        if self.keep is None:
+            return 1
+        return self.keep.value if isinstance(self.keep, ThinkingTurns) else None
+
+
+def _check_edit(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind != "clear_thinking_20251015":
+        raise PydanticCustomError(
+            "unsupported_value",
+            "edits of type {kind} are not supported: only thoughts are cleared here; leave out "
+            "of the messages what shall not count",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+class ContextManagement(RequestModel):
+    """What leaves the prompt before the model reads it; the messages stay the client's."""
+
+    edits: list[Annotated[ClearThinking, BeforeValidator(_check_edit)]] | None = Field(
+        None, max_length=16
+    )
+
+
 class CountTokensRequest(RequestModel):
     """A conversation in Anthropic's shape."""
 
@@ -149,12 +162,12 @@ class CountTokensRequest(RequestModel):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     speed: Literal["standard"] | None = Field(None, description="There is one speed.")
-    cache_control: Cached = None
+    context_management: ContextManagement | None = None
+    cache_control: Any = None
 
     billing_policy: Any = None
     compaction: Any = None
     container: Any = None
-    context_management: Any = None
     fallback_credit_token: Any = None
     fallbacks: Any = None
     inference_geo: Any = None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.schemas.common import RequestModel
+from service.schemas.common import OfferedModel, RequestModel
 from service.schemas.custom_tools import NestedInputFormat
 from service.schemas.guidance import Choice, FunctionName, ResponseFormat, StructuredOutputs
 from service.schemas.messages import ChatMessage
@@ -51,7 +51,7 @@ Stop = Annotated[
 ]
 
 
-class FunctionDefinition(RequestModel):
+class FunctionDefinition(OfferedModel):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
@@ -60,18 +60,18 @@ class FunctionDefinition(RequestModel):
     )
 
 
-class FunctionTool(RequestModel):
+class FunctionTool(OfferedModel):
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class CustomDefinition(RequestModel):
+class CustomDefinition(OfferedModel):
     name: FunctionName
     description: str | None = None
     format: NestedInputFormat | None = Field(None, description="What the input must be.")
 
 
-class CustomTool(RequestModel):
+class CustomTool(OfferedModel):
     """A tool that the client runs on free text."""
 
     type: Literal["custom"]

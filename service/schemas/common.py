@@ -2,15 +2,88 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import functools
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+# What clients and gateways hang on the answers of other servers, and send back with the history:
+# notes about the past, which nothing here depends on.
+BAGGAGE: Final = frozenset(
+    {
+        "annotations",
+        "cache_control",
+        "caller",
+        "citations",
+        "extra_content",
+        "index",
+        "logprobs",
+        "parsed",
+        "parsed_arguments",
+        "prompt_cache_breakpoint",
+        "provider_specific_fields",
+        "reasoning_details",
+        "reasoning_items",
+        "thinking_blocks",
+    }
+)
 
 
 class RequestModel(BaseModel):
-    """Strict: no coercion between types, no unknown field, no NaN."""
+    """Strict: no coercion between types, no unknown field, no NaN.
+
+    A field that is null asks for nothing, so that an unknown one is no error.
+    """
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.keys() <= _names(cls):
+            return value
+        return {name: field for name, field in value.items() if not cls._is_ignored(name, field)}
+
+    @classmethod
+    def _is_ignored(cls, name: str, value: Any) -> bool:
+        return (value is None or name in cls.ignored) and name not in _names(cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if schema.get("additionalProperties") is False:
+            schema["additionalProperties"] = {"type": "null"}
+            ignored = sorted(cls.ignored - _names(cls))
+            schema["properties"] |= {name: {"description": _IGNORED} for name in ignored}
+        return schema
+
+
+_IGNORED = "Accepted without effect."
+
+
+class OfferedModel(RequestModel):
+    """A tool as it is offered, with Anthropic's hints for a cache of prompts or without."""
+
+    ignored = frozenset({"cache_control"})
+
+
+class Replayed(RequestModel):
+    """A part of the history: what it says of the past beside its content is left out."""
+
+    ignored = BAGGAGE
+
+
+@functools.cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """What a client calls the fields of a model."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 class ResponseModel(BaseModel):

@@ -7,27 +7,34 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.schemas.common import RequestModel
+from service.schemas.common import Replayed
 
 _PART_TYPES = ("text", "refusal")
 
 
-# A function's name, or a built-in tool's that is not connected and was called all the same.
-CALLED_NAME = r"^(?:[A-Za-z0-9_-]+|browser\.(?:search|open|find))$"
+# A function's name; with dots, that of a tool which the model called though nobody offered it.
+CALLED_NAME = r"^[A-Za-z0-9_.-]+$"
+MAX_CALLED_CHARS = 160
 
 
-class TextPart(RequestModel):
+class TextPart(Replayed):
     type: Literal["text"]
     text: str
 
 
-class RefusalPart(RequestModel):
+class RefusalPart(Replayed):
     type: Literal["refusal"]
     refusal: str
 
 
 def _check_part(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
+    if kind in ("input_text", "output_text"):
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type {kind} are the responses route's; use 'text' here",
+            {"kind": repr(kind)},
+        )
     if isinstance(kind, str) and kind not in _PART_TYPES:
         raise PydanticCustomError(
             "unsupported_part",
@@ -49,25 +56,25 @@ Content = Annotated[
 ParticipantName = Annotated[str | None, Field(description="Accepted without effect.")]
 
 
-class SystemMessage(RequestModel):
+class SystemMessage(Replayed):
     role: Literal["system"]
     content: Content
     name: ParticipantName = None
 
 
-class DeveloperMessage(RequestModel):
+class DeveloperMessage(Replayed):
     role: Literal["developer"]
     content: Content
     name: ParticipantName = None
 
 
-class UserMessage(RequestModel):
+class UserMessage(Replayed):
     role: Literal["user"]
     content: Content
     name: ParticipantName = None
 
 
-class ToolMessage(RequestModel):
+class ToolMessage(Replayed):
     """What a tool answered to the call `tool_call_id`."""
 
     role: Literal["tool"]
@@ -76,23 +83,23 @@ class ToolMessage(RequestModel):
     name: ParticipantName = None
 
 
-class FunctionCall(RequestModel):
-    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+class FunctionCall(Replayed):
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     arguments: str
 
 
-class ToolCall(RequestModel):
+class ToolCall(Replayed):
     id: str = Field(min_length=1, max_length=256)
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class CustomCall(RequestModel):
-    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+class CustomCall(Replayed):
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     input: str
 
 
-class CustomToolCall(RequestModel):
+class CustomToolCall(Replayed):
     id: str = Field(min_length=1, max_length=256)
     type: Literal["custom"]
     custom: CustomCall
@@ -110,7 +117,7 @@ AnyToolCall = Annotated[
 ]
 
 
-class AssistantMessage(RequestModel):
+class AssistantMessage(Replayed):
     """An earlier answer; its reasoning is replayed while a tool loop runs."""
 
     role: Literal["assistant"]
@@ -120,7 +127,6 @@ class AssistantMessage(RequestModel):
     reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
     tool_calls: list[AnyToolCall] | None = None
     name: ParticipantName = None
-    annotations: list[Any] | None = Field(None, description="Accepted without effect.")
     audio: Any = Field(None, description="Refused: gpt-oss has no audio.")
     function_call: Any = Field(None, description="Refused: use `tool_calls`.")
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.schemas.common import RequestModel
-from service.schemas.messages import CALLED_NAME
+from service.schemas.common import Replayed
+from service.schemas.messages import CALLED_NAME, MAX_CALLED_CHARS
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
 ITEM_TYPES = (
@@ -26,30 +26,33 @@ ITEM_TYPES = (
 ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
 ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
+NamespaceName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 IgnoredText = Annotated[str | None, Field(description="Accepted without effect.")]
-Ignored = Annotated[Any, Field(description="Accepted without effect.")]
 
 
-class InputText(RequestModel):
+class InputText(Replayed):
     type: Literal["input_text"]
     text: str
-    prompt_cache_breakpoint: Ignored = None
 
 
-class OutputText(RequestModel):
+class OutputText(Replayed):
     type: Literal["output_text"]
     text: str
-    annotations: Ignored = None
-    logprobs: Ignored = None
 
 
-class Refusal(RequestModel):
+class Refusal(Replayed):
     type: Literal["refusal"]
     refusal: str
 
 
 def _check_part(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type 'text' are the chat route's; use 'input_text', or "
+            "'output_text' in an assistant's message",
+        )
     if isinstance(kind, str) and kind not in _PART_TYPES:
         raise PydanticCustomError(
             "unsupported_part",
@@ -72,7 +75,7 @@ Content = Annotated[
 ]
 
 
-class MessageItem(RequestModel):
+class MessageItem(Replayed):
     """A message of any role; `type` may be left out."""
 
     type: Literal["message"] = "message"
@@ -85,17 +88,17 @@ class MessageItem(RequestModel):
     )
 
 
-class ReasoningText(RequestModel):
+class ReasoningText(Replayed):
     type: Literal["reasoning_text"]
     text: str
 
 
-class SummaryText(RequestModel):
+class SummaryText(Replayed):
     type: Literal["summary_text"]
     text: str
 
 
-class ReasoningItem(RequestModel):
+class ReasoningItem(Replayed):
     """Earlier reasoning; its `content` is replayed while a tool loop runs."""
 
     type: Literal["reasoning"]
@@ -106,19 +109,19 @@ class ReasoningItem(RequestModel):
     status: ItemStatus = None
 
 
-class FunctionCallItem(RequestModel):
+class FunctionCallItem(Replayed):
     """A call the model made earlier."""
 
     type: Literal["function_call"]
     call_id: CallId
-    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+    namespace: NamespaceName | None = None
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     arguments: str
     id: ItemId = None
     status: ItemStatus = None
-    caller: Ignored = None
 
 
-class FunctionCallOutputItem(RequestModel):
+class FunctionCallOutputItem(Replayed):
     """What a function answered to the call `call_id`."""
 
     type: Literal["function_call_output"]
@@ -127,22 +130,21 @@ class FunctionCallOutputItem(RequestModel):
     id: ItemId = None
     status: ItemStatus = None
     name: IgnoredText = None
-    caller: Ignored = None
 
 
-class CustomToolCallItem(RequestModel):
+class CustomToolCallItem(Replayed):
     """A call of a custom tool that the model made earlier."""
 
     type: Literal["custom_tool_call"]
     call_id: CallId
-    name: str = Field(min_length=1, max_length=64, pattern=CALLED_NAME)
+    namespace: NamespaceName | None = None
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     input: str
     id: ItemId = None
     status: ItemStatus = None
-    caller: Ignored = None
 
 
-class CustomToolCallOutputItem(RequestModel):
+class CustomToolCallOutputItem(Replayed):
     """What a custom tool answered to the call `call_id`."""
 
     type: Literal["custom_tool_call_output"]
@@ -151,10 +153,9 @@ class CustomToolCallOutputItem(RequestModel):
     id: ItemId = None
     status: ItemStatus = None
     name: IgnoredText = None
-    caller: Ignored = None
 
 
-class WebSearchCallItem(RequestModel):
+class WebSearchCallItem(Replayed):
     """What the built-in tool `browser` did earlier; without `output` it says nothing."""
 
     type: Literal["web_search_call"]
@@ -166,12 +167,12 @@ class WebSearchCallItem(RequestModel):
     output: str | None = None
 
 
-class CodeLogs(RequestModel):
+class CodeLogs(Replayed):
     type: Literal["logs"]
     logs: str
 
 
-class CodeInterpreterCallItem(RequestModel):
+class CodeInterpreterCallItem(Replayed):
     """What the built-in tool `python` did earlier; without `outputs` it says nothing."""
 
     type: Literal["code_interpreter_call"]
@@ -182,7 +183,7 @@ class CodeInterpreterCallItem(RequestModel):
     outputs: list[CodeLogs] | None = None
 
 
-class ItemReference(RequestModel):
+class ItemReference(Replayed):
     """An item of a stored response, by its id."""
 
     type: Literal["item_reference"] | None = None

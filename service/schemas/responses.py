@@ -20,9 +20,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.schemas.chat import Stop, TokenLimit
-from service.schemas.common import RequestModel
+from service.schemas.common import OfferedModel, RequestModel
 from service.schemas.custom_tools import InputFormat
-from service.schemas.response_items import InputItem
+from service.schemas.response_items import InputItem, NamespaceName
 from service.schemas.sampling import SamplingFields
 
 NO_EFFECT: dict[str, str] = {
@@ -74,7 +74,7 @@ INCLUDABLE = Literal[
 FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 
 
-class FunctionTool(RequestModel):
+class FunctionTool(OfferedModel):
     """A function that the client runs."""
 
     type: Literal["function"]
@@ -82,15 +82,35 @@ class FunctionTool(RequestModel):
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
     strict: bool | None = Field(None, description="`true`: arguments always follow the schema.")
+    output_schema: dict[str, Any] | None = Field(None, description="Accepted without effect.")
+    allowed_callers: list[Literal["direct"]] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="Accepted without effect: all tools are shown to the model at once."
+    )
 
 
-class CustomTool(RequestModel):
+class CustomTool(OfferedModel):
     """A tool that the client runs on free text."""
 
     type: Literal["custom"]
     name: FunctionName
     description: str | None = None
     format: InputFormat | None = Field(None, description="What the text must be.")
+    allowed_callers: list[Literal["direct"]] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="Accepted without effect: all tools are shown to the model at once."
+    )
+
+
+class NamespaceTool(OfferedModel):
+    """Tools that the client runs, under a name that their calls repeat as `namespace`."""
+
+    type: Literal["namespace"]
+    name: NamespaceName
+    description: str | None = None
+    tools: list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]] = Field(
+        min_length=1, max_length=128
+    )
 
 
 class HostedTool(RequestModel):
@@ -106,9 +126,12 @@ def _type_of(value: Any) -> Any:
     return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
+_CLIENTS_TOOLS = ("function", "custom", "namespace")
+
+
 def _check_tool(value: Any) -> Any:
     kind = _type_of(value)
-    if isinstance(kind, str) and kind not in HOSTED_TOOLS and kind not in ("function", "custom"):
+    if isinstance(kind, str) and kind not in HOSTED_TOOLS and kind not in _CLIENTS_TOOLS:
         raise PydanticCustomError(
             "unsupported_value",
             "tools of type {kind} are not supported; offer a function that does the same",
@@ -119,14 +142,15 @@ def _check_tool(value: Any) -> Any:
 
 def _tool_tag(value: Any) -> str:
     kind = _type_of(value)
-    if kind == "custom":
-        return "custom"
+    if kind in ("custom", "namespace"):
+        return str(kind)
     return "hosted" if isinstance(kind, str) and kind in HOSTED_TOOLS else "function"
 
 
 Tool = Annotated[
     Annotated[FunctionTool, Tag("function")]
     | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
     | Annotated[HostedTool, Tag("hosted")],
     Discriminator(_tool_tag),
     BeforeValidator(_check_tool),
@@ -138,14 +162,31 @@ class NamedFunction(RequestModel):
 
     type: Literal["function", "custom"]
     name: FunctionName
+    namespace: NamespaceName | None = None
+
+
+class NamedNamespace(RequestModel):
+    """All tools of a namespace."""
+
+    type: Literal["namespace"]
+    name: NamespaceName
 
 
 class AllowedTools(RequestModel):
-    """Only these of the offered functions may be called."""
+    """Only these of the offered tools may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[NamedFunction] = Field(min_length=1, max_length=128)
+    tools: list[
+        Annotated[
+            Annotated[NamedFunction, Tag("function")] | Annotated[NamedNamespace, Tag("namespace")],
+            Discriminator(lambda value: _named_tag(value)),
+        ]
+    ] = Field(min_length=1, max_length=128)
+
+
+def _named_tag(value: Any) -> str:
+    return "namespace" if _type_of(value) == "namespace" else "function"
 
 
 def _check_choice(value: Any) -> Any:

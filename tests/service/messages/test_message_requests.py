@@ -20,11 +20,11 @@ from engines.base import EngineRequest
 from engines.fake import FakeEngine
 from engines.fake_sequence import FakeOptions
 from service.harmony.vocabulary import decode_marked
+from service.schemas.anthropic_blocks import CustomTool
 from service.schemas.anthropic_request import (
     NO_EFFECT,
     REFUSED,
     CountTokensRequest,
-    CustomTool,
     MessagesRequest,
 )
 
@@ -267,7 +267,6 @@ RESULT = {"type": "tool_result", "tool_use_id": "b", "content": "x"}
             "last message",
         ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
-        ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tools": [TOOL | {"allowed_callers": ["code"]}]}, "tools[0].allowed_callers"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),

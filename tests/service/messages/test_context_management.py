@@ -1,0 +1,132 @@
+"""What Claude Code asks for unasked: edits of the context, and tools that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest
+from engines.fake import FakeEngine
+from engines.fake_sequence import FakeOptions
+from service.harmony.vocabulary import decode_marked
+
+Fixture = Callable[..., Any]
+
+PATH = "/v1/messages"
+TOOLS = [
+    {"name": "search", "input_schema": {"type": "object"}},
+    {"name": "fetch", "input_schema": {"type": "object"}, "defer_loading": True},
+]
+LOOP: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+for _number in range(3):
+    LOOP += [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": f"Thought {_number}.", "signature": ""},
+                {"type": "tool_use", "id": f"t{_number}", "name": "search", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": f"t{_number}", "content": "x"}],
+        },
+    ]
+
+
+@pytest.fixture
+async def prompt(make_runtime: Fixture, make_client: Fixture) -> Any:
+    """Post a body; give the prompt, whose count the counting route must give too."""
+    seen: list[EngineRequest] = []
+
+    def script(request: EngineRequest) -> tuple[int, ...]:
+        seen.append(request)
+        return (200002,)
+
+    client = await make_client(make_runtime(engine=FakeEngine(FakeOptions(), script)))
+
+    async def post(**body: Any) -> str:
+        body = {"model": "gpt-oss-20b", "messages": LOOP, "tools": TOOLS} | body
+        response = await client.post(PATH, json={"max_tokens": 9} | body)
+        assert response.status_code == 200, response.text
+        counted = (await client.post(f"{PATH}/count_tokens", json=body)).json()["input_tokens"]
+        assert counted == len(seen[-1].prompt_token_ids)
+        return decode_marked(seen[-1].prompt_token_ids)
+
+    return post
+
+
+@pytest.mark.parametrize(
+    ("management", "kept"),
+    [
+        (None, [0, 1, 2]),
+        ({}, [0, 1, 2]),
+        ({"edits": []}, [0, 1, 2]),
+        ({"edits": [{"keep": "all"}]}, [0, 1, 2]),
+        ({"edits": [{"keep": {"type": "all"}}]}, [0, 1, 2]),
+        ({"edits": [{"keep": {"type": "thinking_turns", "value": 2}}]}, [1, 2]),
+        ({"edits": [{"keep": {"type": "thinking_turns", "value": 9}}]}, [0, 1, 2]),
+        ({"edits": [{}]}, [2]),
+    ],
+)
+async def test_thoughts_are_cleared_as_asked(
+    prompt: Fixture, management: Any, kept: list[int]
+) -> None:
+    edits = [
+        edit | {"type": "clear_thinking_20251015"} for edit in (management or {}).get("edits", ())
+    ]
+    given = management and management | {"edits": edits}
+    text = await prompt(context_management=given)
+    assert [n for n in range(3) if f"Thought {n}." in text] == kept
+
+
+@pytest.mark.parametrize("kind", ["clear_tool_uses_20250919", "compact_20260112"])
+async def test_other_edits_are_refused_by_name(
+    make_runtime: Fixture, make_client: Fixture, kind: str
+) -> None:
+    client = await make_client(make_runtime("<|return|>"))
+    body = {
+        "model": "gpt-oss-20b",
+        "messages": LOOP,
+        "context_management": {"edits": [{"type": kind}]},
+    }
+    for path, extra in ((PATH, {"max_tokens": 9}), (f"{PATH}/count_tokens", {})):
+        response = await client.post(path, json=body | extra)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["details"]["param"] == "context_management.edits[0]"
+        assert kind in error["message"]
+
+
+async def test_a_deferred_tool_is_offered_once_a_search_has_found_it(prompt: Fixture) -> None:
+    assert "type fetch" not in await prompt()
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("fetch", "gone")]
+    messages = [
+        *LOOP[:2],
+        {"role": "user", "content": [LOOP[2]["content"][0] | {"content": found}]},
+    ]
+    text = await prompt(messages=messages)
+    assert "type fetch" in text
+    assert "type gone" not in text
+    assert "These tools can be called now: fetch, gone." in text
+
+
+async def test_tools_come_and_go_with_the_messages(prompt: Fixture) -> None:
+    def change(kind: str, tool: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "system", "content": [{"type": kind, "tool": tool}]}
+
+    by_name = {"type": "tool_reference", "name": "fetch"}
+    new = {
+        "type": "tool_definition",
+        "definition": {"name": "draw", "input_schema": {"type": "object"}},
+    }
+    added = [*LOOP, change("tool_addition", by_name), change("tool_addition", new)]
+    text = await prompt(messages=added)
+    assert "type fetch" in text
+    assert "type draw" in text
+    removed = [*added, change("tool_removal", by_name)]
+    text = await prompt(messages=removed)
+    assert "type fetch" not in text
+    assert "type draw" in text
