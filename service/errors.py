@@ -71,6 +71,7 @@ TABLE: dict[type[Exception], Row] = {
         503,
         UNAVAILABLE,
         "store_failed",
+        _RETRY_HEADERS,
         message="Stored responses cannot be read or written now; try again later.",
     ),
     # Closing the connection lets a balancer choose another server for the next request.

@@ -129,7 +129,8 @@ class Settings(TelemetrySettings, AccessSettings):
 
     responses_path: Path | None = Field(
         None,
-        description="The SQLite file that keeps responses; unset: `responses.sqlite` in the cache.",
+        description="The SQLite file that keeps responses; unset: `responses/responses.sqlite` in"
+        " the cache.",
     )
     redis_url: SecretStr | None = Field(
         None,
@@ -140,7 +141,10 @@ class Settings(TelemetrySettings, AccessSettings):
         30 * 24 * 3600.0, gt=0, description="Seconds a response is kept after its last use."
     )
     responses_max_bytes: int = Field(
-        1 << 30, ge=1 << 20, description="All kept responses together; the least used go first."
+        1 << 30,
+        ge=1 << 20,
+        description="All kept responses together; when full, the tenant who has most loses the"
+        " least used.",
     )
 
     browser_mcp_url: SecretStr | None = Field(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service import caller
 from service.runtime import Runtime
 
 
@@ -20,12 +21,13 @@ async def _request_id(request: Request) -> str:
     return request_id
 
 
-async def _caller(request: Request) -> str:
-    caller: str = request.scope["state"].get("caller", "")
-    return caller
+async def _owner() -> str:
+    principal = caller.current()
+    return principal.tenant_id or principal.id if principal else ""
 
 
 CurrentRuntime = Annotated[Runtime, Depends(_runtime)]
 RequestId = Annotated[str, Depends(_request_id)]
-# Who asks, as the authenticator names them; empty when the API is open.
-Caller = Annotated[str, Depends(_caller)]
+# To whom what is stored belongs: the tenant, so that a key may be rotated, else the principal
+# alone; empty when the API is open.
+Owner = Annotated[str, Depends(_owner)]

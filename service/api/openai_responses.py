@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from service.api.body import JSONRoute
-from service.api.dependencies import Caller, CurrentRuntime, RequestId
+from service.api.dependencies import CurrentRuntime, Owner, RequestId
 from service.errors import RequestError
 from service.responses import retrieval
 from service.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
@@ -29,11 +29,11 @@ Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
 @router.post("/v1/responses", response_model=ResponseObject)
 async def create_response(
-    body: ResponseRequest, runtime: CurrentRuntime, request_id: RequestId, caller: Caller
+    body: ResponseRequest, runtime: CurrentRuntime, request_id: RequestId, owner: Owner
 ) -> Response:
     """Answer; with `stream` as typed events, with `background` without waiting for the end."""
     runtime.lifecycle.check_accepting()
-    draft = await draft_response(body, runtime, request_id, caller)
+    draft = await draft_response(body, runtime, request_id, owner)
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
@@ -43,7 +43,7 @@ async def create_response(
 async def get_response(
     response_id: str,
     runtime: CurrentRuntime,
-    caller: Caller,
+    owner: Owner,
     stream: bool = False,
     starting_after: Annotated[int | None, Query(ge=0)] = None,
     include_obfuscation: bool | None = None,
@@ -52,7 +52,7 @@ async def get_response(
     """A stored response; with `stream` its events, from the one after `starting_after` on."""
     if starting_after is not None and not stream:
         raise RequestError("starting_after needs stream=true.", param="starting_after")
-    record = await retrieval.read(runtime, response_id, caller)
+    record = await retrieval.read(runtime, response_id, owner)
     if stream:
         after = -1 if starting_after is None else starting_after
         return FollowedEvents(runtime, retrieval.follow(runtime, record, after))
@@ -61,18 +61,18 @@ async def get_response(
 
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(
-    response_id: str, runtime: CurrentRuntime, caller: Caller
+    response_id: str, runtime: CurrentRuntime, owner: Owner
 ) -> DeletedResponse:
     """Forget a response; one that still runs is cancelled first."""
-    record = await retrieval.read(runtime, response_id, caller)
+    record = await retrieval.read(runtime, response_id, owner)
     await retrieval.delete(runtime, record)
     return DeletedResponse(id=response_id)
 
 
 @router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
-async def cancel_response(response_id: str, runtime: CurrentRuntime, caller: Caller) -> Response:
+async def cancel_response(response_id: str, runtime: CurrentRuntime, owner: Owner) -> Response:
     """End a background response; one that has ended stays as it is."""
-    record = await retrieval.read(runtime, response_id, caller)
+    record = await retrieval.read(runtime, response_id, owner)
     if not decode(record.response)["background"]:
         raise RequestError(
             "Only a response made with background: true can be cancelled; for others, close "
@@ -87,14 +87,14 @@ async def cancel_response(response_id: str, runtime: CurrentRuntime, caller: Cal
 async def list_input_items(
     response_id: str,
     runtime: CurrentRuntime,
-    caller: Caller,
+    owner: Owner,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     include: Include = None,
 ) -> Response:
     """The input items of that request, page by page."""
-    record = await retrieval.read(runtime, response_id, caller)
+    record = await retrieval.read(runtime, response_id, owner)
     return _json(encode(retrieval.page(record, after=after, limit=limit, order=order)))
 
 

@@ -15,7 +15,7 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.errors import StorageError
 
-from service.limits.outage import TIMEOUT_S, Outage
+from service.limits.outage import TIMEOUT_S, redis_outage
 
 WINDOW_S: Final = 60
 
@@ -36,7 +36,7 @@ class Counters:
     def __init__(self, redis_url: str | None = None) -> None:
         self._memory = MemoryStorage()
         self._redis = _redis(redis_url) if redis_url else None
-        self._outage = Outage()
+        self._outage = redis_outage()
 
     async def take(self, name: str, who: str, per_min: int, cost: int) -> Standing:
         """Count the cost if the limit leaves room for it; `cost` is at most the limit."""

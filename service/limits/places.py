@@ -16,7 +16,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from service.limits.outage import TIMEOUT_S, Outage
+from service.limits.outage import TIMEOUT_S, redis_outage
 
 LEASE_S: Final = 30.0
 _PREFIX: Final = "harmonium:limits:running:"
@@ -52,7 +52,7 @@ class Places:
     def __init__(self, redis_url: str | None = None, lease_s: float = LEASE_S) -> None:
         self._running: Counter[str] = Counter()  # here; never 0
         self._redis = _redis(redis_url) if redis_url else None
-        self._outage = Outage()
+        self._outage = redis_outage()
         self._lease_s = lease_s
         self._lease_ms = str(round(1000 * lease_s))
         self._leases: dict[str, str] = {}  # caller by lease id

@@ -18,12 +18,12 @@ _PREVIOUS = "previous_response_id"
 _KEY_CHARS = 32  # of a response's id, with which the ids of its items begin
 
 
-async def past_groups(store: ResponseStore, id: str | None, caller: str) -> list[list[Entry]]:
+async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[list[Entry]]:
     """Input and output of the earlier responses, oldest first; raises RequestError."""
     if id is None:
         return []
     try:
-        records = await store.history(id, caller)
+        records = await store.history(id, owner)
     except MissingRecord as error:
         raise _not_found(id, error.id) from error
     if not records[-1].is_final:
@@ -34,32 +34,32 @@ async def past_groups(store: ResponseStore, id: str | None, caller: str) -> list
         )
     groups: list[list[Json]] = []
     for record in records:
-        groups += [await _input(store, record, caller), decode(record.response)["output"]]
+        groups += [await _input(store, record, owner), decode(record.response)["output"]]
     return [[Entry(item, _PREVIOUS) for item in group] for group in groups]
 
 
-async def _input(store: ResponseStore, record: Record, caller: str) -> list[Json]:
+async def _input(store: ResponseStore, record: Record, owner: str) -> list[Json]:
     items: list[Json] = msgspec.json.decode(record.input)
-    return [entry.item for entry in await resolved(store, items, caller)]
+    return [entry.item for entry in await resolved(store, items, owner)]
 
 
-async def resolved(store: ResponseStore, items: Sequence[Json], caller: str) -> list[Entry]:
+async def resolved(store: ResponseStore, items: Sequence[Json], owner: str) -> list[Entry]:
     """Input items in their order, references replaced by what they name."""
     entries: list[Entry] = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
             param = f"input[{index}].id"
-            entries.append(Entry(await _referenced(store, item["id"], caller, param), param))
+            entries.append(Entry(await _referenced(store, item["id"], owner, param), param))
         else:
             entries.append(Entry(item, f"input[{index}]"))
     return entries
 
 
-async def _referenced(store: ResponseStore, id: str, caller: str, param: str) -> Json:
+async def _referenced(store: ResponseStore, id: str, owner: str, param: str) -> Json:
     """Our ids of items hold the response's id, so that no index of items is needed."""
     key = id.partition("_")[2][:_KEY_CHARS]
     try:
-        record = await store.get(f"resp_{key}", caller)
+        record = await store.get(f"resp_{key}", owner)
     except MissingRecord:
         found = []
     else:

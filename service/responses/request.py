@@ -57,7 +57,7 @@ class Draft:
 
     plan: Plan
     head: Json  # the response object without its output
-    caller: str
+    owner: str
     input: Sequence[Json]
     is_stored: bool
 
@@ -70,7 +70,7 @@ class Draft:
         """What the store keeps of it."""
         return Record(
             id=self.id,
-            caller=self.caller,
+            owner=self.owner,
             response=encode(response),
             input=msgspec.json.encode(self.input),
             is_final=is_final,
@@ -79,7 +79,7 @@ class Draft:
 
 
 async def draft_response(
-    request: ResponseRequest, runtime: Runtime, request_id: str, caller: str
+    request: ResponseRequest, runtime: Runtime, request_id: str, owner: str
 ) -> Draft:
     """Render the prompt and settle the limits; raises RequestError naming the field."""
     check_model(request.model, runtime)
@@ -87,10 +87,12 @@ async def draft_response(
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)
     offer = _offer(request, runtime)
-    conversation, params = await _conversation(request, shown, offer, runtime, caller)
+    conversation, params = await _conversation(request, shown, offer, runtime, owner)
     plan = await _plan(request, conversation, params, offer, runtime, request_id)
-    head = _head(request, id, int(runtime.clock()))
-    return Draft(plan, head, caller, shown, is_stored=request.store is not False)
+    is_stored = request.store is not False
+    is_kept = is_stored and await runtime.responses.lasts()
+    head = _head(request, id, int(runtime.clock()), is_kept=is_kept)
+    return Draft(plan, head, owner, shown, is_stored)
 
 
 def _check_together(request: ResponseRequest) -> None:
@@ -130,11 +132,11 @@ def _offer(request: ResponseRequest, runtime: Runtime) -> Offer:
 
 
 async def _conversation(
-    request: ResponseRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, caller: str
+    request: ResponseRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, owner: str
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
-    past = await past_groups(runtime.responses, request.previous_response_id, caller)
-    given = await resolved(runtime.responses, shown, caller)
+    past = await past_groups(runtime.responses, request.previous_response_id, owner)
+    given = await resolved(runtime.responses, shown, owner)
     messages, params = replay([*past, given])
     if request.instructions:
         messages.insert(0, Message("system", request.instructions))
@@ -271,7 +273,7 @@ def _described_format(request: ResponseRequest) -> ResponseFormat | None:
             return None
 
 
-def _head(request: ResponseRequest, id: str, created_at: int) -> Json:
+def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) -> Json:
     """The response object before anything is written; defaults are spelt out."""
     given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
     reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
@@ -299,7 +301,7 @@ def _head(request: ResponseRequest, id: str, created_at: int) -> Json:
         },
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
-        "store": request.store is not False,
+        "store": is_kept,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
         "tool_choice": given.get("tool_choice") or "auto",

@@ -23,10 +23,10 @@ LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
 STOP_TIMEOUT_S = 10.0
 
 
-async def read(runtime: Runtime, id: str, caller: str) -> Record:
+async def read(runtime: Runtime, id: str, owner: str) -> Record:
     """The record; one whose run has died is made final, as failed. Raises a 404 RequestError."""
     try:
-        record = await runtime.responses.get(id, caller)
+        record = await runtime.responses.get(id, owner)
     except MissingRecord as error:
         raise not_found(id) from error
     if record.is_final or id in runtime.background or await _is_alive(runtime, record):
@@ -34,7 +34,7 @@ async def read(runtime: Runtime, id: str, caller: str) -> Record:
     end = End("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
     pieces = await stored_pieces(runtime, id)
     await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
-    return await runtime.responses.get(id, caller)
+    return await runtime.responses.get(id, owner)
 
 
 async def _is_alive(runtime: Runtime, record: Record) -> bool:
@@ -42,7 +42,7 @@ async def _is_alive(runtime: Runtime, record: Record) -> bool:
     if record.idle_s < LEASE_S:
         return True
     await asyncio.sleep(LOOK_S)
-    later = await runtime.responses.get(record.id, record.caller)
+    later = await runtime.responses.get(record.id, record.owner)
     return later.is_final or later.beat_at != record.beat_at
 
 
@@ -69,7 +69,7 @@ async def stop(runtime: Runtime, record: Record) -> Record:
         await run.stop()
     else:
         await _stop_elsewhere(runtime, record)
-    return await read(runtime, record.id, record.caller)
+    return await read(runtime, record.id, record.owner)
 
 
 async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
@@ -77,7 +77,7 @@ async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
     await runtime.responses.request_stop(record.id)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STOP_TIMEOUT_S):
-            while not (await read(runtime, record.id, record.caller)).is_final:
+            while not (await read(runtime, record.id, record.owner)).is_final:
                 await asyncio.sleep(SAVE_S)
 
 
@@ -85,7 +85,7 @@ async def delete(runtime: Runtime, record: Record) -> None:
     """Forget a response; one that runs is stopped first."""
     await stop(runtime, record)
     try:
-        await runtime.responses.delete(record.id, record.caller)
+        await runtime.responses.delete(record.id, record.owner)
     except MissingRecord as error:
         raise not_found(record.id) from error
 
@@ -121,7 +121,7 @@ async def _stored_events(
 ) -> AsyncGenerator[bytes, None]:
     num_batches = 0
     while True:
-        record = await read(runtime, record.id, record.caller)
+        record = await read(runtime, record.id, record.owner)
         # Read after the record: all that a final one was made of is there.
         for batch in await runtime.responses.pieces(record.id, num_batches):
             num_batches += 1

@@ -1,6 +1,7 @@
 """Where responses are kept: the contract of every store. No HTTP here.
 
-Records are bounded by age and by total size, the least recently used leave first.
+Records are bounded by age and by total size. When there is no room, the owner who has most loses
+the least recently used one: nobody can drive out those who have less.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class StoreError(Exception):
 
 
 class MissingRecord(Exception):
-    """No record under this id, or not for this caller."""
+    """No record under this id, or not of this owner."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
@@ -37,7 +38,7 @@ class Record:
     """One response."""
 
     id: str
-    caller: str  # only the caller who made it may read it; empty when the API is open
+    owner: str  # the tenant who made it and alone may read it; empty when the API is open
     response: bytes  # the response object as JSON, without output until it is final
     input: bytes  # the input items as a JSON list
     is_final: bool = True
@@ -53,6 +54,10 @@ class Record:
 class ResponseStore(Protocol):
     """Keeps responses, and the pieces of those that are being written."""
 
+    async def lasts(self) -> bool:
+        """Whether what is put outlives this process."""
+        ...
+
     async def put(self, record: Record, pieces: bytes = b"") -> None:
         """Add a record, with its pieces when it is final already."""
         ...
@@ -65,7 +70,7 @@ class ResponseStore(Protocol):
         """Make a running response final; false when it was so before, or is gone."""
         ...
 
-    async def get(self, id: str, caller: str) -> Record:
+    async def get(self, id: str, owner: str) -> Record:
         """Raises MissingRecord."""
         ...
 
@@ -73,7 +78,7 @@ class ResponseStore(Protocol):
         """What put and extend were given, from the batch numbered `start` on."""
         ...
 
-    async def history(self, id: str, caller: str) -> list[Record]:
+    async def history(self, id: str, owner: str) -> list[Record]:
         """A response after all it goes back to, oldest first; raises MissingRecord."""
         ...
 
@@ -81,7 +86,7 @@ class ResponseStore(Protocol):
         """Ask the run to stop, in whichever process it is."""
         ...
 
-    async def delete(self, id: str, caller: str) -> None:
+    async def delete(self, id: str, owner: str) -> None:
         """Raises MissingRecord."""
         ...
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
+from service.responses import sqlite_file
 from service.responses.store import Bounds, ResponseStore, StoreError
 from service.responses.store_sqlite import SqliteStore
 from service.settings import Settings
 
+log = logging.getLogger(__name__)
+
 FILE_NAME = "responses.sqlite"
+FOLDER_NAME = "responses"  # in the cache, and nobody else's: the cache itself may be shared
 
 
 def store_of(settings: Settings) -> ResponseStore:
@@ -21,9 +28,12 @@ def store_of(settings: Settings) -> ResponseStore:
         from service.responses.store_redis import RedisStore  # only who uses it waits for it
 
         return RedisStore(settings.redis_url.get_secret_value(), bounds)
+    path = settings.responses_path or _own_path(settings.cache_path)
     if settings.responses_path is None and settings.api_workers == 1:
-        return SqliteStore(settings.cache_path / FILE_NAME, bounds, can_fall_back=True)
-    path = settings.responses_path or settings.cache_path / FILE_NAME
+        store = SqliteStore(path, bounds, can_fall_back=True)
+        if path.exists():  # what is wrong with it is told now; else nothing is made before its use
+            store.open()
+        return store
     store = SqliteStore(path, bounds)
     try:
         store.open()
@@ -34,3 +44,18 @@ def store_of(settings: Settings) -> ResponseStore:
             "set it to a file in a folder this user may write"
         ) from error
     return store
+
+
+def _own_path(cache: Path) -> Path:
+    """The file in its folder of the cache, where nobody else may look; moved there if need be."""
+    folder = cache / FOLDER_NAME
+    path, earlier = folder / FILE_NAME, cache / FILE_NAME
+    try:
+        if folder.is_dir():
+            sqlite_file.tighten(folder, 0o700)
+        if earlier.exists() and not path.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sqlite_file.move(earlier, path)
+    except OSError as error:
+        log.warning("%s cannot be made private: %s", folder, error)
+    return path

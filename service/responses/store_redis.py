@@ -1,6 +1,7 @@
 """Responses in Redis, for several replicas of the service.
 
-One hash and one list a response, an index by last use, and a count of all bytes. The keys
+One hash and one list a response, an index by last use for all and for each owner, and counts of
+all bytes and of each owner's. The keys
 share a hash tag, so that a cluster keeps them together and scripts may touch them all.
 """
 
@@ -30,26 +31,47 @@ _FIELDS = ("caller", "response", "input", "is_final", "previous_id", "beat_at")
 
 # Shared by the scripts: KEYS are used, sizes, total; ARGV[1] is the key prefix.
 _FORGET = """
+local shares = ARGV[1] .. 'shares'
+local function owner_of(id) return redis.call('HGET', ARGV[1] .. 'record:' .. id, 'caller') end
+local function used_of(owner) return ARGV[1] .. 'used:' .. owner end
 local function forget(id)
     local size = tonumber(redis.call('HGET', KEYS[2], id) or '0')
+    local owner = owner_of(id)
+    if owner and redis.call('ZREM', used_of(owner), id) == 1 then
+        if tonumber(redis.call('ZINCRBY', shares, -size, owner)) <= 0 then
+            redis.call('ZREM', shares, owner)
+        end
+    end
     redis.call('DECRBY', KEYS[3], size)
     redis.call('HDEL', KEYS[2], id)
     redis.call('ZREM', KEYS[1], id)
     redis.call('DEL', ARGV[1] .. 'record:' .. id, ARGV[1] .. 'pieces:' .. id)
 end
 local function grow(id, size, now)
+    local owner = owner_of(id)
     redis.call('HINCRBY', KEYS[2], id, size)
     redis.call('INCRBY', KEYS[3], size)
     redis.call('ZADD', KEYS[1], now, id)
+    redis.call('ZADD', used_of(owner), now, id)
+    redis.call('ZINCRBY', shares, size, owner)
+end
+-- The least recently used of the owner who has most; before it, what has no share because an
+-- earlier release wrote it.
+local function next_to_go()
+    local first = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
+    local owner = first and owner_of(first)
+    if not owner or not redis.call('ZSCORE', used_of(owner), first) then return first end
+    local most = redis.call('ZRANGE', shares, 0, 0, 'REV')[1]
+    return redis.call('ZRANGE', used_of(most), 0, 0)[1] or first
 end
 local function trim(oldest, max_bytes)
     for _, id in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', '(' .. oldest, 'BYSCORE')) do
         forget(id)
     end
     while tonumber(redis.call('GET', KEYS[3]) or '0') > max_bytes do
-        local first = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
-        if not first then break end
-        forget(first)
+        local id = next_to_go()
+        if not id then break end
+        forget(id)
     end
 end
 """
@@ -92,16 +114,17 @@ return 1
 """
 )
 
-# id, now, oldest, caller
+# id, now, oldest, owner
 _READ = """
 local key = ARGV[1] .. 'record:' .. ARGV[2]
 local used = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2]) or '-1')
 if used < tonumber(ARGV[4]) or redis.call('HGET', key, 'caller') ~= ARGV[5] then return false end
 redis.call('ZADD', KEYS[1], 'XX', ARGV[3], ARGV[2])
+redis.call('ZADD', ARGV[1] .. 'used:' .. ARGV[5], 'XX', ARGV[3], ARGV[2])
 return redis.call('HMGET', key, unpack(ARGV, 6))
 """
 
-# id, caller
+# id, owner
 _DELETE = (
     _FORGET
     + """
@@ -135,10 +158,13 @@ class RedisStore:
             for text in (_PUT, _EXTEND, _FINISH, _READ, _DELETE, _STOP)
         }
 
+    async def lasts(self) -> bool:
+        return True
+
     async def put(self, record: Record, pieces: bytes = b"") -> None:
         now = self._bounds.clock()
         fields: dict[str, Any] = {
-            "caller": record.caller,
+            "caller": record.owner,
             "response": record.response,
             "input": record.input,
             "is_final": int(record.is_final),
@@ -156,10 +182,10 @@ class RedisStore:
         now = self._bounds.clock()
         return bool(await self._call(_FINISH, id, now, *self._limits(now), response))
 
-    async def get(self, id: str, caller: str) -> Record:
+    async def get(self, id: str, owner: str) -> Record:
         now = self._bounds.clock()
         oldest = now - self._bounds.max_age_s
-        values = await self._call(_READ, id, now, oldest, caller, *_FIELDS)
+        values = await self._call(_READ, id, now, oldest, owner, *_FIELDS)
         if values is None:
             raise MissingRecord(id)
         return _record(id, values, now)
@@ -168,17 +194,17 @@ class RedisStore:
         key = f"{_PREFIX}pieces:{id}"
         return cast(list[bytes], await self._guarded(lambda: self._redis.lrange(key, start, -1)))
 
-    async def history(self, id: str, caller: str) -> list[Record]:
-        records = [await self.get(id, caller)]
+    async def history(self, id: str, owner: str) -> list[Record]:
+        records = [await self.get(id, owner)]
         while (previous_id := records[-1].previous_id) is not None:
-            records.append(await self.get(previous_id, caller))
+            records.append(await self.get(previous_id, owner))
         return records[::-1]
 
     async def request_stop(self, id: str) -> None:
         await self._call(_STOP, id)
 
-    async def delete(self, id: str, caller: str) -> None:
-        if not await self._call(_DELETE, id, caller):
+    async def delete(self, id: str, owner: str) -> None:
+        if not await self._call(_DELETE, id, owner):
             raise MissingRecord(id)
 
     async def close(self) -> None:
@@ -200,10 +226,10 @@ class RedisStore:
 
 
 def _record(id: str, values: list[bytes], now: float) -> Record:
-    caller, response, input, is_final, previous_id, beat_at = values
+    owner, response, input, is_final, previous_id, beat_at = values
     return Record(
         id=id,
-        caller=caller.decode(),
+        owner=owner.decode(),
         response=response,
         input=input,
         is_final=is_final == b"1",

@@ -1,20 +1,21 @@
 """The embedded store: one SQLite file, or memory, in a thread of its own.
 
-Several processes may share the file (write-ahead log). A counter kept by triggers tells
-the total size without reading the rows.
+Several processes may share the file (write-ahead log).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from service.outage import Outage
+from service.responses.sqlite_file import open_database
 from service.responses.store import Bounds, MissingRecord, Record, StoreError
 
 log = logging.getLogger(__name__)
@@ -22,28 +23,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MEMORY = ":memory:"
-_BUSY_TIMEOUT_S = 10.0
 _COLUMNS = "id, caller, response, input, is_final, previous_id, beat_at"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS responses (
-    id TEXT PRIMARY KEY, caller TEXT NOT NULL, response BLOB NOT NULL, input BLOB NOT NULL,
-    is_final INTEGER NOT NULL, previous_id TEXT, beat_at REAL NOT NULL, used_at REAL NOT NULL,
-    is_stopping INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS responses_used_at ON responses (used_at);
-CREATE TABLE IF NOT EXISTS pieces (
-    id TEXT NOT NULL, batch INTEGER NOT NULL, pieces BLOB NOT NULL, PRIMARY KEY (id, batch)
-);
-CREATE TABLE IF NOT EXISTS total (bytes INTEGER NOT NULL);
-INSERT INTO total SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM total);
-CREATE TRIGGER IF NOT EXISTS responses_added AFTER INSERT ON responses BEGIN
-    UPDATE total SET bytes = bytes + new.size; END;
-CREATE TRIGGER IF NOT EXISTS responses_resized AFTER UPDATE OF size ON responses BEGIN
-    UPDATE total SET bytes = bytes + new.size - old.size; END;
-CREATE TRIGGER IF NOT EXISTS responses_removed AFTER DELETE ON responses BEGIN
-    UPDATE total SET bytes = bytes - old.size; DELETE FROM pieces WHERE id = old.id; END;
-"""
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class SqliteStore:
@@ -56,11 +37,22 @@ class SqliteStore:
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
         self._bounds = bounds or Bounds()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
-        self._opened: sqlite3.Connection | None = None  # touched by that thread alone
+        # Touched by that thread alone:
+        self._opened: sqlite3.Connection | None = None
+        self._outage = Outage(
+            f"the file of responses ({path})", "nothing is stored or read until it is free again"
+        )
+        self._lasts: bool | None = None  # None: not opened yet
 
     def open(self) -> None:
         """Open the file now; blocks. Raises StoreError."""
         self._thread.submit(self._guarded, self._connection).result()
+
+    async def lasts(self) -> bool:
+        if self._lasts is None:
+            with contextlib.suppress(StoreError):  # what is put then will say so itself
+                await self._run(self._connection)
+        return self._lasts is not False
 
     async def put(self, record: Record, pieces: bytes = b"") -> None:
         await self._run(self._put, record, pieces)
@@ -71,20 +63,20 @@ class SqliteStore:
     async def finish(self, id: str, response: bytes) -> bool:
         return await self._run(self._finish, id, response)
 
-    async def get(self, id: str, caller: str) -> Record:
-        return (await self._run(self._read, id, caller, False))[0]
+    async def get(self, id: str, owner: str) -> Record:
+        return (await self._run(self._read, id, owner, False))[0]
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
         return await self._run(self._pieces, id, start)
 
-    async def history(self, id: str, caller: str) -> list[Record]:
-        return await self._run(self._read, id, caller, True)
+    async def history(self, id: str, owner: str) -> list[Record]:
+        return await self._run(self._read, id, owner, True)
 
     async def request_stop(self, id: str) -> None:
         await self._run(self._request_stop, id)
 
-    async def delete(self, id: str, caller: str) -> None:
-        await self._run(self._delete, id, caller)
+    async def delete(self, id: str, owner: str) -> None:
+        await self._run(self._delete, id, owner)
 
     async def close(self) -> None:
         thread, loop = self._thread, asyncio.get_running_loop()
@@ -103,24 +95,36 @@ class SqliteStore:
     # In the thread
 
     def _guarded(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """One transaction."""
+        """One transaction; while another process locks the file, only now and then one waits."""
+        place = self._path or "in memory"
+        if self._outage.is_on:
+            raise StoreError(f"The store of responses ({place}) is locked by another process")
         try:
             with self._connection():
                 return work(*args, **kwargs)
         except (sqlite3.Error, OSError) as error:
-            place = self._path or "in memory"
-            log.error("the store of responses (%s) failed: %s", place, error)
+            if _is_locked(error):
+                self._outage.begin(error)
+            else:
+                log.error("the store of responses (%s) failed: %s", place, error)
             raise StoreError(f"The store of responses ({place}) failed: {error}") from error
 
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
             try:
-                self._opened = _open(self._path)
+                self._opened = open_database(self._path)
+                self._lasts = True
             except (sqlite3.Error, OSError) as error:
-                if not self._can_fall_back:
+                if not self._can_fall_back or _is_locked(error):
                     raise
-                log.warning("Responses are kept in memory only: %s: %s", self._path, error)
-                self._opened = _open(None)
+                log.error(
+                    "Responses are kept in memory only, until this server ends, and say so"
+                    " (store: false): %s: %s; move the file away, or set NIM_RESPONSES_PATH",
+                    self._path,
+                    error,
+                )
+                self._opened = open_database(None)
+                self._lasts = False
         return self._opened
 
     def _close(self) -> None:
@@ -135,7 +139,7 @@ class SqliteStore:
             f"INSERT INTO responses ({_COLUMNS}, used_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.id,
-                record.caller,
+                record.owner,
                 record.response,
                 record.input,
                 record.is_final,
@@ -180,7 +184,7 @@ class SqliteStore:
         self._trim(self._bounds.clock())
         return finished.rowcount == 1
 
-    def _read(self, id: str, caller: str, has_history: bool) -> list[Record]:
+    def _read(self, id: str, owner: str, has_history: bool) -> list[Record]:
         now = self._bounds.clock()
         records: list[Record] = []
         next_id: str | None = id
@@ -188,7 +192,7 @@ class SqliteStore:
             rows = self._connection().execute(
                 f"UPDATE responses SET used_at = ?"
                 f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
-                (now, next_id, caller, now - self._bounds.max_age_s),
+                (now, next_id, owner, now - self._bounds.max_age_s),
             )
             row = next(iter(rows.fetchall()), None)
             if row is None:
@@ -206,47 +210,34 @@ class SqliteStore:
     def _request_stop(self, id: str) -> None:
         self._connection().execute("UPDATE responses SET is_stopping = 1 WHERE id = ?", (id,))
 
-    def _delete(self, id: str, caller: str) -> None:
+    def _delete(self, id: str, owner: str) -> None:
         deleted = self._connection().execute(
-            "DELETE FROM responses WHERE id = ? AND caller = ?", (id, caller)
+            "DELETE FROM responses WHERE id = ? AND caller = ?", (id, owner)
         )
         if not deleted.rowcount:
             raise MissingRecord(id)
 
     def _trim(self, now: float) -> None:
-        """Forget what is too old, then the least recently used until the rest fits."""
-        connection = self._connection()
-        oldest = now - self._bounds.max_age_s
-        connection.execute("DELETE FROM responses WHERE used_at < ?", (oldest,))
-        with closing(connection.cursor()) as cursor:
-            while (excess := self._excess()) > 0:
-                sizes = cursor.execute("SELECT id, size FROM responses ORDER BY used_at LIMIT 64")
-                for id, size in sizes.fetchall():
-                    connection.execute("DELETE FROM responses WHERE id = ?", (id,))
-                    excess -= size
-                    if excess <= 0:
-                        break
+        """Forget what is too old, then what is too much: each time the least recently used of
+        the owner who has most, so that nobody can drive out those who have less."""
+        execute = self._connection().execute
+        execute("DELETE FROM responses WHERE used_at < ?", (now - self._bounds.max_age_s,))
+        while self._excess() > 0:
+            execute(
+                "DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE caller ="
+                " (SELECT caller FROM shares ORDER BY bytes DESC LIMIT 1) ORDER BY used_at LIMIT 1)"
+            )
 
     def _excess(self) -> int:
         (num_bytes,) = self._connection().execute("SELECT bytes FROM total").fetchone()
         return int(num_bytes) - self._bounds.max_bytes
 
 
-def _open(path: Path | None) -> sqlite3.Connection:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    opened = sqlite3.connect(path or MEMORY, timeout=_BUSY_TIMEOUT_S)
-    try:
-        opened.execute("PRAGMA journal_mode = WAL")
-        opened.execute("PRAGMA synchronous = NORMAL")
-        opened.executescript(_SCHEMA)
-    except sqlite3.Error:
-        opened.close()
-        raise
-    return opened
+def _is_locked(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", None) in _LOCKED
 
 
 def _record(row: tuple[str, str, bytes, bytes, int, str | None, float], now: float) -> Record:
-    id, caller, response, input, is_final, previous_id, beat_at = row
+    id, owner, response, input, is_final, previous_id, beat_at = row
     idle_s = now - beat_at
-    return Record(id, caller, response, input, bool(is_final), previous_id, idle_s, beat_at)
+    return Record(id, owner, response, input, bool(is_final), previous_id, idle_s, beat_at)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from auth.api_keys import ApiKeys
+from auth.base import Credentials, Principal
 from engines.base import EngineRequest
 from engines.fake import FakeEngine
 from engines.fake_sequence import FakeOptions
 from service.harmony import vocabulary
+from service.responses.store_sqlite import SqliteStore
 from service.runtime import Runtime
 
 Fixture = Callable[..., Any]
@@ -200,6 +204,43 @@ async def test_one_key_does_not_see_anothers_responses(
         refused = await client.post(PATH, json=body(**changes), headers=bob)
         assert refused.status_code in (400, 404)
     assert (await client.get(url, headers=ann)).json() == made
+
+
+class Keys:
+    """Keys by their owners' names; `ann` has two, one after the other."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        return Principal(id=f"key-{credentials.value}", tenant_id="acme")
+
+
+async def test_a_tenant_keeps_its_responses_when_a_key_is_rotated(
+    make_runtime: Fixture, make_client: Fixture, body: Fixture, hello: str
+) -> None:
+    client = await make_client(make_runtime(hello, authenticator=Keys()))
+    made = (await client.post(PATH, json=body(), headers={"X-API-Key": "old"})).json()
+    new = {"X-API-Key": "new"}
+    assert (await client.get(f"{PATH}/{made['id']}", headers=new)).json() == made
+    goes_on = body(previous_response_id=made["id"])
+    assert (await client.post(PATH, json=goes_on, headers=new)).status_code == 200
+
+
+async def test_no_answer_says_it_is_stored_where_storing_does_not_last(
+    make_runtime: Fixture, make_client: Fixture, body: Fixture, hello: str, tmp_path: Path
+) -> None:
+    """In memory it can be read and gone on from, for as long as the server lives."""
+    path = tmp_path / "responses.sqlite"
+    path.write_text("no database, and long enough to be taken for one " * 9)
+    runtime = replace(make_runtime(hello), responses=SqliteStore(path, can_fall_back=True))
+    client = await make_client(runtime)
+    made = (await client.post(PATH, json=body(store=True))).json()
+    assert made["store"] is False
+    assert (await client.get(f"{PATH}/{made['id']}")).json() == made
+    streamed = (await client.post(PATH, json=body(stream=True))).text
+    assert '"store":true' not in streamed
+    later = (await client.post(PATH, json=body(background=True))).json()
+    assert later["store"] is False
+    await runtime.background[later["id"]].wait()
+    await runtime.responses.close()
 
 
 async def test_a_broken_chain_names_the_missing_link(serving: Fixture) -> None:

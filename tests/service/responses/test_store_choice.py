@@ -2,35 +2,92 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
 
 import pytest
 
 from service.responses.store import MissingRecord, Record, StoreError
-from service.responses.store_choice import FILE_NAME, store_of
+from service.responses.store_choice import FILE_NAME, FOLDER_NAME, store_of
 from service.responses.store_sqlite import SqliteStore
 from service.settings import SettingsError, load
 
 RECORD = Record("resp_a", "", b"{}", b"[]")
 
 
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 async def test_by_default_it_is_a_file_in_the_cache_made_at_the_first_use(tmp_path: Path) -> None:
     store = store_of(load({"cache_path": tmp_path}))
-    assert not (tmp_path / FILE_NAME).exists()
+    path = tmp_path / FOLDER_NAME / FILE_NAME
+    assert not path.exists()
     await store.put(RECORD)
-    assert (tmp_path / FILE_NAME).exists()
+    assert path.exists()
+    assert await store.lasts()
     await store.close()
     again = store_of(load({"cache_path": tmp_path}))
     assert (await again.get("resp_a", "")).id == "resp_a"
     await again.close()
 
 
-async def test_a_cache_that_cannot_be_written_leaves_memory_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_nobody_else_may_read_it_not_even_what_was_lax_before(
+    tmp_path: Path, is_named: bool
 ) -> None:
-    (tmp_path / "file").touch()
-    store = store_of(load({"cache_path": tmp_path / "file"}))
+    folder = tmp_path / FOLDER_NAME
+    given = {"responses_path": folder / FILE_NAME} if is_named else {"cache_path": tmp_path}
+    earlier = os.umask(0o022)
+    try:
+        store = store_of(load(given))
+        await store.put(RECORD)
+        parts = sorted(folder.iterdir())
+        assert [path.name for path in parts] == [FILE_NAME + end for end in ("", "-shm", "-wal")]
+        assert {mode(path) for path in parts} == {0o600}
+        assert mode(folder) == 0o700
+        for path in parts:
+            path.chmod(0o644)
+        if not is_named:  # what is named may lie beside other things
+            folder.chmod(0o755)
+        again = store_of(load(given))
+        assert {mode(path) for path in parts} == {0o600}
+        assert mode(folder) == 0o700
+        assert (await again.get("resp_a", "")).id == "resp_a"
+        await again.close()
+        await store.close()
+    finally:
+        os.umask(earlier)
+
+
+async def test_a_file_of_before_moves_into_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    old = SqliteStore(tmp_path / "old" / FILE_NAME)
+    await old.put(RECORD)
+    for path in (tmp_path / "old").iterdir():  # as a server that was killed leaves them
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    await old.close()
+    store = store_of(load({"cache_path": tmp_path}))
+    assert (await store.get("resp_a", "")).id == "resp_a"
+    assert not list(tmp_path.glob(f"{FILE_NAME}*"))
+    await store.close()
+
+
+@pytest.mark.parametrize("is_corrupt", [False, True])
+async def test_a_cache_that_cannot_be_used_leaves_memory_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_corrupt: bool
+) -> None:
+    cache = tmp_path / "cache"
+    if is_corrupt:
+        (cache / FOLDER_NAME).mkdir(parents=True)
+        (cache / FOLDER_NAME / FILE_NAME).write_text("no database, and long enough for one " * 9)
+    else:
+        cache.touch()
+    store = store_of(load({"cache_path": cache}))
+    assert is_corrupt == ("in memory only" in caplog.text), "told at the start if it is there"
+    assert not await store.lasts()
     await store.put(RECORD)
     assert (await store.get("resp_a", "")).id == "resp_a"
     assert "in memory only" in caplog.text

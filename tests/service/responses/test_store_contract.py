@@ -176,3 +176,31 @@ async def test_many_callers_at_once_lose_nothing(open_store: OpenStore) -> None:
     await stores[0].put(RUNNING)
     await asyncio.gather(*(stores[n % 3].extend("resp_a", b"[%d]" % n) for n in range(60)))
     assert sorted(await stores[0].pieces("resp_a")) == sorted(b"[%d]" % n for n in range(60))
+
+
+async def test_nobody_drives_out_who_has_less(store: ResponseStore, clock: Clock) -> None:
+    """One who stores much loses their own; the same records, had they one owner, would not fit."""
+    await store.put(replace(A, id="resp_bob", owner="bob", response=b"x" * 200))
+    for number in range(20):
+        clock.now += 1
+        await store.put(replace(A, id=f"resp_{number}", response=b"x" * 150))
+    assert (await store.get("resp_bob", "bob")).id == "resp_bob"
+    assert (await store.get("resp_19", "ann")).id == "resp_19"
+    with pytest.raises(MissingRecord):
+        await store.get("resp_0", "ann")
+
+
+async def test_a_share_is_given_back_and_grows_with_the_pieces(
+    store: ResponseStore, clock: Clock
+) -> None:
+    await store.put(replace(A, id="resp_gone", owner="bob", response=b"x" * 600))
+    await store.delete("resp_gone", "bob")
+    await store.put(replace(A, id="resp_bob", owner="bob"))
+    clock.now += 1
+    await store.put(RUNNING)
+    await store.extend("resp_a", b"y" * 600)
+    clock.now += 1
+    await store.put(replace(A, id="resp_late", owner="bob", response=b"x" * 450))
+    with pytest.raises(MissingRecord):
+        await store.get("resp_a", "ann")
+    assert (await store.get("resp_bob", "bob")).id == "resp_bob"

@@ -1,0 +1,31 @@
+"""Something that requests can do without has failed: for some seconds it is left alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+log = logging.getLogger("harmonium")
+
+PAUSE_S: Final = 5.0  # after a failure, before it is asked again
+
+
+class Outage:
+    """Remembers the last failure, so that one request waits for a time-out and not each."""
+
+    def __init__(self, what: str, consequence: str) -> None:
+        self._what = what
+        self._consequence = consequence
+        self._until = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is left alone now."""
+        return time.monotonic() < self._until
+
+    def begin(self, error: Exception) -> None:
+        """It has failed; the log says so once in a while."""
+        self._until = time.monotonic() + PAUSE_S
+        name = type(error).__name__
+        log.error("%s fails (%s: %s): %s", self._what, name, error, self._consequence)

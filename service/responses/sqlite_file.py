@@ -1,0 +1,96 @@
+"""The file under the embedded store: for its owner's eyes alone, and its tables.
+
+Counters kept by triggers tell the total size, and each owner's, without reading the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+BUSY_TIMEOUT_S: Final = 2.0  # for another process to end its transaction
+MEMORY: Final = ":memory:"
+_PARTS: Final = ("", "-wal", "-shm")  # SQLite gives the later ones the mode of the first
+_SCHEMA: Final = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, caller TEXT NOT NULL, response BLOB NOT NULL, input BLOB NOT NULL,
+    is_final INTEGER NOT NULL, previous_id TEXT, beat_at REAL NOT NULL, used_at REAL NOT NULL,
+    is_stopping INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS responses_used_at ON responses (used_at);
+CREATE INDEX IF NOT EXISTS responses_caller ON responses (caller, used_at);
+CREATE TABLE IF NOT EXISTS pieces (
+    id TEXT NOT NULL, batch INTEGER NOT NULL, pieces BLOB NOT NULL, PRIMARY KEY (id, batch)
+);
+CREATE TABLE IF NOT EXISTS total (bytes INTEGER NOT NULL);
+INSERT INTO total SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM total);
+CREATE TRIGGER IF NOT EXISTS responses_added AFTER INSERT ON responses BEGIN
+    UPDATE total SET bytes = bytes + new.size; END;
+CREATE TRIGGER IF NOT EXISTS responses_resized AFTER UPDATE OF size ON responses BEGIN
+    UPDATE total SET bytes = bytes + new.size - old.size; END;
+CREATE TRIGGER IF NOT EXISTS responses_removed AFTER DELETE ON responses BEGIN
+    UPDATE total SET bytes = bytes - old.size; DELETE FROM pieces WHERE id = old.id; END;
+CREATE TABLE IF NOT EXISTS shares (caller TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS shares_bytes ON shares (bytes);
+INSERT INTO shares SELECT caller, SUM(size) FROM responses
+    WHERE NOT EXISTS (SELECT 1 FROM shares) GROUP BY caller;
+CREATE TRIGGER IF NOT EXISTS shares_added AFTER INSERT ON responses BEGIN
+    INSERT INTO shares VALUES (new.caller, new.size)
+        ON CONFLICT (caller) DO UPDATE SET bytes = bytes + excluded.bytes; END;
+CREATE TRIGGER IF NOT EXISTS shares_resized AFTER UPDATE OF size ON responses BEGIN
+    UPDATE shares SET bytes = bytes + new.size - old.size WHERE caller = new.caller; END;
+CREATE TRIGGER IF NOT EXISTS shares_removed AFTER DELETE ON responses BEGIN
+    UPDATE shares SET bytes = bytes - old.size WHERE caller = old.caller;
+    DELETE FROM shares WHERE caller = old.caller AND bytes <= 0; END;
+COMMIT;
+"""
+
+
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """A connection with all tables, to memory when there is no path.
+
+    Raises sqlite3.Error and OSError.
+    """
+    if path is not None:
+        make_private(path)
+    opened = sqlite3.connect(path or MEMORY, timeout=BUSY_TIMEOUT_S)
+    try:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("PRAGMA synchronous = NORMAL")
+        opened.executescript(_SCHEMA)
+    except sqlite3.Error:
+        opened.close()
+        raise
+    return opened
+
+
+def make_private(path: Path) -> None:
+    """See to it that only its owner may read the file, whatever it was before; raises OSError.
+
+    A folder that is missing is made as 0700; one that is there is left as it is, because it may
+    hold other things.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for part in _PARTS:
+        tighten(Path(f"{path}{part}"), 0o600)
+
+
+def tighten(path: Path, mode: int) -> None:
+    """Take away what the mode does not allow, from a file or folder that is there."""
+    if path.exists() and path.stat().st_mode & 0o777 & ~mode:
+        path.chmod(mode)
+        log.warning("Others could read %s, which holds prompts and answers: now %o", path, mode)
+
+
+def move(old: Path, new: Path) -> None:
+    """Bring a database with all its parts to another place; raises OSError."""
+    for part in _PARTS:
+        if (source := Path(f"{old}{part}")).exists():
+            source.rename(f"{new}{part}")
