@@ -134,7 +134,7 @@ async def answer(
 async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     """Seconds to compile a schema, and microseconds that a row's mask and step take."""
     compiler = GrammarCompiler(vocabulary_path, VOCAB_SIZE, timeout_s=120)
-    logits, bits = np.zeros(VOCAB_SIZE, np.float32), np.empty((1, VOCAB_SIZE // 32), np.int32)
+    mask = np.empty(-(-VOCAB_SIZE // 32), np.int32)
     generator = np.random.default_rng(0)
     compile_s: list[float] = []
     row_us: list[float] = []
@@ -145,11 +145,12 @@ async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
         guide = await compiler.guide(request)
         compile_s.append(time.perf_counter() - start)
         for _ in range(60):
-            row = logits + generator.standard_normal(VOCAB_SIZE, np.float32)
+            scores = generator.standard_normal(VOCAB_SIZE, np.float32)
             start = time.thread_time()
-            guide.mask(row, bits)
+            guide.fill(mask)
             spent = time.thread_time() - start
-            token_id = int(row.argmax())
+            allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
+            token_id = int(np.where(allowed, scores, -np.inf).argmax())
             if token_id == RETURN:
                 break
             start = time.thread_time()

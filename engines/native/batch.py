@@ -1,214 +1,45 @@
-"""One step's chunks, laid out as the flat tensors that the model reads.
-
-Tokens of all chunks stand one after the other: chunks of several tokens first, then the
-sequences that compute one token. A run of tokens whose attention is computed in one call
-is an AttentionGroup: one chunk, or sequences of one token and of similar length.
-"""
+"""From scheduled chunks to the plain numbers a backend reads: what is new of each sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Protocol
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-_MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
-_MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
-
-Ints = NDArray[np.int64]
+from engines.native.backends.base import Batch, Row, SlotStart
+from engines.native.scheduler import Chunk
 
 
-class Cached(Protocol):
-    """What the batch reads of a sequence."""
-
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def num_computed_tokens(self) -> int: ...
-    @property
-    def full_blocks(self) -> list[int]: ...
-    @property
-    def window_blocks(self) -> list[int]: ...
+def build_batch(chunks: list[Chunk]) -> Batch:
+    """Describe the chunks; from here on the backend is taken to know what they say."""
+    starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
+    return Batch(tuple(starts), tuple(map(_row, chunks)))
 
 
-class Piece(Protocol):
-    """What the batch reads of a scheduled chunk."""
-
-    @property
-    def sequence(self) -> Cached: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def is_last(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionGroup:
-    """Consecutive rows of the batch and the K/V blocks they attend to."""
-
-    rows: slice
-    num_sequences: int
-    is_chunk: bool  # several queries of one sequence; else one query of each sequence
-    blocks: Tensor  # (sequences * blocks per sequence)
-    mask: Tensor  # added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys)
+def _start(chunk: Chunk) -> SlotStart:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
+    sequence.is_started = True
+    sequence.num_sent_blocks = len(sequence.full_blocks)
+    return SlotStart(
+        sequence.slot,
+        tuple(sequence.token_ids),
+        sequence.num_prompt_tokens,
+        tuple(sequence.full_blocks),
+        tuple(sequence.window_blocks),
+        sequence.sampling,
+        sequence.seed,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLayout:
-    """Where one kind of layer writes and reads its K/V in this step."""
-
-    slots: Tensor  # (tokens): block * block_size + offset
-    groups: tuple[AttentionGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Everything a forward pass needs beside the weights and the cache."""
-
-    input_ids: Tensor  # (tokens)
-    positions: Tensor  # (tokens)
-    full: CacheLayout
-    sliding: CacheLayout
-    sampled_rows: Tensor  # rows whose logits are wanted, in the order of the chunks
-
-    @property
-    def num_gathered_blocks(self) -> int:
-        """Blocks of K/V that a layer of the kind with more of them reads."""
-        kinds = (self.full, self.sliding)
-        return max(sum(len(group.blocks) for group in kind.groups) for kind in kinds)
-
-
-class BatchBuilder:
-    """Lays out chunks for one model and device."""
-
-    def __init__(
-        self,
-        block_size: int,
-        sliding_window: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        max_group_tokens: int | None = None,
-    ) -> None:
-        """`max_group_tokens`: what the decodes of one group attend to, where a limit is wanted."""
-        self._block_size, self._window = block_size, sliding_window
-        self._dtype, self._device = dtype, device
-        self._max_group_tokens = max_group_tokens
-
-    def build(self, chunks: SequenceOf[Piece]) -> Batch:
-        """Lay out the chunks of one step; every block they write to must be allocated."""
-        runs = split_runs(chunks, self._max_group_tokens)
-        order = [index for run in runs for index in run]
-        spans = [_Span(chunks[index]) for index in order]
-        ends = accumulate(span.num_tokens for span in spans)
-        rows = {index: end - 1 for index, end in zip(order, ends, strict=True)}
-        sampled = [rows[index] for index, chunk in enumerate(chunks) if chunk.is_last]
-        return Batch(
-            input_ids=self._ints([t for span in spans for t in span.token_ids]),
-            positions=self._ints([position for span in spans for position in span.positions]),
-            full=self._layout(runs, spans, is_sliding=False),
-            sliding=self._layout(runs, spans, is_sliding=True),
-            sampled_rows=self._ints(sampled),
-        )
-
-    def _layout(self, runs: list[list[int]], spans: list[_Span], is_sliding: bool) -> CacheLayout:
-        size = self._block_size
-        tables = [span.blocks(is_sliding) for span in spans]
-        slots = [
-            table[position // size] * size + position % size
-            for span, table in zip(spans, tables, strict=True)
-            for position in span.positions
-        ]
-        window = self._window if is_sliding else None
-        groups, first, row = [], 0, 0
-        for run in runs:
-            last = first + len(run)
-            num_rows = sum(span.num_tokens for span in spans[first:last])
-            rows = slice(row, row + num_rows)
-            groups.append(self._group(rows, spans[first:last], tables[first:last], window))
-            first, row = last, row + num_rows
-        return CacheLayout(self._ints(slots), tuple(groups))
-
-    def _group(
-        self, rows: slice, spans: list[_Span], tables: list[list[int]], window: int | None
-    ) -> AttentionGroup:
-        """Pad the block tables with NULL_BLOCK to one length, and mask what is not to be seen."""
-        size = self._block_size
-        firsts = [span.first_visible(window) // size for span in spans]
-        lines = [
-            table[first : -(-span.end // size)]
-            for span, table, first in zip(spans, tables, firsts, strict=True)
-        ]
-        num_blocks = max(map(len, lines))
-        blocks = [block for line in lines for block in line + [0] * (num_blocks - len(line))]
-        keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
-        queries = np.array([position for span in spans for position in span.positions])[:, None]
-        mask = self._mask(keys, queries, window)  # one line of keys, or one for each sequence
-        is_chunk = spans[0].num_tokens > 1
-        if not is_chunk:
-            mask = mask[:, None, None]
-        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), mask)
-
-    def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
-        is_hidden = keys > queries
-        if window is not None:
-            is_hidden |= keys <= queries - window
-        mask = np.where(is_hidden, np.float32(_MASKED), np.float32(0))
-        return torch.from_numpy(mask).to(self._device, self._dtype)
-
-    def _ints(self, values: list[int]) -> Tensor:
-        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
-
-
-class _Span:
-    """The tokens [start, end) of one sequence that this step computes."""
-
-    __slots__ = ("_sequence", "end", "num_tokens", "positions", "start")
-
-    def __init__(self, chunk: Piece) -> None:
-        self._sequence = chunk.sequence
-        self.num_tokens = chunk.num_tokens
-        self.start = chunk.sequence.num_computed_tokens
-        self.end = self.start + chunk.num_tokens
-        self.positions = range(self.start, self.end)
-
-    @property
-    def token_ids(self) -> list[int]:
-        return self._sequence.token_ids[self.start : self.end]
-
-    def blocks(self, is_sliding: bool) -> list[int]:
-        return self._sequence.window_blocks if is_sliding else self._sequence.full_blocks
-
-    def first_visible(self, window: int | None) -> int:
-        """The first position that the span's first token attends to."""
-        return 0 if window is None else max(0, self.start - window + 1)
-
-
-def split_runs(chunks: SequenceOf[Piece], max_tokens: int | None = None) -> list[list[int]]:
-    """Indices of the chunks attended to together; one-token chunks go by similar length.
-
-    A run pads its sequences to the longest, so a much shorter one starts the next run. None of
-    several sequences has more than `max_tokens`.
-    """
-    runs = [[index] for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
-    lengths = {
-        index: chunk.sequence.num_computed_tokens + 1
-        for index, chunk in enumerate(chunks)
-        if chunk.num_tokens == 1
-    }
-    alike: list[list[int]] = []
-    for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
-        if not alike or lengths[alike[-1][0]] > max(4 * lengths[index], _MIN_SPLIT_TOKENS):
-            alike.append([])
-        alike[-1].append(index)
-    for run in alike:
-        size = len(run)
-        if max_tokens is not None:
-            num_parts = -(-size // max(1, max_tokens // lengths[run[0]]))
-            size = -(-size // num_parts)
-        runs += [run[first : first + size] for first in range(0, len(run), size)]
-    return runs
+def _row(chunk: Chunk) -> Row:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    full: tuple[int, ...] = ()
+    window: tuple[int, ...] = ()
+    num_sent, num_blocks = sequence.num_sent_blocks, len(sequence.full_blocks)
+    if num_blocks > num_sent:
+        full = tuple(sequence.full_blocks[num_sent:])
+        window = tuple(sequence.window_blocks[num_sent:])
+        sequence.num_sent_blocks = num_blocks
+    is_masked = chunk.is_last and sequence.guide is not None
+    return Row(
+        sequence.slot, chunk.start, chunk.end, chunk.is_last, full, window, is_masked, chunk.drafts
+    )

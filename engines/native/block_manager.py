@@ -16,9 +16,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from engines.native.backends.base import NULL_BLOCK
 from engines.native.sequence import Sequence
-
-NULL_BLOCK = 0  # stands where a window block was given back; never handed out
 
 FULL, WINDOW = b"f", b"w"  # key = group + hash of the whole prefix up to the block's end
 
@@ -60,7 +59,7 @@ class BlockManager:
 
     def reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make room for the next num_tokens tokens of the sequence, wholly or not at all."""
-        num_blocks = -(-(sequence.num_computed_tokens + num_tokens) // self.block_size)
+        num_blocks = -(-(sequence.num_scheduled_tokens + num_tokens) // self.block_size)
         num_missing = num_blocks - len(sequence.full_blocks)
         if num_missing <= 0:
             return True
@@ -75,7 +74,7 @@ class BlockManager:
     def num_reservable_tokens(self, sequence: Sequence) -> int:
         """How many next tokens of the sequence the free blocks have room for."""
         num_blocks = len(sequence.full_blocks) + len(self._free) // 2
-        return num_blocks * self.block_size - sequence.num_computed_tokens
+        return num_blocks * self.block_size - sequence.num_scheduled_tokens
 
     def has_room_for_all(self, sequence: Sequence) -> bool:
         """Whether the free blocks suffice to compute every token the sequence has now."""
@@ -84,9 +83,12 @@ class BlockManager:
         return num_needed <= len(self._free)
 
     def commit(self, sequence: Sequence, num_tokens: int) -> None:
-        """Note that the next num_tokens tokens are computed: offer whole blocks to the prefix
-        cache, give back what the window has left behind."""
+        """Note that the next num_tokens tokens are computed and stay: offer whole blocks to the
+        prefix cache, give back what the window has left behind."""
         sequence.num_computed_tokens += num_tokens
+        sequence.num_scheduled_tokens = max(
+            sequence.num_scheduled_tokens, sequence.num_computed_tokens
+        )
         num_whole = sequence.num_computed_tokens // self.block_size
         if num_whole > sequence.num_registered_blocks and self.is_prefix_caching:
             self._register(sequence, num_whole)
@@ -105,7 +107,7 @@ class BlockManager:
             if window != NULL_BLOCK:
                 self._release(window)
         sequence.full_blocks, sequence.window_blocks = [], []
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
         sequence.num_registered_blocks = sequence.num_released_blocks = 0
         self._holders.discard(sequence)
 
@@ -125,7 +127,7 @@ class BlockManager:
         sequence.window_blocks += [
             self._share(WINDOW + hashes[i]) for i in range(first, num_blocks)
         ]
-        sequence.num_computed_tokens = num_tokens
+        sequence.num_computed_tokens = sequence.num_scheduled_tokens = num_tokens
         sequence.num_registered_blocks, sequence.num_released_blocks = num_blocks, first
         self._holders.add(sequence)
         return num_tokens

@@ -149,6 +149,7 @@ class NativeConfig:
     num_threads: int | None = None
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
+    overlap_steps: bool = False  # launch a step before the one before is taken in
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     grammar_timeout_s: float = 60.0  # a grammar that takes longer to compile is refused
 

@@ -1,79 +1,203 @@
-"""The synchronous heart of the engine: one step after another, in one thread."""
+"""The synchronous heart of the engine: one step after another, in one thread.
+
+Two loops do the same. The simple one computes a step, takes it in and goes on to the next. The
+overlapped one launches a step before it takes in the one before, so that the device never
+waits for the bookkeeping; what that step brings for a sequence that has ended meanwhile is
+thrown away. Every request gets the same tokens from both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Sequence_
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+
+import numpy as np
 
 from engines.base import EngineStats, TokenEvent
+from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.native.backends import load_backend
+from engines.native.backends.base import Backend, Sampled, Step, TokenMask
+from engines.native.batch import build_batch
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.grammar import GrammarDeadEnd
-from engines.native.logits import Logits
-from engines.native.out_of_memory import is_out_of_memory
-from engines.native.runner import ModelRunner
-from engines.native.sampler import SampledToken, sample
+from engines.native.failures import Failure, FailureCount
+from engines.native.out_of_memory import give_back
 from engines.native.scheduler import Chunk, Limits, Scheduler
 from engines.native.sequence import Sequence
 
-NUM_TOKENS_ALWAYS_POSSIBLE: Final = 32  # an engine without the memory for so few is broken
-
-
-class Runner(Protocol):
-    """What the engine needs of a model: logits of the next token for chunks that are last."""
-
-    @property
-    def num_blocks(self) -> int: ...
-
-    @property
-    def block_size(self) -> int: ...
-
-    @property
-    def max_model_len(self) -> int: ...
-
-    def execute(self, chunks: Sequence_[Chunk], /) -> Logits: ...
-
-
-class StepFailed(Exception):
-    """Computing a step failed (see __cause__); the scheduler is as it was before it.
-
-    `sequences` are to end with it. `is_theirs`: without them the step would have gone well.
-    """
-
-    def __init__(self, sequences: list[Sequence], *, is_theirs: bool = False) -> None:
-        super().__init__(f"computing a step failed with {len(sequences)} sequences")
-        self.sequences = sequences
-        self.is_theirs = is_theirs
+Outcome = tuple[Sequence, TokenEvent | EngineError]
 
 
 @dataclass(frozen=True, slots=True)
+class Launched:
+    """A step that the backend computes, and what was asked of it."""
+
+    chunks: list[Chunk]
+    step: Step
+
+
 class EngineCore:
-    """A runner and the scheduler of its blocks."""
+    """A backend and the scheduler of its blocks."""
 
-    runner: Runner
-    scheduler: Scheduler
-    vocab_size: int
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        vocab_size: int,
+        *,
+        is_overlapped: bool = False,
+    ) -> None:
+        self.backend = backend
+        self.scheduler = scheduler
+        self.vocab_size = vocab_size
+        self._is_overlapped = is_overlapped
+        self._in_flight: Launched | None = None  # only in the overlapped loop
+        self._failures = FailureCount()
+        self._outcomes: list[Outcome] = []  # of the present step()
 
-    def step(self) -> list[tuple[Sequence, TokenEvent]]:
-        """Compute one step; raises StepFailed if the model or the sampler fails."""
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or self._in_flight is not None
+
+    @property
+    def end(self) -> EngineDead | None:
+        """Why no more steps can be computed, if so."""
+        return self._failures.end
+
+    def step(self) -> list[Outcome]:
+        """Go on by one step; new tokens and failures, each with its sequence.
+
+        A sequence has ended with a finish_reason or an error.
+        """
+        self._outcomes = []
+        if self._is_overlapped:
+            self._step_overlapped()
+        else:
+            self._step_simply()
+        return self._outcomes
+
+    def abandon(self) -> None:
+        """Wait for what the device still computes, and throw it away."""
+        if self._in_flight is not None:
+            _throw_away(self._in_flight)
+            self._in_flight = None
+
+    def _step_simply(self) -> None:
+        launched = self._launch()
+        if launched is not None and self._mask(launched):
+            self._collect(launched)
+
+    def _step_overlapped(self) -> None:
+        previous, self._in_flight = self._in_flight, None
+        ahead = self._launch()
+        if previous is not None and not self._collect(previous, ahead):
+            return
+        if ahead is not None and self._mask(ahead):
+            self._in_flight = ahead
+
+    def _launch(self) -> Launched | None:
+        """Schedule and launch the next step; None if there is none to be launched now."""
         chunks = self.scheduler.schedule()
+        if not chunks:
+            return None
         try:
-            tokens = self._compute(chunks)
-        finally:
-            self.scheduler.counters.num_steps += 1
-        return self.scheduler.update(chunks, tokens)
-
-    def _compute(self, chunks: list[Chunk]) -> list[SampledToken]:
-        try:
-            logits = self.runner.execute(chunks)
-            return sample(logits, [chunk.sequence for chunk in chunks if chunk.is_last])
-        except GrammarDeadEnd as error:  # the others take their step again
-            raise StepFailed(error.sequences, is_theirs=True) from error
+            return Launched(chunks, self.backend.launch(build_batch(chunks)))
         except Exception as error:
-            if is_out_of_memory(error):
-                raise _too_large(chunks) from error
-            raise StepFailed([chunk.sequence for chunk in chunks]) from error
+            failure = self._failures.on_error(error, chunks)
+        self._fail(failure, chunks)
+        return None
+
+    def _mask(self, launched: Launched) -> bool:
+        """Give the step its masks now that the tokens before them are known; False if it failed."""
+        masked = {
+            row: chunk.sequence
+            for row, chunk in enumerate(launched.chunks)
+            if chunk.is_last and chunk.sequence.guide is not None
+        }
+        if not masked:
+            return True
+        masks = self._masks(masked)
+        try:
+            launched.step.mask(masks)
+            return True
+        except Exception as error:
+            failure = self._failures.on_error(error, launched.chunks)
+        _throw_away(launched)
+        self._fail(failure, launched.chunks)
+        return False
+
+    def _masks(self, masked: dict[int, Sequence]) -> dict[int, TokenMask]:
+        """The masks of those sequences that have not ended, by row; ends those without a way on."""
+        bits = np.empty((len(masked), -(-self.vocab_size // 32)), np.int32)
+        masks: dict[int, TokenMask] = {}
+        for (row, sequence), mask in zip(masked.items(), bits, strict=True):
+            assert sequence.guide is not None
+            if sequence.is_ended:
+                continue
+            sequence.guide.fill(mask)
+            if mask.any():
+                masks[row] = mask
+            else:
+                reason = "the grammar leads to a place where no token may follow"
+                self._end_with(sequence, InvalidGrammar(reason))
+        return masks
+
+    def _collect(self, launched: Launched, ahead: Launched | None = None) -> bool:
+        """Wait for a step and take it in; False if it failed, and with it the one ahead of it."""
+        try:
+            sampled = launched.step.collect()
+        except Exception as error:
+            failure = self._failures.on_error(error, launched.chunks)
+        else:
+            self._take_in(launched.chunks, sampled)
+            return True
+        if ahead is not None:
+            _throw_away(ahead)
+            self.scheduler.cancel(ahead.chunks)
+        self._fail(failure, launched.chunks)
+        return False
+
+    def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
+        self.scheduler.counters.num_steps += 1
+        results = iter(sampled)
+        broken = []
+        for chunk in chunks:
+            result = next(results) if chunk.is_last else None
+            if result is not None and not result.token_ids:
+                broken.append(chunk.sequence)
+            elif (event := self.scheduler.accept(chunk, result)) is not None:
+                self._tell(chunk.sequence, event)
+        if broken:
+            self._end_all(self._failures.on_no_numbers(broken, are_all=len(broken) == len(sampled)))
+        else:
+            self._failures.on_success()
+
+    def _tell(self, sequence: Sequence, event: TokenEvent) -> None:
+        if sequence.guide is not None:
+            try:
+                for token_id in event.token_ids:
+                    sequence.guide.accept(token_id)
+            except RuntimeError as error:
+                self._end_with(sequence, RequestFailed(str(error)))
+                return
+        self._outcomes.append((sequence, event))
+
+    def _fail(self, failure: Failure, chunks: list[Chunk]) -> None:
+        """End who is to end with a failed step, and let the others take it again."""
+        self.scheduler.counters.num_steps += 1
+        if failure.is_out_of_memory:
+            give_back()
+        self.scheduler.cancel(chunks)
+        self._end_all(failure)
+
+    def _end_all(self, failure: Failure) -> None:
+        for sequence in failure.sequences:
+            if not sequence.is_ended:
+                self._end_with(sequence, type(failure.error)(*failure.error.args))
+
+    def _end_with(self, sequence: Sequence, error: EngineError) -> None:
+        self.scheduler.remove(sequence)
+        self._outcomes.append((sequence, error))
 
     def stats(self) -> EngineStats:
         """Count; may be called from any thread."""
@@ -93,34 +217,36 @@ class EngineCore:
         )
 
 
-def _too_large(chunks: list[Chunk]) -> StepFailed:
-    """End the sequence with the most to compute, of equals the last to come; the rest go on."""
-    largest = max(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.rank))
-    num_tokens = sum(chunk.num_tokens for chunk in chunks)
-    return StepFailed([largest.sequence], is_theirs=num_tokens > NUM_TOKENS_ALWAYS_POSSIBLE)
+def _throw_away(launched: Launched) -> None:
+    with suppress(Exception):  # it follows one that has failed
+        launched.step.collect()
 
 
 def load_core(config: NativeConfig) -> EngineCore:
     """Load the checkpoint; raises EngineStartError naming what is wrong with it."""
     model = ModelConfig.from_dir(config.model_dir)
-    runner = ModelRunner(config, model)
-    return assemble_core(config, runner, model.sliding_window, model.vocab_size)
+    backend = load_backend(config, model)
+    return assemble_core(config, backend, model.sliding_window, model.vocab_size)
 
 
 def assemble_core(
-    config: NativeConfig, runner: Runner, sliding_window: int, vocab_size: int
+    config: NativeConfig, backend: Backend, sliding_window: int, vocab_size: int
 ) -> EngineCore:
-    """Put a scheduler before a runner."""
+    """Put a scheduler before a backend."""
+    capacity = backend.capacity
     blocks = BlockManager(
-        runner.num_blocks,
-        runner.block_size,
+        capacity.num_blocks,
+        capacity.block_size,
         sliding_window,
         is_prefix_caching=config.enable_prefix_caching,
     )
     limits = Limits(
-        max_model_len=runner.max_model_len,
+        max_model_len=capacity.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,
+        max_drafts=capacity.max_drafts,
     )
-    return EngineCore(runner, Scheduler(blocks, limits), vocab_size)
+    return EngineCore(
+        backend, Scheduler(blocks, limits), vocab_size, is_overlapped=config.overlap_steps
+    )

@@ -26,8 +26,6 @@ from engines.native.grammar_vocabulary import read_vocabulary
 if TYPE_CHECKING:
     import xgrammar
 
-    from engines.native.sequence import Sequence
-
 MAX_GRAMMAR_BYTES: Final = 1_000_000  # of the tag's JSON
 MAX_CACHED_BYTES: Final = 512 * 1024 * 1024  # of compiled grammars; a usual one has 9 MB
 MAX_PENDING: Final = 64  # grammars waiting to be compiled
@@ -36,14 +34,6 @@ MAX_OVERDUE: Final = 2  # threads still busy with a grammar that was given up
 _NUM_THREADS: Final = max(1, min(4, (os.cpu_count() or 1) // 2))  # the step loop has the rest
 
 _Result = TypeVar("_Result")
-
-
-class GrammarDeadEnd(Exception):
-    """No token may follow in these sequences."""
-
-    def __init__(self, sequences: list[Sequence]) -> None:
-        super().__init__("the grammar allows no token here")
-        self.sequences = sequences
 
 
 class Guide:
@@ -56,17 +46,9 @@ class Guide:
 
         self._matcher = xgrammar.GrammarMatcher(grammar, override_stop_tokens=[stop_token_id])
 
-    def mask(self, row: NDArray[np.float32], bits: NDArray[np.int32]) -> bool:
-        """Set what may not follow to -inf; False, and nothing set, if nothing may.
-
-        row: (vocab_size,) logits. bits: (1, ceil(vocab_size / 32)), overwritten.
-        """
-        self._matcher.fill_next_token_bitmask(bits)
-        if not bits.any():
-            return False
-        allowed = np.unpackbits(bits.view(np.uint8)[0], bitorder="little")[: len(row)]
-        np.copyto(row, -np.inf, where=allowed == 0)
-        return True
+    def fill(self, mask: NDArray[np.int32]) -> None:
+        """Write which tokens may follow: (ceil(vocab_size / 32)), all zero at a dead end."""
+        self._matcher.fill_next_token_bitmask(mask[np.newaxis])
 
     def accept(self, token_id: int) -> None:
         """Step on; raises RuntimeError for a token that the mask excluded."""

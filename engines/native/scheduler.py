@@ -6,37 +6,43 @@ A step first takes the running sequences that need one token, then goes on with 
 admits waiting sequences. When blocks run out, the running sequence of the highest rank gives up
 its own and waits again, before all new ones of its priority; the lowest rank can therefore
 always go on.
+
+A step is scheduled on what is known by then: the step before it may still be computed. So a
+chunk is frozen when it is made, and only accept() and cancel() tell what became of it.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from engines.base import EngineRequest, TokenEvent
+from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
 from engines.fair_queue import GENERATED_COST, FairQueue
+from engines.native.backends.base import Sampled
 from engines.native.block_manager import BlockManager
 from engines.native.grammar import Guide
-from engines.native.sampler import SampledToken
 from engines.native.sequence import Sequence
+
+Draft = Callable[[Sequence], tuple[int, ...]]  # guesses of a sequence's next tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Compute positions [num_computed_tokens, num_computed_tokens + num_tokens) of a sequence."""
+    """Compute positions [start, end) of a sequence, and those of the drafts after them."""
 
     sequence: Sequence
-    num_tokens: int
+    start: int
+    end: int
+    is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
+    drafts: tuple[int, ...] = ()
 
     @property
-    def is_last(self) -> bool:
-        """Whether the chunk reaches the last known token, so that the next one is sampled."""
-        sequence = self.sequence
-        return sequence.num_computed_tokens + self.num_tokens == len(sequence.token_ids)
+    def num_tokens(self) -> int:
+        return self.end - self.start + len(self.drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Limits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_waiting: int
+    max_drafts: int = 0  # guesses that one chunk may bring
 
 
 @dataclass(slots=True)
@@ -66,27 +73,35 @@ class _Step:
     """A step in the making."""
 
     budget: int  # tokens the step may still take
-    num_tokens: dict[Sequence, int] = field(default_factory=dict)
+    chunks: dict[Sequence, Chunk] = field(default_factory=dict)
     preempted: set[Sequence] = field(default_factory=set)
 
-    def take(self, sequence: Sequence, num_tokens: int) -> None:
-        self.num_tokens[sequence] = num_tokens
-        self.budget -= num_tokens
+    def take(self, chunk: Chunk) -> None:
+        self.chunks[chunk.sequence] = chunk
+        self.budget -= chunk.num_tokens
 
     def drop(self, sequence: Sequence) -> None:
-        self.budget += self.num_tokens.pop(sequence, 0)
+        if (chunk := self.chunks.pop(sequence, None)) is not None:
+            self.budget += chunk.num_tokens
         self.preempted.add(sequence)
+
+
+def no_drafts(sequence: Sequence) -> tuple[int, ...]:
+    """Guess nothing."""
+    return ()
 
 
 class Scheduler:
     """Holds every unfinished sequence, waiting or running, and shares out the blocks."""
 
-    def __init__(self, blocks: BlockManager, limits: Limits) -> None:
+    def __init__(self, blocks: BlockManager, limits: Limits, draft: Draft = no_drafts) -> None:
         self.blocks = blocks
         self.limits = limits
         self.counters = Counters()
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
+        self._draft = draft
+        self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
 
     @property
@@ -106,44 +121,84 @@ class Scheduler:
         return sequence
 
     def schedule(self) -> list[Chunk]:
-        """Choose the next step's chunks and reserve their blocks; never none while work is left."""
+        """Choose the next step's chunks and reserve their blocks.
+
+        Empty only if there is no work, or all of it waits for a step that is not collected.
+        """
         step = _Step(self.limits.max_num_batched_tokens)
         for sequence in self._by_turn():
             if step.budget > 0 and sequence not in step.preempted:
                 self._go_on(sequence, step)
         self._admit(step)
-        return [Chunk(sequence, num_tokens) for sequence, num_tokens in step.num_tokens.items()]
-
-    def update(
-        self, chunks: Iterable[Chunk], sampled: Iterable[SampledToken]
-    ) -> list[tuple[Sequence, TokenEvent]]:
-        """Take in an executed step; `sampled` has one token for each chunk that is_last."""
-        tokens = iter(sampled)
-        events = []
+        chunks = [*step.chunks.values()]
         for chunk in chunks:
-            is_last = chunk.is_last
-            self.blocks.commit(chunk.sequence, chunk.num_tokens)
-            if is_last:
-                events.append((chunk.sequence, self._append(chunk.sequence, next(tokens))))
-        return events
+            sequence = chunk.sequence
+            sequence.num_scheduled_tokens = chunk.end
+            sequence.num_pending_tokens += chunk.is_last
+            sequence.is_verifying = bool(chunk.drafts)
+        return chunks
+
+    def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
+        """Take in a collected chunk; `sampled` is what it brought if it is_last.
+
+        Chunks come in the order of their steps. None if there is no new token to tell of.
+        """
+        sequence = chunk.sequence
+        if sequence.is_ended:
+            return None
+        if sampled is None:
+            self._commit(sequence, chunk.end)
+            return None
+        sequence.num_pending_tokens -= 1
+        sequence.is_verifying = False
+        token_ids, finish_reason = sequence.extend(sampled.token_ids)
+        self._commit(sequence, chunk.end + len(token_ids) - 1)
+        if finish_reason is not None:
+            self.remove(sequence)
+        return self._event(sequence, token_ids, sampled, finish_reason)
+
+    def cancel(self, chunks: list[Chunk]) -> None:
+        """Take chunks of a failed step as never scheduled; those of later steps come first."""
+        for chunk in chunks:
+            sequence = chunk.sequence
+            sequence.num_pending_tokens -= chunk.is_last
+            sequence.num_scheduled_tokens = min(sequence.num_scheduled_tokens, chunk.start)
+            sequence.is_verifying = sequence.is_started = False
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
+        sequence.is_ended = True
         if sequence in self.running:
-            self.running.remove(sequence)
+            self._leave(sequence)
         self.waiting.discard(sequence)
         self.blocks.free(sequence)
 
+    def _commit(self, sequence: Sequence, end: int) -> None:
+        """Keep the K/V before `end`; those of wrong drafts are overwritten later."""
+        if sequence.slot is None:
+            return  # preempted after the step was launched: its blocks are others' by now
+        self.blocks.commit(sequence, end - sequence.num_computed_tokens)
+
     def _by_turn(self) -> list[Sequence]:
         """Decodes before prefills, so that a long prompt never stalls running answers."""
-        decoding = [s for s in self.running if s.num_uncomputed_tokens == 1]
-        if len(decoding) == len(self.running):
-            return decoding
-        return decoding + [s for s in self.running if s.num_uncomputed_tokens > 1]
+        decoding, prefilling = [], []
+        for sequence in self.running:
+            num_tokens = sequence.num_schedulable_tokens
+            if num_tokens == 1:
+                decoding.append(sequence)
+            elif num_tokens > 1:
+                prefilling.append(sequence)
+        return decoding + prefilling
 
     def _go_on(self, sequence: Sequence, step: _Step) -> None:
         """Reserve the sequence's next chunk; preempts, at worst the sequence itself."""
-        wanted = num_tokens = min(sequence.num_uncomputed_tokens, step.budget)
+        drafts = self._drafts(sequence, step.budget)
+        if drafts and self.blocks.reserve(sequence, 1 + len(drafts)):
+            start = sequence.num_scheduled_tokens
+            step.take(Chunk(sequence, start, start + 1, True, drafts))
+            return
+        num_left = sequence.num_schedulable_tokens
+        wanted = num_tokens = min(num_left, step.budget)
         while not self.blocks.reserve(sequence, num_tokens):
             num_tokens = min(wanted, self.blocks.num_reservable_tokens(sequence))
             if num_tokens == 0:
@@ -151,15 +206,32 @@ class Scheduler:
                 if sequence in step.preempted:
                     return
                 num_tokens = wanted
-        step.take(sequence, num_tokens)
+        start = sequence.num_scheduled_tokens
+        step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
+
+    def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
+        """Guesses for a sequence whose every token is known; none that could not be kept."""
+        if not self.limits.max_drafts or sequence.guide is not None:
+            return ()
+        if sequence.num_pending_tokens or sequence.num_schedulable_tokens > 1:
+            return ()
+        num_left = sequence.max_len - len(sequence.token_ids) - 1
+        return self._draft(sequence)[: min(self.limits.max_drafts, budget - 1, num_left)]
 
     def _preempt(self, sequence: Sequence, step: _Step) -> None:
         step.drop(sequence)
-        self.running.remove(sequence)
+        self._leave(sequence)
         self.blocks.free(sequence)
         sequence.is_resumed = True
         self.waiting.restore(sequence, *sequence.rank)
         self.counters.num_preemptions += 1
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Give up the place among the running ones; the slot is the next one's at once."""
+        self.running.remove(sequence)
+        assert sequence.slot is not None
+        self._free_slots.append(sequence.slot)
+        sequence.slot = None
 
     def _admit(self, step: _Step) -> None:
         while self.waiting and len(self.running) < self.limits.max_num_seqs:
@@ -172,6 +244,7 @@ class Scheduler:
                 return
             self.waiting.take()
             self._count_admission(sequence, num_cached)
+            sequence.slot, sequence.is_started = self._free_slots.pop(), False
             insort(self.running, sequence, key=_rank)
             self._go_on(sequence, step)
 
@@ -187,20 +260,18 @@ class Scheduler:
             self.counters.prefix_cache_queries += sequence.num_prompt_tokens
             self.counters.prefix_cache_hits += num_cached
 
-    def _append(self, sequence: Sequence, token: SampledToken) -> TokenEvent:
-        finish_reason = sequence.append(token.token_id)
-        if finish_reason is not None:
-            self.running.remove(sequence)
-            self.blocks.free(sequence)
-        self.counters.generated_tokens += 1
-        self.waiting.charge(sequence.request.tenant, GENERATED_COST)
-        logprobs = None if token.logprob is None else (token.logprob,)
+    def _event(
+        self,
+        sequence: Sequence,
+        token_ids: tuple[int, ...],
+        sampled: Sampled,
+        finish_reason: FinishReason | None,
+    ) -> TokenEvent:
+        self.counters.generated_tokens += len(token_ids)
+        self.waiting.charge(sequence.request.tenant, GENERATED_COST * len(token_ids))
+        logprobs = sampled.logprobs and sampled.logprobs[: len(token_ids)]
         return TokenEvent(
-            (token.token_id,),
-            logprobs,
-            finish_reason,
-            sequence.num_cached_tokens,
-            sequence.queued_s,
+            token_ids, logprobs, finish_reason, sequence.num_cached_tokens, sequence.queued_s
         )
 
     def _check_fits(self, sequence: Sequence) -> None:

@@ -8,8 +8,6 @@ import time
 from engines.base import EngineRequest, FinishReason
 from engines.native.grammar import Guide
 
-GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them would overflow
-
 
 class Sequence:
     """Mutable state of one request; owned by the engine's worker thread.
@@ -17,7 +15,9 @@ class Sequence:
     Positions, with block size b and window w:
 
         token_ids      [0 .. num_prompt_tokens) prompt, then what was generated
-        K/V in cache   [0 .. num_computed_tokens); one step computes the tokens after it
+        K/V in cache   [0 .. num_computed_tokens) of collected steps
+        K/V to come    [num_computed_tokens .. num_scheduled_tokens) of steps not yet collected,
+                       which will also add num_pending_tokens to token_ids
         full_blocks    block i holds positions [i*b, (i+1)*b) of the full-attention layers
         window_blocks  the same for sliding layers; NULL_BLOCK once every position of the
                        block is w or more behind the next token
@@ -28,20 +28,25 @@ class Sequence:
         "block_hashes",
         "full_blocks",
         "guide",
-        "is_biased",
-        "is_greedy",
+        "is_ended",
         "is_resumed",
+        "is_started",
+        "is_verifying",
         "max_len",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_pending_tokens",
         "num_prompt_tokens",
         "num_registered_blocks",
         "num_released_blocks",
+        "num_scheduled_tokens",
+        "num_sent_blocks",
         "queued_s",
         "rank",
         "request",
         "sampling",
         "seed",
+        "slot",
         "stop_token_ids",
         "token_ids",
         "window_blocks",
@@ -53,13 +58,6 @@ class Sequence:
         self.request = request
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
-        self.is_greedy = sampling.temperature < GREEDY_BELOW
-        self.is_biased = bool(
-            sampling.logit_bias
-            or sampling.presence_penalty
-            or sampling.frequency_penalty
-            or sampling.repetition_penalty != 1.0
-        )
         self.token_ids = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
@@ -70,7 +68,14 @@ class Sequence:
         self.queued_s = 0.0  # until the first admission
         self.is_resumed = False  # preempted at least once
         self.rank = (request.priority, 0)  # the scheduler sets the number of its admission
+        self.is_ended = False  # what its steps still bring is for nobody
+        self.slot: int | None = None  # its place in the backend while it runs
+        self.is_started = False  # the backend knows what is in the slot
+        self.num_sent_blocks = 0  # leading entries of the tables that the backend knows
         self.num_computed_tokens = 0
+        self.num_scheduled_tokens = 0
+        self.num_pending_tokens = 0
+        self.is_verifying = False  # how many drafts are right is not known yet
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
@@ -78,13 +83,27 @@ class Sequence:
         self.num_released_blocks = 0  # leading entries of window_blocks that are NULL_BLOCK
 
     @property
-    def num_uncomputed_tokens(self) -> int:
-        """Tokens a step must compute before the next one can be sampled; 1 while decoding."""
-        return len(self.token_ids) - self.num_computed_tokens
+    def num_schedulable_tokens(self) -> int:
+        """Tokens that may be computed now so that the next can be sampled; 1 while decoding.
+
+        0 while a step that is not collected ends the sequence, or says how many drafts were right.
+        """
+        num_tokens = len(self.token_ids) + self.num_pending_tokens
+        if self.is_verifying or num_tokens >= self.max_len:
+            return 0
+        return num_tokens - self.num_scheduled_tokens
 
     @property
     def num_generated_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def extend(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append tokens up to the first that ends the answer; those appended, and why it ends."""
+        for i, token_id in enumerate(token_ids):
+            finish_reason = self.append(token_id)
+            if finish_reason is not None:
+                return token_ids[: i + 1], finish_reason
+        return token_ids, None
 
     def append(self, token_id: int) -> FinishReason | None:
         """Add a generated token; says whether and why it is the last."""

@@ -9,23 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
-from typing import Final
 
 from engines.base import EngineRequest, TokenEvent
-from engines.errors import EngineDead, EngineError, InvalidGrammar, OutOfMemory, RequestFailed
-from engines.native.core import EngineCore, StepFailed
-from engines.native.grammar import GrammarDeadEnd, Guide
-from engines.native.out_of_memory import give_back, is_lasting, is_out_of_memory
+from engines.errors import EngineDead, EngineError
+from engines.native.core import EngineCore
+from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
 
 log = logging.getLogger(__name__)
-
-MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
-FATAL: Final = (AssertionError,)  # no other request would fare better
 
 
 class Ticket:
@@ -65,7 +59,6 @@ class Worker:
         self._is_stopping = False
         self._tickets: dict[Sequence, Ticket] = {}
         self._sequences: dict[Ticket, Sequence] = {}
-        self._num_failed_steps = 0
         self._thread = threading.Thread(target=self._run, name="native-engine", daemon=True)
 
     def start(self) -> EngineCore:
@@ -119,12 +112,10 @@ class Worker:
 
     def _work(self) -> EngineDead:
         """Step until stopped or past saving; says why it ended."""
-        end = EngineDead("the engine has been stopped")
-        try:
-            while self._next_commands():
-                self._step()
-        except EngineDead as error:
-            end = error
+        while self._core.end is None and self._next_commands():
+            self._step()
+        end = self._core.end or EngineDead("the engine has been stopped")
+        self._core.abandon()
         for sequence in self._tickets:
             self._core.scheduler.remove(sequence)
         self._core.scheduler.blocks.check_integrity()
@@ -133,14 +124,14 @@ class Worker:
     def _next_commands(self) -> bool:
         """Carry out the inbox, waiting for it while there is no work; False to stop."""
         while True:
-            if self._inbox or not self._core.scheduler.has_work:
+            if self._inbox or not self._core.has_work:
                 for command, ticket in self._take_commands():
                     self._carry_out(command, ticket)
-            if self._is_stopping or self._core.scheduler.has_work:
+            if self._is_stopping or self._core.has_work:
                 return not self._is_stopping
 
     def _take_commands(self) -> list[tuple[_Command, Ticket]]:
-        is_idle = not self._core.scheduler.has_work
+        is_idle = not self._core.has_work
         if is_idle:
             self._core.scheduler.blocks.check_integrity()
         with self._condition:
@@ -173,47 +164,13 @@ class Worker:
         return ticket
 
     def _step(self) -> None:
-        try:
-            events = self._core.step()
-        except StepFailed as failure:
-            has_room = not is_out_of_memory(failure.__cause__)
-            self._fail(failure)
-        else:
-            self._num_failed_steps = 0
-            self._hand_out(events)
-            return
-        if not has_room:
-            give_back()
-
-    def _hand_out(self, events: list[tuple[Sequence, TokenEvent]]) -> None:
         deliveries: list[Delivery] = []
-        for sequence, event in events:
-            is_open = event.finish_reason is None
+        for sequence, outcome in self._core.step():
+            is_open = isinstance(outcome, TokenEvent) and outcome.finish_reason is None
             ticket = self._tickets[sequence] if is_open else self._forget(sequence)
-            deliveries.append((ticket, event))
+            deliveries.append((ticket, outcome))
         if deliveries:
             self._deliver(deliveries)
-
-    def _fail(self, failure: StepFailed) -> None:
-        """End the requests of a failed step; raises EngineDead if the fault is not theirs."""
-        cause = failure.__cause__
-        reason = f"{type(cause).__name__}: {cause}"
-        ids = ", ".join(sequence.request.request_id for sequence in failure.sequences)
-        # As text: a log record that keeps the exception keeps the step's tensors.
-        text = "".join(traceback.format_exception(cause))
-        log.error("A step failed with the requests %s\n%s", ids, text)
-        if is_lasting(cause):
-            raise EngineDead(f"no step can be computed any more: {reason}")
-        deliveries: list[Delivery] = []
-        for sequence in failure.sequences:
-            self._core.scheduler.remove(sequence)
-            deliveries.append((self._forget(sequence), _error_of(cause, reason)))
-        self._deliver(deliveries)
-        if failure.is_theirs:
-            return
-        self._num_failed_steps += 1
-        if isinstance(cause, FATAL) or self._num_failed_steps >= MAX_FAILED_STEPS:
-            raise EngineDead(f"{self._num_failed_steps} steps failed in a row, at last: {reason}")
 
     def _close(self, end: EngineDead) -> None:
         with self._condition:
@@ -223,11 +180,3 @@ class Worker:
         self._tickets.clear()
         self._sequences.clear()
         self._deliver([(ticket, EngineDead(*end.args)) for ticket in tickets])
-
-
-def _error_of(cause: BaseException | None, reason: str) -> EngineError:
-    if isinstance(cause, GrammarDeadEnd):
-        return InvalidGrammar("the grammar leads to a place where no token may follow")
-    if is_out_of_memory(cause):
-        return OutOfMemory("there was no memory left to compute this request's next step")
-    return RequestFailed(f"the step failed: {reason}")

@@ -60,10 +60,11 @@ def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, .
         request = EngineRequest("r", (1,), SamplingParams(1), STOP_TOKEN_IDS, grammar)
         guide = await compiler.guide(request)
         ids = harmony_ids(text if text.endswith("<|call|>") else text + "<|return|>")
+        mask = np.empty(-(-VOCAB_SIZE // 32), np.int32)
         for token_id in ids:
-            row = np.zeros(VOCAB_SIZE, np.float32)
-            assert guide.mask(row, np.empty((1, VOCAB_SIZE // 32), np.int32))
-            if not np.isfinite(row[token_id]):
+            guide.fill(mask)
+            assert mask.any()
+            if not mask[token_id // 32] >> token_id % 32 & 1:
                 return False
             guide.accept(token_id)
         return True

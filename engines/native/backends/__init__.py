@@ -1,0 +1,13 @@
+"""The devices a step is computed on; a backend's libraries load when it is chosen."""
+
+from __future__ import annotations
+
+from engines.native.backends.base import Backend
+from engines.native.config import ModelConfig, NativeConfig
+
+
+def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
+    """Load the checkpoint's weights; raises EngineStartError naming what is wrong with them."""
+    from engines.native.backends.cpu.backend import CpuBackend
+
+    return CpuBackend.load(config, model)

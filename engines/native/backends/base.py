@@ -84,7 +84,7 @@ class Row(NamedTuple):
     full_blocks: tuple[int, ...] = ()  # appended to the slot's table before this step
     window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
-    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; to be verified
+    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; not if is_masked
 
 
 class Batch(NamedTuple):
@@ -110,16 +110,19 @@ class Step(Protocol):
     """A launched step."""
 
     def mask(self, masks: Mapping[int, TokenMask]) -> None:
-        """Give the masks of a batch with masked rows, by the row's index; once, before collect().
+        """Give the masks of a batch with masked rows, by the row's index.
 
-        A masked row without a mask is sampled freely: its sequence has ended meanwhile, and
-        nobody reads the token. A row with drafts has a mask for each position, (1 + drafts,
-        words). The arrays may be reused when the call returns.
+        Called once, before the next launch and before collect(). A masked row without a mask is
+        sampled freely: its sequence has ended meanwhile, and nobody reads the token. The arrays
+        may be reused when the call returns.
         """
         ...
 
     def collect(self) -> list[Sampled]:
-        """Wait for the step; the result of each row with is_last, in order. Called once."""
+        """Wait for the step; the result of each row with is_last, in order.
+
+        Called once. A step that never got its masks is collected only to be thrown away.
+        """
         ...
 
 

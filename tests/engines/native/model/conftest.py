@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import SamplingParams
+from engines.native.backends.base import Capacity, SlotStart
+from engines.native.backends.cpu.backend import TorchModel
+from engines.native.backends.cpu.slots import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.runner import ModelRunner
-from engines.native.scheduler import Chunk
-from engines.native.sequence import Sequence as EngineSequence
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 128,
@@ -75,10 +75,12 @@ class CheckpointFolder:
         config = json.loads(path.read_text()) | changes
         path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
-    def runner(self, **options: Any) -> ModelRunner:
+    def load(self, **options: Any) -> TorchModel:
         options = {"max_num_seqs": 4, "block_size": 4, "num_kv_blocks": 600, **options}
-        model = ModelConfig.from_dir(self.path)
-        return ModelRunner(NativeConfig(self.path, **options), model)
+        return TorchModel(NativeConfig(self.path, **options), ModelConfig.from_dir(self.path))
+
+    def capacity(self, **options: Any) -> Capacity:
+        return self.load(**options).capacity
 
     def logits(self, token_ids: list[int]) -> Tensor:
         """The oracle's logits after every token: (tokens, vocabulary)."""
@@ -87,45 +89,59 @@ class CheckpointFolder:
         return logits
 
 
+class Walk:
+    """A sequence that is computed by hand."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        start = SlotStart(0, tuple(token_ids), len(token_ids), (), (), SamplingParams(1), seed=0)
+        self.slot = Slot(start)
+        self.token_ids = self.slot.token_ids
+        self.num_computed_tokens = 0
+
+
 class Driver:
     """Schedules by hand: hands out blocks, frees what the window left, runs steps."""
 
-    def __init__(self, runner: ModelRunner, window: int) -> None:
-        self._runner, self._window = runner, window
-        self._free = list(range(runner.num_blocks - 1, 0, -1))
+    def __init__(self, model: TorchModel, window: int) -> None:
+        self._model, self._window = model, window
+        self._block_size = model.capacity.block_size
+        self._free = list(range(model.capacity.num_blocks - 1, 0, -1))
 
-    def sequence(self, token_ids: Sequence[int]) -> EngineSequence:
-        request = EngineRequest("r", tuple(token_ids), SamplingParams(max_tokens=1))
-        return EngineSequence(request, max_model_len=len(token_ids) + 1)
+    def sequence(self, token_ids: Sequence[int]) -> Walk:
+        return Walk(token_ids)
 
-    def step(self, *work: tuple[EngineSequence, int]) -> Tensor:
-        """Compute num_tokens more of each sequence in one execute()."""
+    def step(self, *work: tuple[Walk, int]) -> Tensor:
+        """Compute num_tokens more of each sequence in one pass."""
+        spans = []
         for sequence, num_tokens in work:
-            self._grow(sequence, sequence.num_computed_tokens + num_tokens)
-        logits = self._runner.execute([Chunk(sequence, num) for sequence, num in work])
-        for sequence, num_tokens in work:
-            sequence.num_computed_tokens += num_tokens
+            start = sequence.num_computed_tokens
+            sequence.num_computed_tokens = end = start + num_tokens
+            self._grow(sequence.slot, end)
+            spans.append(Span(sequence.slot, start, end, end == len(sequence.token_ids)))
+        logits = self._model.forward(spans)
+        for sequence, _ in work:
             self._release(sequence)
         return logits.spread()
 
-    def _grow(self, sequence: EngineSequence, num_tokens: int) -> None:
-        while len(sequence.full_blocks) * self._runner.block_size < num_tokens:
-            sequence.full_blocks.append(self._free.pop())
-            sequence.window_blocks.append(self._free.pop())
+    def _grow(self, slot: Slot, num_tokens: int) -> None:
+        while len(slot.full_blocks) * self._block_size < num_tokens:
+            slot.full_blocks.append(self._free.pop())
+            slot.window_blocks.append(self._free.pop())
 
-    def _release(self, sequence: EngineSequence) -> None:
+    def _release(self, sequence: Walk) -> None:
         """Reuse what is wholly behind the window of the next token at once."""
-        num_behind = (sequence.num_computed_tokens - self._window + 1) // self._runner.block_size
+        num_behind = (sequence.num_computed_tokens - self._window + 1) // self._block_size
+        blocks = sequence.slot.window_blocks
         for index in range(max(num_behind, 0)):
-            if sequence.window_blocks[index]:
-                self._free.append(sequence.window_blocks[index])
-                sequence.window_blocks[index] = 0
+            if blocks[index]:
+                self._free.append(blocks[index])
+                blocks[index] = 0
 
 
 @pytest.fixture
-def drive() -> Callable[[CheckpointFolder, ModelRunner], Driver]:
-    """drive(checkpoint, runner) schedules by hand for that checkpoint's window."""
-    return lambda folder, runner: Driver(runner, folder.window)
+def drive() -> Callable[[CheckpointFolder, TorchModel], Driver]:
+    """drive(checkpoint, model) schedules by hand for that checkpoint's window."""
+    return lambda folder, model: Driver(model, folder.window)
 
 
 @pytest.fixture

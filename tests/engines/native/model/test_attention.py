@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engines.native.layers.attention import attend, attend_reference
+from engines.native.backends.cpu.attention import attend, attend_reference
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (4, 208), (70, 1100)])

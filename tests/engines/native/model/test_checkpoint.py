@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from engines.errors import EngineStartError
-from engines.native import runner as runner_module
+from engines.native.backends.cpu import backend as backend_module
 from engines.native.config import ModelConfig, NativeConfig
 
 ROUTER = "model.layers.1.mlp.router.weight"
@@ -34,7 +34,7 @@ def write_shards(checkpoint: Any) -> list[Path]:
 def test_shards_load_as_one_file_does(make_checkpoint: Any, drive: Any, token_ids: Any) -> None:
     checkpoint, ids = make_checkpoint(), token_ids(10)
     write_shards(checkpoint)
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     logits = driver.step((driver.sequence(ids), 10))[0]
     torch.testing.assert_close(logits, checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
 
@@ -44,7 +44,7 @@ def test_a_missing_tensor_is_named(make_checkpoint: Any) -> None:
     del checkpoint.tensors[ROUTER]
     checkpoint.write()
     with pytest.raises(EngineStartError, match=f"tensor {ROUTER} is missing"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_an_extra_tensor_is_named(make_checkpoint: Any) -> None:
@@ -52,7 +52,7 @@ def test_an_extra_tensor_is_named(make_checkpoint: Any) -> None:
     checkpoint.tensors["model.layers.3.extra"] = torch.zeros(1)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=r"model\.safetensors: tensor model\.layers\.3\.ex"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_a_misshapen_tensor_is_named(make_checkpoint: Any) -> None:
@@ -60,7 +60,7 @@ def test_a_misshapen_tensor_is_named(make_checkpoint: Any) -> None:
     checkpoint.tensors[ROUTER] = torch.zeros(8, 63)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=rf"{ROUTER} has shape \[8, 63\].* \[8, 64\]"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_a_wrong_dtype_is_named(make_checkpoint: Any) -> None:
@@ -68,7 +68,7 @@ def test_a_wrong_dtype_is_named(make_checkpoint: Any) -> None:
     checkpoint.tensors[ROUTER] = torch.zeros(8, 64, dtype=torch.int32)
     checkpoint.write()
     with pytest.raises(EngineStartError, match=f"{ROUTER} has dtype I32"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_a_truncated_shard_names_file_and_tensor(make_checkpoint: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_truncated_shard_names_file_and_tensor(make_checkpoint: Any) -> None:
     content = shard.read_bytes()
     shard.write_bytes(content[: len(content) // 2])
     with pytest.raises(EngineStartError, match=rf"{shard.name}: is truncated: tensor model\.\S+"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x05", b"\xff" * 64, b"\x03" + b"\0" * 7 + b"[1]"])
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_safetensors_is_named(make_checkpoint: Any, content: b
     checkpoint = make_checkpoint()
     (checkpoint.path / "model.safetensors").write_bytes(content)
     with pytest.raises(EngineStartError, match=r"model\.safetensors"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_a_missing_shard_is_named(make_checkpoint: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_missing_shard_is_named(make_checkpoint: Any) -> None:
     shard = write_shards(checkpoint)[0]
     shard.unlink()
     with pytest.raises(EngineStartError, match=f"{shard.name}: cannot be read"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_an_index_that_promises_too_much_is_named(make_checkpoint: Any) -> None:
@@ -104,7 +104,7 @@ def test_an_index_that_promises_too_much_is_named(make_checkpoint: Any) -> None:
     index["weight_map"]["model.norm.bias"] = "model-00001-of-00002.safetensors"
     path.write_text(json.dumps(index))
     with pytest.raises(EngineStartError, match=r"00001\S+: tensor model\.norm\.bias"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_foreign_config_is_refused(make_checkpoint: Any, changes: Any, reason:
     checkpoint = make_checkpoint()
     checkpoint.write_config(**changes)
     with pytest.raises(EngineStartError, match=f"config.json: {reason}"):
-        checkpoint.runner()
+        checkpoint.load()
 
 
 def test_an_unreadable_config_is_named(tmp_path: Path) -> None:
@@ -169,6 +169,6 @@ def test_a_model_above_the_free_memory_is_refused(
     make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = make_checkpoint()
-    monkeypatch.setattr(runner_module, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(backend_module, "available_bytes", lambda: 1000)
     with pytest.raises(EngineStartError, match=r"need \d+ bytes as float32, and 1000 bytes"):
-        checkpoint.runner()
+        checkpoint.load()

@@ -35,7 +35,7 @@ def test_a_prompt_cut_anywhere(
     make_checkpoint: Any, drive: Any, token_ids: Any, num_tokens: int, chunk: int
 ) -> None:
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     assert_follows(driver, checkpoint, token_ids(num_tokens), chunk)
 
 
@@ -58,14 +58,14 @@ def test_a_prompt_cut_anywhere(
 )
 def test_every_shape(make_checkpoint: Any, drive: Any, token_ids: Any, changes: Any) -> None:
     checkpoint = make_checkpoint(**changes)
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     assert_follows(driver, checkpoint, token_ids(300), chunk=90)
 
 
 def test_prompt_longer_than_a_kernel_tile(make_checkpoint: Any, drive: Any, token_ids: Any) -> None:
     """Tiles of the attention kernel that the window hides entirely add nothing."""
     checkpoint = make_checkpoint(sliding_window=128)
-    driver = drive(checkpoint, checkpoint.runner(num_kv_blocks=1200, max_num_batched_tokens=1400))
+    driver = drive(checkpoint, checkpoint.load(num_kv_blocks=1200, max_num_batched_tokens=1400))
     assert_follows(driver, checkpoint, token_ids(1400), chunk=1400)
 
 
@@ -73,7 +73,7 @@ def test_prefills_and_decodes_share_a_step(
     make_checkpoint: Any, drive: Any, token_ids: Any
 ) -> None:
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner(block_size=16))
+    driver = drive(checkpoint, checkpoint.load(block_size=16))
     prompts = [token_ids(n) for n in (40, 700, 9, 75, 33)]
     decoding, long, short, prefilling, cut = [driver.sequence(p) for p in prompts]
     for sequence in (decoding, long, short):
@@ -89,9 +89,9 @@ def test_prefills_and_decodes_share_a_step(
 def test_decodes_with_much_to_attend_to_are_computed_in_parts(
     make_checkpoint: Any, drive: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.native.runner._GATHERED_BYTES", 1)
+    monkeypatch.setattr("engines.native.backends.cpu.backend._GATHERED_BYTES", 1)
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     prompts = [token_ids(length) for length in (40, 9, 12, 30)]
     sequences = [driver.sequence(prompt) for prompt in prompts]
     for sequence, prompt in zip(sequences, prompts, strict=True):
@@ -104,7 +104,7 @@ def test_a_step_without_an_end_gives_no_logits(
     make_checkpoint: Any, drive: Any, token_ids: Any
 ) -> None:
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     assert driver.step((driver.sequence(token_ids(20)), 10)).shape == (0, 128)
 
 
@@ -112,12 +112,12 @@ def test_greedy_generation_goes_on_as_transformers_does(
     make_checkpoint: Any, drive: Any, token_ids: Any
 ) -> None:
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     prompt = token_ids(21)
     sequence = driver.sequence(prompt)
     logits = driver.step((sequence, len(prompt)))
     for _ in range(30):
-        sequence.append(int(logits.argmax()))
+        sequence.token_ids.append(int(logits.argmax()))
         logits = driver.step((sequence, 1))
     expected = checkpoint.oracle.generate(
         torch.tensor([prompt]),
@@ -137,7 +137,7 @@ def test_equal_vocabulary_rows_are_computed_once_and_exactly(
     head[40:100] = head[-1]
     checkpoint.write()
     checkpoint.oracle.lm_head.weight.data.copy_(head)
-    driver = drive(checkpoint, checkpoint.runner())
+    driver = drive(checkpoint, checkpoint.load())
     sequence = driver.sequence(ids := token_ids(12))
     logits = driver.step((sequence, 12))[0]
     assert_agrees(logits, checkpoint.logits(ids)[-1])
@@ -146,7 +146,7 @@ def test_equal_vocabulary_rows_are_computed_once_and_exactly(
 
 def test_bfloat16_stays_near_float32(make_checkpoint: Any, drive: Any, token_ids: Any) -> None:
     checkpoint = make_checkpoint()
-    driver = drive(checkpoint, checkpoint.runner(dtype="bfloat16"))
+    driver = drive(checkpoint, checkpoint.load(dtype="bfloat16"))
     sequence = driver.sequence(ids := token_ids(60))
     driver.step((sequence, 59))
     logits = driver.step((sequence, 1))[0]

@@ -53,7 +53,7 @@ def test_packed_checkpoint_equals_its_unpacked_twin(
     for tensors in (packed, plain):
         checkpoint.tensors = tensors
         checkpoint.write()
-        driver = drive(checkpoint, checkpoint.runner())
+        driver = drive(checkpoint, checkpoint.load())
         logits.append(driver.step((driver.sequence(ids), 30))[0])
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=0.0)
     torch.testing.assert_close(logits[0], checkpoint.logits(ids)[-1], atol=1e-4, rtol=0.0)
@@ -65,4 +65,4 @@ def test_missing_scales_are_named(make_checkpoint: Any) -> None:
     del checkpoint.tensors["model.layers.1.mlp.experts.down_proj_scales"]
     checkpoint.write()
     with pytest.raises(EngineStartError, match=r"layers\.1\.mlp\.experts\.down_proj_scales"):
-        checkpoint.runner()
+        checkpoint.load()

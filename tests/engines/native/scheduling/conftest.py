@@ -1,21 +1,33 @@
-"""A runner whose logits depend on every K/V slot it reads, so that a wrong table shows."""
+"""A model whose logits depend on every K/V slot it reads, so that a wrong table shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
-from engines.base import EngineRequest, SamplingParams
-from engines.native.block_manager import NULL_BLOCK, BlockManager
-from engines.native.core import EngineCore
-from engines.native.logits import Logits
-from engines.native.scheduler import Chunk, Limits, Scheduler
+from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.backends.base import (
+    NULL_BLOCK,
+    Backend,
+    Batch,
+    Capacity,
+    Sampled,
+    SlotStart,
+    TokenMask,
+)
+from engines.native.backends.cpu.backend import CpuBackend
+from engines.native.backends.cpu.logits import Logits
+from engines.native.backends.cpu.slots import Slot, Span
+from engines.native.block_manager import BlockManager
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore, assemble_core
+from engines.native.scheduler import Limits, Scheduler
 from engines.native.sequence import Sequence
 
 VOCAB_SIZE = 50
@@ -34,7 +46,7 @@ def logits_of(value: int) -> torch.Tensor:
 
 
 @dataclass
-class HashRunner:
+class HashModel:
     """Stands in for a model; keeps K/V values by (block, offset) as the real cache does."""
 
     num_blocks: int = 64
@@ -42,46 +54,126 @@ class HashRunner:
     window: int = WINDOW
     max_model_len: int = 200
     kv: dict[tuple[int, int], int] = field(default_factory=dict)
-    steps: list[list[tuple[str, int]]] = field(default_factory=list)  # (request id, tokens)
-    before_step: Callable[[Sequence_[Chunk]], None] = lambda chunks: None
+    num_steps: int = 0
+    before_step: Callable[[Sequence_[Span]], None] = lambda spans: None
 
-    def execute(self, chunks: Sequence_[Chunk], /) -> Logits:
-        assert chunks, "a step without work"
-        self.steps.append([(c.sequence.request.request_id, c.num_tokens) for c in chunks])
-        self.before_step(chunks)
-        values = [self._compute(chunk) for chunk in chunks]
-        last = [logits_of(v) for v, chunk in zip(values, chunks, strict=True) if chunk.is_last]
+    def forward(self, spans: Sequence_[Span], /) -> Logits:
+        assert spans, "a step without work"
+        self.num_steps += 1
+        self.before_step(spans)
+        values = [self._compute(span) for span in spans]
+        last = [logits_of(v) for v, span in zip(values, spans, strict=True) if span.is_last]
         return Logits(torch.stack(last) if last else torch.empty(0, VOCAB_SIZE))
 
-    def _compute(self, chunk: Chunk) -> int:
-        sequence, start = chunk.sequence, chunk.sequence.num_computed_tokens
-        assert chunk.num_tokens > 0
+    def backend(self) -> CpuBackend:
+        capacity = Capacity(self.num_blocks, self.block_size, self.max_model_len)
+        return CpuBackend(capacity, self.forward)
+
+    def _compute(self, span: Span) -> int:
+        assert span.num_tokens > 0
         value = 0
-        for position in range(start, start + chunk.num_tokens):
+        for position, token_id in zip(span.positions, span.token_ids, strict=True):
             first = max(0, position - self.window + 1)
-            full = [self.kv[self._slot(sequence.full_blocks, p)] for p in range(position)]
+            full = [self.kv[self._place(span.slot.full_blocks, p)] for p in range(position)]
             window = [
-                self.kv[self._slot(sequence.window_blocks, p)] for p in range(first, position)
+                self.kv[self._place(span.slot.window_blocks, p)] for p in range(first, position)
             ]
-            value = kv_value(sequence.token_ids[position], position, full, window)
-            self.kv[self._slot(sequence.full_blocks, position)] = value
-            self.kv[self._slot(sequence.window_blocks, position)] = value + 1
+            value = kv_value(token_id, position, full, window)
+            self.kv[self._place(span.slot.full_blocks, position)] = value
+            self.kv[self._place(span.slot.window_blocks, position)] = value + 1
         return value
 
-    def _slot(self, table: list[int], position: int) -> tuple[int, int]:
+    def _place(self, table: list[int], position: int) -> tuple[int, int]:
         block = table[position // self.block_size]
         assert block != NULL_BLOCK, f"position {position} was given back and is still needed"
         return block, position % self.block_size
 
 
 @pytest.fixture
-def make_runner() -> Callable[..., HashRunner]:
-    return HashRunner
+def make_model() -> Callable[..., HashModel]:
+    return HashModel
+
+
+class LateBackend:
+    """Computes a step when it is collected and no sooner: a device that is as far behind as can be.
+
+    Whatever the core reads or changes too early then shows as a wrong token.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self._queue: list[LateStep] = []
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._inner.capacity
+
+    def launch(self, batch: Batch) -> LateStep:
+        step = LateStep(self, batch)
+        self._queue.append(step)
+        assert len(self._queue) <= 2, "more than one step ahead"
+        return step
+
+    def compute(self, last: LateStep) -> None:
+        """Compute the steps up to that one, in order."""
+        while last in self._queue:
+            self._queue.pop(0).compute(self._inner)
+
+
+class LateStep:
+    """A step in the queue; its error comes out when it is collected."""
+
+    def __init__(self, backend: LateBackend, batch: Batch) -> None:
+        self._backend, self._batch = backend, batch
+        self._masks: dict[int, TokenMask] | None = None
+        self._sampled: list[Sampled] = []
+        self._error: Exception | None = None
+
+    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        assert self._masks is None, "masks come once"
+        self._masks = {row: mask.copy() for row, mask in masks.items()}
+
+    def compute(self, backend: Backend) -> None:
+        try:
+            step = backend.launch(self._batch)
+            if any(row.is_masked for row in self._batch.rows):
+                assert self._masks is not None, "masks come before the step is collected"
+                step.mask(self._masks)
+            self._sampled = step.collect()
+        except Exception as error:
+            self._error = error
+
+    def collect(self) -> list[Sampled]:
+        self._backend.compute(self)
+        if self._error is None:
+            return self._sampled
+        try:
+            raise self._error
+        finally:
+            self._error = None  # its frames hold what the step held
+
+
+@pytest.fixture(params=["simple", "overlapped"])
+def is_overlapped(request: pytest.FixtureRequest) -> bool:
+    """Both loops must give the same; the overlapped one over a device that is behind."""
+    return bool(request.param == "overlapped")
 
 
 @pytest.fixture
-def make_core() -> Iterator[Callable[..., EngineCore]]:
-    """make_core(**limits and runner fields); the blocks are checked when the test ends."""
+def assemble(is_overlapped: bool) -> Callable[[NativeConfig, HashModel], EngineCore]:
+    """assemble(config, model)"""
+
+    def make(config: NativeConfig, model: HashModel) -> EngineCore:
+        config = replace(config, overlap_steps=is_overlapped)
+        backend: Backend = LateBackend(model.backend()) if is_overlapped else model.backend()
+        return assemble_core(config, backend, model.window, VOCAB_SIZE)
+
+    return make
+
+
+@pytest.fixture
+def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
+    """make_core(**limits and model fields); the blocks are checked when the test ends."""
     cores: list[EngineCore] = []
 
     def make(**options: Any) -> EngineCore:
@@ -92,11 +184,13 @@ def make_core() -> Iterator[Callable[..., EngineCore]]:
             "max_num_waiting": options.pop("max_num_waiting", 100),
         }
         is_prefix_caching = options.pop("is_prefix_caching", True)
-        runner = HashRunner(**options)
+        model = HashModel(**options)
+        backend: Backend = LateBackend(model.backend()) if is_overlapped else model.backend()
         blocks = BlockManager(
-            runner.num_blocks, BLOCK_SIZE, WINDOW, is_prefix_caching=is_prefix_caching
+            model.num_blocks, BLOCK_SIZE, WINDOW, is_prefix_caching=is_prefix_caching
         )
-        cores.append(EngineCore(runner, Scheduler(blocks, Limits(**limits)), VOCAB_SIZE))
+        scheduler = Scheduler(blocks, Limits(**limits))
+        cores.append(EngineCore(backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped))
         return cores[-1]
 
     yield make
@@ -144,10 +238,11 @@ def run_all() -> Callable[..., dict[str, list[int]]]:
     def run(core: EngineCore, max_steps: int = 3000) -> dict[str, list[int]]:
         answers: dict[str, list[int]] = {}
         for _ in range(max_steps):
-            if not core.scheduler.has_work:
+            if not core.has_work:
                 core.scheduler.blocks.check_integrity()
                 return answers
             for sequence, event in core.step():
+                assert isinstance(event, TokenEvent), event
                 answers.setdefault(sequence.request.request_id, []).extend(event.token_ids)
             core.scheduler.blocks.check_integrity()
         raise AssertionError(f"still at work after {max_steps} steps")
@@ -156,16 +251,18 @@ def run_all() -> Callable[..., dict[str, list[int]]]:
 
 
 @pytest.fixture
-def make_sequence(
-    make_request: Callable[..., EngineRequest],
-) -> Callable[..., Sequence]:
-    """make_sequence(prompt, generated, **sampling) as the sampler meets it."""
+def make_sequence(make_request: Callable[..., EngineRequest]) -> Callable[..., Sequence]:
+    """make_sequence(prompt) as the block manager meets it."""
+    return lambda prompt, **options: Sequence(make_request(prompt, 100, **options), 1000)
 
-    def make(
-        prompt: Sequence_[int] = (1,), generated: Sequence_[int] = (), **options: Any
-    ) -> Sequence:
+
+@pytest.fixture
+def make_slot(make_request: Callable[..., EngineRequest]) -> Callable[..., Slot]:
+    """make_slot(prompt, generated, **sampling) as the sampler meets it."""
+
+    def make(prompt: Sequence_[int] = (1,), generated: Sequence_[int] = (), **options: Any) -> Slot:
         sequence = Sequence(make_request(prompt, 100, **options), 1000)
-        sequence.token_ids.extend(generated)
-        return sequence
+        tokens = (*prompt, *generated)
+        return Slot(SlotStart(0, tokens, len(prompt), (), (), sequence.sampling, sequence.seed))
 
     return make

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from engines.base import EngineRequest, SamplingParams
-from engines.native.block_manager import NULL_BLOCK, BlockManager, IntegrityError
+from engines.native.backends.base import NULL_BLOCK
+from engines.native.block_manager import BlockManager, IntegrityError
 from engines.native.sequence import Sequence
 
 MakeSequence = Callable[..., Sequence]
@@ -156,7 +157,8 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(sequence=sequences, num_tokens=st.integers(1, 20), token_id=st.integers(0, 1))
     def compute(self, sequence: Sequence, num_tokens: int, token_id: int) -> None:
-        num_tokens = min(num_tokens, sequence.num_uncomputed_tokens)
+        num_left = len(sequence.token_ids) - sequence.num_computed_tokens
+        num_tokens = min(num_tokens, num_left)
         room, before = self.blocks.num_reservable_tokens(sequence), self.blocks.num_free_blocks
         is_done = self.blocks.reserve(sequence, num_tokens)
         assert is_done == (num_tokens <= room)
@@ -164,7 +166,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
             assert self.blocks.num_free_blocks == before
             return
         self.blocks.commit(sequence, num_tokens)
-        if sequence.num_uncomputed_tokens == 0:
+        if num_tokens == num_left:
             sequence.append(token_id)
 
     @rule(sequence=sequences)

@@ -24,10 +24,10 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
+from engines.native.backends.cpu.slots import Span
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore, assemble_core
+from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
-from engines.native.scheduler import Chunk
 
 MakeRequest = Callable[..., EngineRequest]
 GreedyAnswer = Callable[[Sequence_[int], int], list[int]]
@@ -42,23 +42,23 @@ class Gate:
         self.is_open = threading.Event()
         self.is_open.set()
         self.is_inside = threading.Event()
-        self.errors: list[Exception] = []
-        self.poison: str | None = None  # steps with this request fail
+        self.error: Exception | None = None  # of every step
+        self.poison: int | None = None  # steps with a request of this seed fail
 
-    def __call__(self, chunks: Sequence_[Chunk]) -> None:
+    def __call__(self, spans: Sequence_[Span]) -> None:
         self.is_inside.set()
         assert self.is_open.wait(TIMEOUT_S)
-        if self.errors:
-            raise self.errors.pop(0)
-        if any(chunk.sequence.request.request_id == self.poison for chunk in chunks):
+        if self.error is not None:
+            raise self.error
+        if any(span.slot.seed == self.poison for span in spans):
             raise ValueError("poisoned")
 
 
 class Rig:
-    """A started engine over the hash runner, its gate and its core."""
+    """A started engine over the hash model, its gate and its core."""
 
-    def __init__(self, engine: NativeEngine, core: EngineCore, gate: Gate) -> None:
-        self.engine, self.core, self.gate = engine, core, gate
+    def __init__(self, engine: NativeEngine, core: EngineCore, gate: Gate, model: Any) -> None:
+        self.engine, self.core, self.gate, self.model = engine, core, gate, model
 
     async def collect(self, request: EngineRequest) -> list[TokenEvent]:
         return [event async for event in self.engine.generate(request)]
@@ -81,17 +81,19 @@ MakeRig = Callable[..., Any]
 
 
 @pytest.fixture
-async def make_rig(make_runner: Callable[..., Any]) -> AsyncIterator[MakeRig]:
+async def make_rig(
+    make_model: Callable[..., Any], assemble: Callable[..., EngineCore]
+) -> AsyncIterator[MakeRig]:
     rigs: list[Rig] = []
 
     async def make(num_blocks: int = 64, **options: Any) -> Rig:
         gate = Gate()
-        runner = make_runner(num_blocks=num_blocks, before_step=gate)
+        model = make_model(num_blocks=num_blocks, before_step=gate)
         config = NativeConfig(Path("unused"), **options)
-        core = assemble_core(config, runner, runner.window, 50)
+        core = assemble(config, model)
         engine = NativeEngine(config, load=lambda _: core)
         await engine.start()
-        rigs.append(Rig(engine, core, gate))
+        rigs.append(Rig(engine, core, gate, model))
         return rigs[-1]
 
     yield make
@@ -202,8 +204,9 @@ async def test_a_failed_step_fails_its_requests_and_no_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = await make_rig(max_num_seqs=1)
-    rig.gate.poison = "bad"
-    requests = [make_request(PROMPT, 5, request_id=i) for i in ("good", "bad", "late")]
+    rig.gate.poison = 13
+    names = {"good": 12, "bad": 13, "late": 14}
+    requests = [make_request(PROMPT, 5, request_id=i, seed=seed) for i, seed in names.items()]
     with caplog.at_level(logging.ERROR):
         good, bad, late = await asyncio.gather(
             *(rig.collect(request) for request in requests), return_exceptions=True
@@ -218,19 +221,19 @@ async def test_a_failed_step_fails_its_requests_and_no_others(
 
 
 @pytest.mark.parametrize(
-    ("errors", "num_requests"), [([ValueError("x")] * 3, 3), ([AssertionError("x")], 1)]
+    ("error", "num_requests"), [(ValueError("x"), 3), (AssertionError("x"), 1)]
 )
 async def test_an_engine_that_cannot_go_on_is_dead_and_says_so(
-    errors: list[Exception], num_requests: int, make_rig: MakeRig, make_request: MakeRequest
+    error: Exception, num_requests: int, make_rig: MakeRig, make_request: MakeRequest
 ) -> None:
     rig = await make_rig(max_num_seqs=1)
-    rig.gate.errors = [*errors]
+    rig.gate.error = error
     tasks = [rig.collect(make_request(PROMPT, 5)) for _ in range(num_requests + 2)]
     results = await asyncio.gather(*tasks, return_exceptions=True)
     kinds = [type(result) for result in results]
     assert kinds == [RequestFailed] * num_requests + [EngineDead] * 2
     for call in (rig.engine.check_health(), rig.collect(make_request([1]))):
-        with pytest.raises(EngineDead, match=type(errors[0]).__name__):
+        with pytest.raises(EngineDead, match=type(error).__name__):
             await call
 
 
@@ -288,10 +291,10 @@ async def test_an_idle_engine_takes_no_steps_and_wakes_at_once(
 ) -> None:
     rig = await make_rig()
     await rig.collect(make_request([1], 3))
-    num_steps = len(rig.core.runner.steps)
+    num_steps = rig.model.num_steps
     await rig.until(lambda s: s.num_running == 0)
     await asyncio.sleep(0.02)
-    assert len(rig.core.runner.steps) == num_steps == 3
+    assert rig.model.num_steps == num_steps == 3
     assert len(await asyncio.wait_for(rig.collect(make_request([1], 3)), TIMEOUT_S)) == 3
 
 
@@ -340,7 +343,7 @@ async def test_random_arrivals_closings_and_failures_leave_nothing(
 
     async def take(number: int) -> list[int]:
         prompt = PROMPT[: 1 + number % 17]
-        request = make_request(prompt, 3 + number % 11, request_id=str(number))
+        request = make_request(prompt, 3 + number % 11, seed=number)
         tokens: list[int] = []
         async with aclosing(rig.engine.generate(request)) as events:
             async for event in events:
@@ -349,7 +352,7 @@ async def test_random_arrivals_closings_and_failures_leave_nothing(
                     return tokens
         return tokens
 
-    rig.gate.poison = "33"
+    rig.gate.poison = 33
     results = await asyncio.gather(*(take(i) for i in range(60)), return_exceptions=True)
     failed = [i for i, r in enumerate(results) if isinstance(r, BaseException)]
     assert 33 in failed

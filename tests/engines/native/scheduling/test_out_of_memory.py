@@ -15,9 +15,9 @@ import torch
 
 from engines.base import EngineRequest
 from engines.errors import EngineDead, OutOfMemory
+from engines.native.backends.cpu.slots import Span
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from engines.native.scheduler import Chunk
 
 Start = Callable[..., Any]
 LONG = [(7 * i) % 50 for i in range(60)]
@@ -26,10 +26,10 @@ FEW_TOKENS = 32
 
 @pytest.fixture
 async def start(make_core: Callable[..., Any]) -> AsyncIterator[Start]:
-    """An engine over the hash runner that does this before each step."""
+    """An engine over the hash model that does this before each step."""
     engines = []
 
-    async def make(before_step: Callable[[Sequence_[Chunk]], None], **limits: Any) -> NativeEngine:
+    async def make(before_step: Callable[[Sequence_[Span]], None], **limits: Any) -> NativeEngine:
         limits = {"max_num_batched_tokens": 128, **limits}
         core = make_core(before_step=before_step, **limits)
         engines.append(NativeEngine(NativeConfig(Path("unused")), lambda _config: core))
@@ -45,8 +45,8 @@ async def tokens_of(engine: NativeEngine, request: EngineRequest) -> list[int]:
     return [id async for event in engine.generate(request) for id in event.token_ids]
 
 
-def too_long(chunks: Sequence_[Chunk]) -> bool:
-    return sum(chunk.num_tokens for chunk in chunks) > FEW_TOKENS
+def too_long(spans: Sequence_[Span]) -> bool:
+    return sum(span.num_tokens for span in spans) > FEW_TOKENS
 
 
 def raise_real_one() -> None:
@@ -65,8 +65,8 @@ def raise_memory_error() -> None:
 async def test_the_largest_request_ends_and_its_neighbours_go_on(
     fail: Callable[[], None], start: Start, make_request: Any, greedy_answer: Any
 ) -> None:
-    def before_step(chunks: Sequence_[Chunk]) -> None:
-        if too_long(chunks):
+    def before_step(spans: Sequence_[Span]) -> None:
+        if too_long(spans):
             fail()
 
     engine = await start(before_step)
@@ -86,10 +86,10 @@ async def test_the_largest_request_ends_and_its_neighbours_go_on(
 async def test_what_a_failed_step_held_is_freed(start: Start, make_request: Any) -> None:
     held: list[weakref.ref[torch.Tensor]] = []
 
-    def before_step(chunks: Sequence_[Chunk]) -> None:
+    def before_step(spans: Sequence_[Span]) -> None:
         activations = torch.ones(1000)
         held.append(weakref.ref(activations))
-        if too_long(chunks):
+        if too_long(spans):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     engine = await start(before_step)
@@ -102,7 +102,7 @@ async def test_what_a_failed_step_held_is_freed(start: Start, make_request: Any)
 async def test_an_engine_without_memory_for_a_few_tokens_is_dead(
     start: Start, make_request: Any
 ) -> None:
-    def before_step(chunks: Sequence_[Chunk]) -> None:
+    def before_step(spans: Sequence_[Span]) -> None:
         raise MemoryError
 
     engine = await start(before_step)
@@ -118,7 +118,7 @@ async def test_an_engine_without_memory_for_a_few_tokens_is_dead(
 async def test_a_thread_that_hangs_shows_in_the_steps(start: Start, make_request: Any) -> None:
     inside, is_open = threading.Event(), threading.Event()
 
-    def before_step(chunks: Sequence_[Chunk]) -> None:
+    def before_step(spans: Sequence_[Span]) -> None:
         inside.set()
         assert is_open.wait(10)
 
@@ -135,8 +135,8 @@ async def test_a_thread_that_hangs_shows_in_the_steps(start: Start, make_request
 async def test_a_failure_that_lasts_ends_the_engine(start: Start, make_request: Any) -> None:
     """What oneDNN says once it had no memory for a kernel, and then to every step."""
 
-    def before_step(chunks: Sequence_[Chunk]) -> None:
-        if too_long(chunks):
+    def before_step(spans: Sequence_[Span]) -> None:
+        if too_long(spans):
             raise RuntimeError("could not create a primitive")
 
     engine = await start(before_step)

@@ -5,35 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.base import EngineRequest, SamplingParams
-from engines.native import sampler
-from engines.native.logits import Columns, Logits
-from engines.native.sampler import SampledToken
-from engines.native.sequence import Sequence
+from engines.base import SamplingParams
+from engines.native.backends.base import Sampled, SlotStart
+from engines.native.backends.cpu import sampler
+from engines.native.backends.cpu.logits import Columns, Logits
+from engines.native.backends.cpu.slots import Slot
 
-MakeSequence = Callable[..., Sequence]
+MakeSlot = Callable[..., Slot]
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
 LOGITS = PROBABILITIES.log() + 3.0
 WIDE = torch.randn(3, 201_088, generator=torch.Generator().manual_seed(1)) * 4
 
 
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
-    return sampler.sample(Logits(logits), sequences)
+def sample(logits: torch.Tensor, slots: list[Slot]) -> list[Sampled]:
+    return sampler.sample(Logits(logits), slots)
 
 
 def draw_many(
-    make_sequence: MakeSequence, logits: torch.Tensor, num_draws: int = 2000, **options: Any
+    make_slot: MakeSlot, logits: torch.Tensor, num_draws: int = 2000, **options: Any
 ) -> torch.Tensor:
     """Relative frequencies of the tokens over many seeds."""
-    sequences = [make_sequence(seed=seed, **options) for seed in range(num_draws)]
-    tokens = sample(logits.repeat(num_draws, 1), sequences)
-    counts = torch.bincount(torch.tensor([t.token_id for t in tokens]), minlength=len(logits))
+    slots = [make_slot(seed=seed, **options) for seed in range(num_draws)]
+    tokens = sample(logits.repeat(num_draws, 1), slots)
+    counts = torch.bincount(torch.tensor([t.token_ids[0] for t in tokens]), minlength=len(logits))
     return counts / num_draws
 
 
@@ -55,27 +56,25 @@ def draw_many(
     ],
 )
 def test_draws_follow_the_filtered_distribution(
-    options: dict[str, Any], expected: list[float], make_sequence: MakeSequence
+    options: dict[str, Any], expected: list[float], make_slot: MakeSlot
 ) -> None:
-    frequencies = draw_many(make_sequence, LOGITS, temperature=1.0, **options)
+    frequencies = draw_many(make_slot, LOGITS, temperature=1.0, **options)
     wanted = torch.zeros(6)
     wanted[: len(expected)] = torch.tensor(expected)
     torch.testing.assert_close(frequencies, wanted / wanted.sum(), atol=0.04, rtol=0)
     assert (frequencies[wanted == 0] == 0).all()
 
 
-def test_temperature_sharpens(make_sequence: MakeSequence) -> None:
-    frequencies = draw_many(make_sequence, LOGITS, temperature=0.5)
+def test_temperature_sharpens(make_slot: MakeSlot) -> None:
+    frequencies = draw_many(make_slot, LOGITS, temperature=0.5)
     expected = torch.softmax(LOGITS / 0.5, 0)
     torch.testing.assert_close(frequencies, expected, atol=0.04, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-30])
-def test_no_temperature_takes_the_likeliest(
-    temperature: float, make_sequence: MakeSequence
-) -> None:
-    tokens = sample(WIDE.clone(), [make_sequence(temperature=temperature) for _ in WIDE])
-    assert [t.token_id for t in tokens] == WIDE.argmax(1).tolist()
+def test_no_temperature_takes_the_likeliest(temperature: float, make_slot: MakeSlot) -> None:
+    tokens = sample(WIDE.clone(), [make_slot(temperature=temperature) for _ in WIDE])
+    assert [t.token_ids[0] for t in tokens] == WIDE.argmax(1).tolist()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -92,12 +91,12 @@ def test_filters_agree_with_a_full_sort(
 ) -> None:
     logits = torch.randn(vocab_size, generator=torch.Generator().manual_seed(seed)) * scale
     kept = reference_support(logits, top_p, top_k, min_p)
-    sequences = [
-        Sequence(EngineRequest("r", (1,), SamplingParams(9, 1.0, top_p, top_k, min_p, seed=i)), 100)
+    slots = [
+        Slot(SlotStart(0, (1,), 1, (), (), SamplingParams(9, 1.0, top_p, top_k, min_p), seed=i))
         for i in range(20)
     ]
-    for token in sample(logits.repeat(20, 1), sequences):
-        assert token.token_id in kept
+    for token in sample(logits.repeat(20, 1), slots):
+        assert token.token_ids[0] in kept
 
 
 def reference_support(logits: torch.Tensor, top_p: float, top_k: int, min_p: float) -> set[int]:
@@ -113,23 +112,23 @@ def reference_support(logits: torch.Tensor, top_p: float, top_k: int, min_p: flo
     return set(mask.nonzero().flatten().tolist())
 
 
-def test_neighbours_do_not_change_a_draw(make_sequence: MakeSequence) -> None:
+def test_neighbours_do_not_change_a_draw(make_slot: MakeSlot) -> None:
     options: list[dict[str, Any]] = [
         {"temperature": 1.0, "seed": 7},
         {"temperature": 0.0},
         {"temperature": 0.7, "top_p": 0.9, "top_k": 2000, "seed": 7, "logprobs": 2},
     ]
     alone = [
-        sample(row.clone().unsqueeze(0), [make_sequence(**o)])[0]
+        sample(row.clone().unsqueeze(0), [make_slot(**o)])[0]
         for row, o in zip(WIDE, options, strict=True)
     ]
-    assert sample(WIDE.clone(), [make_sequence(**o) for o in options]) == alone
+    assert sample(WIDE.clone(), [make_slot(**o) for o in options]) == alone
 
 
-def test_the_draw_depends_on_seed_and_position(make_sequence: MakeSequence) -> None:
+def test_the_draw_depends_on_seed_and_position(make_slot: MakeSlot) -> None:
     def draws(seed: int | None) -> list[int]:
-        sequences = [make_sequence((1,), [1] * i, temperature=1.0, seed=seed) for i in range(20)]
-        return [t.token_id for t in sample(WIDE[0].repeat(20, 1) / 4, sequences)]
+        slots = [make_slot((1,), [1] * i, temperature=1.0, seed=seed) for i in range(20)]
+        return [t.token_ids[0] for t in sample(WIDE[0].repeat(20, 1) / 4, slots)]
 
     assert draws(5) == draws(5)
     assert len(set(draws(5))) > 10
@@ -137,23 +136,25 @@ def test_the_draw_depends_on_seed_and_position(make_sequence: MakeSequence) -> N
     assert draws(None) != draws(None)
 
 
-def test_logprobs_are_the_models_own(make_sequence: MakeSequence) -> None:
+def test_logprobs_are_the_models_own(make_slot: MakeSlot) -> None:
     expected = torch.log_softmax(WIDE[0], 0)
-    sequence = make_sequence(temperature=0.3, top_k=3, seed=1, logit_bias={17: 100.0}, logprobs=20)
-    [token] = sample(WIDE[:1].clone(), [sequence])
-    assert token.token_id == 17
-    assert token.logprob is not None
-    assert token.logprob.logprob == pytest.approx(float(expected[17]), abs=1e-5)
+    slot = make_slot(temperature=0.3, top_k=3, seed=1, logit_bias={17: 100.0}, logprobs=20)
+    [token] = sample(WIDE[:1].clone(), [slot])
+    assert token.token_ids == (17,)
+    assert token.logprobs is not None
+    [logprob] = token.logprobs
+    assert logprob.logprob == pytest.approx(float(expected[17]), abs=1e-5)
     values, ids = expected.topk(20)
-    assert [i for i, _ in token.logprob.top] == ids.tolist()
-    assert [x for _, x in token.logprob.top] == pytest.approx(values.tolist(), abs=1e-5)
+    assert [i for i, _ in logprob.top] == ids.tolist()
+    assert [x for _, x in logprob.top] == pytest.approx(values.tolist(), abs=1e-5)
 
 
-def test_zero_logprobs_give_the_chosen_one_only(make_sequence: MakeSequence) -> None:
-    [token] = sample(LOGITS.unsqueeze(0).clone(), [make_sequence(logprobs=0)])
-    assert token.logprob is not None
-    assert token.logprob.top == ()
-    assert token.logprob.logprob == pytest.approx(float(PROBABILITIES[0].log()), abs=1e-5)
+def test_zero_logprobs_give_the_chosen_one_only(make_slot: MakeSlot) -> None:
+    [token] = sample(LOGITS.unsqueeze(0).clone(), [make_slot(logprobs=0)])
+    assert token.logprobs is not None
+    [logprob] = token.logprobs
+    assert logprob.top == ()
+    assert logprob.logprob == pytest.approx(float(PROBABILITIES[0].log()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +166,23 @@ def test_zero_logprobs_give_the_chosen_one_only(make_sequence: MakeSequence) -> 
         ({"logit_bias": {2: 1.5}}, [1.0, -0.5, 2.0, 0.8]),
     ],
 )
-def test_penalties(
-    options: dict[str, Any], expected: list[float], make_sequence: MakeSequence
-) -> None:
+def test_penalties(options: dict[str, Any], expected: list[float], make_slot: MakeSlot) -> None:
     """Prompt 3, answer 0 0 1: presence and frequency count the answer alone."""
     logits = torch.tensor([1.0, -0.5, 0.5, 0.8])
     options |= {"prompt": (3,), "generated": (0, 0, 1), "temperature": 1.0}
-    frequencies = draw_many(make_sequence, logits, **options)
+    frequencies = draw_many(make_slot, logits, **options)
     torch.testing.assert_close(frequencies, torch.tensor(expected).softmax(0), atol=0.04, rtol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_are_an_error(
-    temperature: float, make_sequence: MakeSequence
+def test_logits_that_are_no_numbers_give_no_token_and_cost_no_neighbour(
+    temperature: float, make_slot: MakeSlot
 ) -> None:
-    logits = LOGITS.repeat(2, 1)
+    logits = LOGITS.repeat(3, 1)
     logits[1, 3] = float("nan")
-    sequences = [make_sequence(temperature=temperature, request_id=name) for name in "ab"]
-    with pytest.raises(FloatingPointError, match=r"not finite: b$"):
-        sample(logits, sequences)
+    slots = [make_slot(temperature=temperature, seed=seed) for seed in range(3)]
+    alone = [sample(LOGITS.unsqueeze(0).clone(), [slot])[0] for slot in slots]
+    assert sample(logits, slots) == [alone[0], Sampled(()), alone[2]]
 
 
 def test_no_row_is_no_token() -> None:
@@ -195,18 +194,15 @@ def test_no_row_is_no_token() -> None:
     ("shared", "expected"), [(-1.0, 3), (5.0, 1), (2.0, 1), (float("nan"), None)]
 )
 def test_tokens_that_share_a_column_are_chosen_as_if_each_had_its_own(
-    options: dict[str, Any], shared: float, expected: int | None, make_sequence: MakeSequence
+    options: dict[str, Any], shared: float, expected: int | None, make_slot: MakeSlot
 ) -> None:
     """Tokens 1, 2, 4 and 5 of six share a column; of tokens that score alike the first wins."""
     logits = Logits(torch.tensor([[0.0, shared, 2.0]]), Columns(torch.tensor([0, 1, 3]), 1, 6))
     spread = torch.tensor([[0.0, shared, shared, 2.0, shared, shared]])
     torch.testing.assert_close(logits.spread(), spread, atol=0, rtol=0, equal_nan=True)
-    sequence = make_sequence(**options)
-    if expected is None:
-        with pytest.raises(FloatingPointError, match="not finite"):
-            sampler.sample(logits, [sequence])
-    else:
-        assert sampler.sample(logits, [sequence])[0].token_id == expected
+    slot = make_slot(**options)
+    tokens = () if expected is None else (expected,)
+    assert sampler.sample(logits, [slot])[0].token_ids == tokens
 
 
 def _shared_logits() -> Logits:
@@ -219,17 +215,17 @@ def _shared_logits() -> Logits:
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("shared", [-60.0, 0.0, 3.0])
 def test_a_draw_from_shared_columns_is_the_one_from_the_whole_vocabulary(
-    shared: float, temperature: float, make_sequence: MakeSequence
+    shared: float, temperature: float, make_slot: MakeSlot
 ) -> None:
     logits = _shared_logits()
     logits.values[0, 0] = shared
-    sequences = [make_sequence(temperature=temperature, seed=seed) for seed in range(400)]
-    whole = logits.spread().repeat(len(sequences), 1)
-    together = Logits(logits.values.repeat(len(sequences), 1), logits.columns)
-    assert sampler.sample(together, sequences) == sampler.sample(Logits(whole), sequences)
+    slots = [make_slot(temperature=temperature, seed=seed) for seed in range(400)]
+    whole = logits.spread().repeat(len(slots), 1)
+    together = Logits(logits.values.repeat(len(slots), 1), logits.columns)
+    assert sampler.sample(together, slots) == sampler.sample(Logits(whole), slots)
 
 
-def test_neighbours_do_not_change_a_draw_from_shared_columns(make_sequence: MakeSequence) -> None:
+def test_neighbours_do_not_change_a_draw_from_shared_columns(make_slot: MakeSlot) -> None:
     options: list[dict[str, Any]] = [
         {"temperature": 1.0, "seed": 7},
         {"temperature": 1.0, "seed": 8, "logprobs": 2},
@@ -239,23 +235,39 @@ def test_neighbours_do_not_change_a_draw_from_shared_columns(make_sequence: Make
     ]
     logits = _shared_logits()
 
-    def draw(some: list[dict[str, Any]]) -> list[SampledToken]:
+    def draw(some: list[dict[str, Any]]) -> list[Sampled]:
         rows = Logits(logits.values.repeat(len(some), 1), logits.columns)
-        return sampler.sample(rows, [make_sequence(**one) for one in some])
+        return sampler.sample(rows, [make_slot(**one) for one in some])
 
     assert draw(options) == [token for one in options for token in draw([one])]
 
 
 @pytest.mark.parametrize("bad", [0, 1])
-def test_logits_that_are_no_numbers_are_an_error_beside_any_neighbour(
-    bad: int, make_sequence: MakeSequence
+def test_logits_that_are_no_numbers_cost_one_of_two_that_are_chosen_differently(
+    bad: int, make_slot: MakeSlot
 ) -> None:
     one = _shared_logits()
     logits = Logits(one.values.repeat(2, 1), one.columns)
     logits.values[bad, 5] = float("nan")
-    sequences = [
-        make_sequence(temperature=1.0, request_id="free"),
-        make_sequence(temperature=1.0, request_id="biased", logit_bias={12: 4.0}),
-    ]
-    with pytest.raises(FloatingPointError, match=f"not finite: {['free', 'biased'][bad]}$"):
-        sampler.sample(logits, sequences)
+    slots = [make_slot(temperature=1.0), make_slot(temperature=1.0, logit_bias={12: 4.0})]
+    sampled = sampler.sample(logits, slots)
+    assert [len(each.token_ids) for each in sampled] == [0, 1][:: 1 if bad == 0 else -1]
+
+
+def test_a_mask_leaves_what_it_allows_to_its_own_row(make_slot: MakeSlot) -> None:
+    mask = np.array([0b100110], np.int32)
+    slots = [make_slot(temperature=1.0, seed=seed, logprobs=1) for seed in range(200)]
+    sampled = sampler.sample(
+        Logits(LOGITS.repeat(200, 1)), slots, dict.fromkeys(range(0, 200, 2), mask)
+    )
+    assert {each.token_ids[0] for each in sampled[::2]} == {1, 2, 5}
+    assert {each.token_ids[0] for each in sampled[1::2]} == set(range(6))
+    # The log-probabilities are the model's own, mask or not.
+    assert {each.logprobs[0].top[0][0] for each in sampled if each.logprobs} == {0}
+
+
+def test_a_mask_reaches_tokens_that_share_a_column(make_slot: MakeSlot) -> None:
+    logits = Logits(torch.tensor([[0.0, 9.0, 2.0]]), Columns(torch.tensor([0, 1, 3]), 1, 6))
+    mask = np.array([0b011001], np.int32)
+    [sampled] = sampler.sample(logits, [make_slot()], {0: mask})
+    assert sampled.token_ids == (4,)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engines.base import EngineRequest, FinishReason
+from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
 from engines.native.core import EngineCore
 
@@ -135,28 +135,27 @@ def test_without_prefix_caching_nothing_is_looked_up(
 def test_decodes_go_before_a_long_prompt(
     make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
 ) -> None:
-    core = make_core(max_num_batched_tokens=10)
-    core.scheduler.add(make_request([1, 2, 3], 30, request_id="talking"))
-    core.step()
-    core.scheduler.add(make_request(LONG, 2, request_id="long"))
-    for _ in range(5):
-        chunks = core.scheduler.schedule()
-        assert [(c.sequence.request.request_id, c.num_tokens) for c in chunks] == [
-            ("talking", 1),
-            ("long", 9),
-        ]
-        for chunk in chunks:
-            core.scheduler.blocks.commit(chunk.sequence, chunk.num_tokens)
-        core.scheduler.running[0].append(1)
-    for sequence in [*core.scheduler.running]:
-        core.scheduler.remove(sequence)
+    steps: list[list[tuple[int, int]]] = []
+    core = make_core(
+        max_num_batched_tokens=10,
+        before_step=lambda spans: steps.append([(s.slot.seed, s.num_tokens) for s in spans]),
+    )
+    core.scheduler.add(make_request([1, 2, 3], 30, seed=1))
+    while not steps:
+        core.step()
+    core.scheduler.add(make_request(LONG, 2, seed=2))
+    run_all(core)
+    first = next(i for i, step in enumerate(steps) if len(step) > 1)
+    assert steps[first : first + 5] == [[(1, 1), (2, 9)]] * 5
 
 
 def test_priority_then_arrival(make_core: MakeCore, make_request: MakeRequest) -> None:
     core = make_core(max_num_seqs=1)
     for name, priority in [("late", 1), ("first", 0), ("second", 0), ("urgent", -1)]:
         core.scheduler.add(make_request([1, 2], 1, request_id=name, priority=priority))
-    order = [s.request.request_id for _ in range(4) for s, _ in core.step()]
+    order: list[str] = []
+    while core.has_work:
+        order += [sequence.request.request_id for sequence, _ in core.step()]
     assert order == ["urgent", "first", "second", "late"]
 
 
@@ -195,17 +194,23 @@ def test_urgent_requests_take_blocks_from_others(
 def test_who_gives_up_its_blocks_takes_no_part_in_the_step(
     make_core: MakeCore, make_request: MakeRequest, run_all: RunAll, greedy_answer: GreedyAnswer
 ) -> None:
-    core = make_core(num_blocks=20, max_num_batched_tokens=5)
-    talking = core.scheduler.add(make_request([2] * 9, 30, request_id="talking", priority=1))
+    steps: list[list[int]] = []
+    core = make_core(
+        num_blocks=20,
+        max_num_batched_tokens=5,
+        before_step=lambda spans: steps.append([span.slot.seed for span in spans]),
+    )
+    talking = core.scheduler.add(make_request([2] * 9, 30, seed=1, priority=1))
     while talking.num_generated_tokens == 0:
         core.step()
-    urgent = core.scheduler.add(make_request(LONG[:40], 3, request_id="urgent"))
+    urgent = core.scheduler.add(make_request(LONG[:40], 3, seed=2))
     while not core.stats().num_preemptions:
-        # Decodes go first: the talking one is in the step before the urgent one lacks blocks.
-        chunks = core.scheduler.schedule()
-        core.scheduler.update(chunks, core._compute(chunks))
-    assert [chunk.sequence.request.request_id for chunk in chunks] == ["urgent"]
+        num_steps = len(steps)
+        core.step()
     run_all(core)
+    # Decodes go first: the talking one was in the step before the urgent one lacked blocks.
+    without = [i for i, step in enumerate(steps) if step == [2]]
+    assert without[0] >= num_steps
     assert urgent.token_ids[40:] == greedy_answer(LONG[:40], 3)
     assert talking.token_ids[9:] == greedy_answer([2] * 9, 30)
 
@@ -255,8 +260,8 @@ def test_finish_reasons(
     core = make_core(num_blocks=200)
     core.scheduler.add(make_request(LONG, **options))
     events = []
-    while core.scheduler.has_work:
-        events += [event for _, event in core.step()]
+    while core.has_work:
+        events += [event for _, event in core.step() if isinstance(event, TokenEvent)]
     assert sum(len(event.token_ids) for event in events) == num_tokens
     assert [event.finish_reason for event in events] == [None] * (num_tokens - 1) + [reason]
 
@@ -319,15 +324,16 @@ def test_any_mix_is_answered_rightly_and_leaks_nothing(
             elif i in sequences and step - item["step"] == item["abort_after"]:
                 core.scheduler.remove(sequences[i])
                 aborted.add(i)
-        if core.scheduler.has_work:
+        if core.has_work:
             numbers = {sequence: i for i, sequence in sequences.items()}
             for sequence, event in core.step():
+                assert isinstance(event, TokenEvent)
                 answers.setdefault(numbers[sequence], []).extend(event.token_ids)
             assert len(core.scheduler.running) <= max_num_seqs
         elif step > 60:
             break
         core.scheduler.blocks.check_integrity()
-    assert not core.scheduler.has_work
+    assert not core.has_work
     for i, item in enumerate(plan):
         if i not in aborted:
             prompt = list(sequences[i].request.prompt_token_ids)

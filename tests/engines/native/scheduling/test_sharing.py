@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engines.base import EngineRequest
+from engines.base import EngineRequest, TokenEvent
 from engines.native.core import EngineCore
+from engines.native.sequence import Sequence
 
 MakeCore = Callable[..., EngineCore]
 MakeRequest = Callable[..., EngineRequest]
@@ -17,11 +18,15 @@ def flood(core: EngineCore, make_request: MakeRequest, num_requests: int) -> Non
         core.scheduler.add(make_request([i % 50], 4, request_id=f"f{i}", tenant="flood"))
 
 
+def events_of(core: EngineCore) -> list[tuple[Sequence, TokenEvent]]:
+    return [(s, event) for s, event in core.step() if isinstance(event, TokenEvent)]
+
+
 def finished(core: EngineCore, until: str) -> list[str]:
     """Who ended, in order, up to that one."""
     order: list[str] = []
     while until not in order:
-        order += [s.request.request_id for s, event in core.step() if event.finish_reason]
+        order += [s.request.request_id for s, event in events_of(core) if event.finish_reason]
     return order
 
 
@@ -47,7 +52,7 @@ def test_tenants_that_both_have_plenty_get_the_same_number_of_tokens(
         core.scheduler.add(make_request([3], 12, request_id=f"l{i}", tenant="long"))
     num_tokens = {"flood": 0, "long": 0}
     for _ in range(400):
-        for sequence, event in core.step():
+        for sequence, event in events_of(core):
             num_tokens[sequence.request.tenant] += len(event.token_ids)
     assert 0.8 < num_tokens["flood"] / num_tokens["long"] < 1.25
     for sequence in [*core.scheduler.running, *core.scheduler.waiting]:

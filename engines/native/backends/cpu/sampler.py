@@ -9,145 +9,138 @@ neighbours nor a preemption can change it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
-from engines.native.grammar import GrammarDeadEnd
-from engines.native.logits import Logits
-from engines.native.sequence import Sequence
+from engines.native.backends.base import Sampled, TokenMask
+from engines.native.backends.cpu.logits import Logits
+from engines.native.backends.cpu.slots import Slot
 
 Floats = NDArray[np.floating[Any]]
 
+T = TypeVar("T")
+
+_NO_TOKEN = Sampled(())
 _BLOCK = 128  # a row is searched in two levels: blocks of this many tokens, then tokens
 
 
-class SampledToken(NamedTuple):
-    """The token chosen for one sequence; logprob when its request asked for it."""
-
-    token_id: int
-    logprob: TokenLogprob | None = None
-
-
 @torch.inference_mode()
-def sample(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
-    """Choose the next token of each sequence.
+def sample(
+    logits: Logits, slots: list[Slot], masks: Mapping[int, TokenMask] | None = None
+) -> list[Sampled]:
+    """Choose the next token of each slot; none where its logits are not finite.
 
-    logits: a row for each sequence; they may be overwritten. Raises FloatingPointError naming
-    the requests whose logits are not finite.
+    logits: a row for each slot; they may be overwritten. masks: what a grammar allows, by row.
     """
-    is_free = [_is_free(sequence) for sequence in sequences]
+    masks = masks or {}
+    is_free = [i not in masks and _is_free(slot) for i, slot in enumerate(slots)]
     if all(is_free):
-        return _sample_free(logits, sequences)
+        return _sample_free(logits, slots)
+    each_mask = [masks.get(i) for i in range(len(slots))]
     if logits.columns is None or not any(is_free):
-        return _sample_spread(logits.spread().cpu(), sequences)
+        return _sample_spread(logits.spread().cpu(), slots, each_mask)
     bound = [not free for free in is_free]
-    free_tokens = iter(_sample_free(logits.rows(is_free), _taken(sequences, is_free)))
-    # Guides take their steps here, so it comes last.
-    others = iter(_sample_spread(logits.rows(bound).spread().cpu(), _taken(sequences, bound)))
+    free_tokens = iter(_sample_free(logits.rows(is_free), _taken(slots, is_free)))
+    others = iter(
+        _sample_spread(
+            logits.rows(bound).spread().cpu(), _taken(slots, bound), _taken(each_mask, bound)
+        )
+    )
     return [next(free_tokens if free else others) for free in is_free]
 
 
-def _is_free(sequence: Sequence) -> bool:
+def _is_free(slot: Slot) -> bool:
     """Whether the token is the best one, or drawn from the model's distribution as it is."""
-    if sequence.guide is not None or sequence.is_biased or _wants_logprobs(sequence):
+    if slot.is_biased or _wants_logprobs(slot):
         return False
-    return sequence.is_greedy or not _is_filtered(sequence)
+    return slot.is_greedy or not slot.is_filtered
 
 
-def _taken(sequences: list[Sequence], is_taken: list[bool]) -> list[Sequence]:
-    return [s for s, taken in zip(sequences, is_taken, strict=True) if taken]
+def _taken(items: list[T], is_taken: list[bool]) -> list[T]:
+    return [item for item, taken in zip(items, is_taken, strict=True) if taken]
 
 
-def _sample_free(logits: Logits, sequences: list[Sequence]) -> list[SampledToken]:
+def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
     """Choose without spreading the columns: with nano that takes a sixth of the time."""
-    token_ids = _argmax(logits, sequences)
+    token_ids = _argmax(logits)
     if logits.columns is None:
-        _draw_random(logits.values.cpu(), sequences, token_ids)
-    elif drawing := [i for i, sequence in enumerate(sequences) if not sequence.is_greedy]:
-        scores = _tempered(logits.values.cpu(), sequences, drawing)
+        _draw_random(logits.values.cpu(), slots, token_ids)
+    elif drawing := _drawing(slots, token_ids):
+        scores = _tempered(logits.values.cpu(), slots, drawing)
         weights = torch.softmax(scores, dim=1).numpy()
-        drawn = logits.columns.draw(weights, [_uniform(sequences[i]) for i in drawing])
+        drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
         for i, token_id in zip(drawing, drawn, strict=True):
             token_ids[i] = token_id
-    return [SampledToken(token_id) for token_id in token_ids]
+    return [_NO_TOKEN if token_id is None else Sampled((token_id,)) for token_id in token_ids]
 
 
-def _sample_spread(scores: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
-    """Choose from scores (sequences, vocabulary), which are overwritten."""
+def _sample_spread(
+    scores: torch.Tensor, slots: list[Slot], masks: list[TokenMask | None]
+) -> list[Sampled]:
+    """Choose from scores (slots, vocabulary), which are overwritten."""
     rows: Floats = scores.numpy()  # the same memory
-    raw = {i: _log_softmax(scores[i]) for i, s in enumerate(sequences) if _wants_logprobs(s)}
-    _mask(rows, sequences)
-    for row, sequence in zip(rows, sequences, strict=True):
-        if sequence.is_biased:
-            _bias(row, sequence)
-    token_ids = _argmax(Logits(scores), sequences)
-    _draw_random(scores, sequences, token_ids)
-    tokens = [
-        SampledToken(token_id, _logprob(raw[i], token_id, sequence) if i in raw else None)
-        for i, (token_id, sequence) in enumerate(zip(token_ids, sequences, strict=True))
-    ]
-    return _step_guides(tokens, sequences)
+    raw = {i: _log_softmax(scores[i]) for i, slot in enumerate(slots) if _wants_logprobs(slot)}
+    for row, slot, mask in zip(rows, slots, masks, strict=True):
+        if mask is not None:
+            _exclude(row, mask)
+        if slot.is_biased:
+            _bias(row, slot)
+    token_ids = _argmax(Logits(scores))
+    _draw_random(scores, slots, token_ids)
+    sampled = []
+    for i, (token_id, slot) in enumerate(zip(token_ids, slots, strict=True)):
+        if token_id is None:
+            sampled.append(_NO_TOKEN)
+        elif i in raw:
+            sampled.append(Sampled((token_id,), (_logprob(raw[i], token_id, slot),)))
+        else:
+            sampled.append(Sampled((token_id,)))
+    return sampled
 
 
-def _mask(rows: Floats, sequences: list[Sequence]) -> None:
-    """Exclude what the sequences' grammars exclude; raises GrammarDeadEnd before any step."""
-    bits: NDArray[np.int32] | None = None
-    stuck = []
-    for row, sequence in zip(rows, sequences, strict=True):
-        if sequence.guide is None:
-            continue
-        if bits is None:
-            bits = np.empty((1, -(-len(row) // 32)), np.int32)
-        if not sequence.guide.mask(row, bits):
-            stuck.append(sequence)
-    if stuck:
-        raise GrammarDeadEnd(stuck)
+def _exclude(row: Floats, mask: TokenMask) -> None:
+    """Set to -inf what the mask does not allow."""
+    allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(row)]
+    np.copyto(row, -np.inf, where=allowed == 0)
 
 
-def _step_guides(tokens: list[SampledToken], sequences: list[Sequence]) -> list[SampledToken]:
-    """The last thing done: a step that fails is taken again, and no guide may be ahead of it."""
-    for token, sequence in zip(tokens, sequences, strict=True):
-        if sequence.guide is not None:
-            sequence.guide.accept(token.token_id)
-    return tokens
-
-
-def _argmax(logits: Logits, sequences: list[Sequence]) -> list[int]:
+def _argmax(logits: Logits) -> list[int | None]:
+    """The best token of each row; None where the row has a score that is no number."""
     token_ids, scores = logits.best()
     is_finite = np.isfinite(scores)
-    if not is_finite.all():
-        bad = [sequences[i].request.request_id for i in np.flatnonzero(~is_finite)]
-        raise FloatingPointError(f"the logits of these requests are not finite: {', '.join(bad)}")
-    return token_ids
+    if is_finite.all():
+        return [*token_ids]
+    return [i if finite else None for i, finite in zip(token_ids, is_finite, strict=True)]
 
 
-def _wants_logprobs(sequence: Sequence) -> bool:
-    return sequence.sampling.logprobs is not None
+def _wants_logprobs(slot: Slot) -> bool:
+    return slot.sampling.logprobs is not None
 
 
 def _log_softmax(row: torch.Tensor) -> Floats:
     return torch.log_softmax(row, dim=0).numpy()
 
 
-def _logprob(logprobs: Floats, token_id: int, sequence: Sequence) -> TokenLogprob:
-    num_top = sequence.sampling.logprobs or 0
+def _logprob(logprobs: Floats, token_id: int, slot: Slot) -> TokenLogprob:
+    num_top = slot.sampling.logprobs or 0
     ids: list[int] = _largest(logprobs, num_top).tolist()
     top = tuple((i, float(logprobs[i])) for i in ids)
     return TokenLogprob(token_id, float(logprobs[token_id]), top)
 
 
-def _bias(row: Floats, sequence: Sequence) -> None:
+def _bias(row: Floats, slot: Slot) -> None:
     """Apply logit_bias and the penalties to one row, in place."""
-    sampling, generated = sequence.sampling, sequence.token_ids[sequence.num_prompt_tokens :]
+    sampling, generated = slot.sampling, slot.token_ids[slot.num_prompt_tokens :]
     if sampling.logit_bias:
         row[list(sampling.logit_bias)] += np.fromiter(sampling.logit_bias.values(), np.float32)
     if sampling.repetition_penalty != 1.0:
-        seen = list(set(sequence.token_ids))
+        seen = list(set(slot.token_ids))
         values = row[seen]
         factor = np.where(values > 0, 1 / sampling.repetition_penalty, sampling.repetition_penalty)
         row[seen] = values * factor
@@ -157,37 +150,38 @@ def _bias(row: Floats, sequence: Sequence) -> None:
         row[list(counts)] -= sampling.presence_penalty + sampling.frequency_penalty * num_times
 
 
-def _draw_random(logits: torch.Tensor, sequences: list[Sequence], token_ids: list[int]) -> None:
-    """Replace the greedy choice of every sequence that samples."""
-    drawing = [i for i, sequence in enumerate(sequences) if not sequence.is_greedy]
+def _drawing(slots: list[Slot], token_ids: list[int | None]) -> list[int]:
+    """The rows whose token is drawn rather than the best."""
+    rows = zip(slots, token_ids, strict=True)
+    return [i for i, (slot, best) in enumerate(rows) if best is not None and not slot.is_greedy]
+
+
+def _draw_random(logits: torch.Tensor, slots: list[Slot], token_ids: list[int | None]) -> None:
+    """Replace the greedy choice of every slot that samples."""
+    drawing = _drawing(slots, token_ids)
     if not drawing:
         return
-    rows: Floats = torch.softmax(_tempered(logits, sequences, drawing), dim=1).numpy()
+    rows: Floats = torch.softmax(_tempered(logits, slots, drawing), dim=1).numpy()
     for i, row in zip(drawing, rows, strict=True):
-        if _is_filtered(sequences[i]):
-            row *= row >= _cut(row, sequences[i])
+        if slots[i].is_filtered:
+            row *= row >= _cut(row, slots[i])
     for i, row, sums in zip(drawing, rows, _block_sums(rows), strict=True):
-        token_ids[i] = _draw(row, sums, _uniform(sequences[i]))
+        token_ids[i] = _draw(row, sums, _uniform(slots[i]))
 
 
-def _tempered(scores: torch.Tensor, sequences: list[Sequence], drawing: list[int]) -> torch.Tensor:
+def _tempered(scores: torch.Tensor, slots: list[Slot], drawing: list[int]) -> torch.Tensor:
     """The rows of those that draw, divided by their temperatures; may overwrite scores."""
-    if len(drawing) < len(sequences):
+    if len(drawing) < len(slots):
         scores = scores[drawing]
-    temperatures = [sequences[i].sampling.temperature for i in drawing]
+    temperatures = [slots[i].sampling.temperature for i in drawing]
     if any(temperature != 1.0 for temperature in temperatures):
         scores.div_(torch.tensor(temperatures).unsqueeze(1))
     return scores
 
 
-def _is_filtered(sequence: Sequence) -> bool:
-    sampling = sequence.sampling
-    return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
-
-
-def _cut(row: Floats, sequence: Sequence) -> float:
+def _cut(row: Floats, slot: Slot) -> float:
     """The probability a token needs to stay in the draw; equals stay or go together."""
-    sampling = sequence.sampling
+    sampling = slot.sampling
     cut = sampling.min_p * float(row.max())
     if 0 < sampling.top_k < len(row):
         cut = max(cut, float(row[_largest(row, sampling.top_k)[-1]]))
@@ -246,8 +240,8 @@ def _draw(weights: Floats, block_sums: Floats, uniform: float) -> int:
     return block * _BLOCK + min(int(np.searchsorted(inside, left, side="right")), last)
 
 
-def _uniform(sequence: Sequence) -> float:
+def _uniform(slot: Slot) -> float:
     """A number in [0, 1) that depends on nothing but the seed and the position."""
-    key = f"{sequence.seed}/{sequence.num_generated_tokens}"
+    key = f"{slot.seed}/{slot.num_generated_tokens}"
     digest = blake2b(key.encode(), digest_size=6).digest()
     return int.from_bytes(digest) / (1 << 48)

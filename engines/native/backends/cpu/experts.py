@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines.native.backends.cpu.linear import Linear
 from engines.native.config import ModelConfig
-from engines.native.layers.linear import Linear
 
 
 class Router:

@@ -8,63 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.batch import Batch
+from engines.native.backends.cpu.attention import Attention
+from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
+from engines.native.backends.cpu.head import Head
+from engines.native.backends.cpu.kv_cache import KVCache
+from engines.native.backends.cpu.layout import Layout
+from engines.native.backends.cpu.linear import Linear
+from engines.native.backends.cpu.logits import Logits
+from engines.native.backends.cpu.norm import RmsNorm
+from engines.native.backends.cpu.rope import RotaryEmbedding, interleave_halves, rotate
+from engines.native.backends.cpu.threads import ThreadChooser
 from engines.native.config import LayerType, ModelConfig
-from engines.native.kv_cache import KVCache
-from engines.native.layers.attention import Attention
-from engines.native.layers.head import Head
-from engines.native.layers.linear import Linear
-from engines.native.layers.moe import Experts, Router, experts_type, num_step_weights
-from engines.native.layers.norm import RmsNorm
-from engines.native.layers.rope import RotaryEmbedding, interleave_halves, rotate
-from engines.native.logits import Logits
-from engines.native.threads import ThreadChooser
-from engines.native.weights import Checkpoint, TensorSpec
-
-_EMBEDDING, _NORM, _HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-
-
-def tensor_specs(config: ModelConfig) -> dict[str, TensorSpec]:
-    """Every tensor of a published checkpoint of this shape, by its published name."""
-    specs = {
-        _EMBEDDING: TensorSpec((config.vocab_size, config.hidden_size)),
-        _NORM: TensorSpec((config.hidden_size,)),
-    }
-    if not config.tie_word_embeddings:
-        specs[_HEAD] = TensorSpec((config.vocab_size, config.hidden_size))
-    layer = _layer_specs(config)
-    for index in range(config.num_hidden_layers):
-        specs |= {f"model.layers.{index}.{name}": spec for name, spec in layer.items()}
-    return specs
-
-
-def _layer_specs(config: ModelConfig) -> dict[str, TensorSpec]:
-    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.num_local_experts
-    specs = {
-        "input_layernorm.weight": TensorSpec((hidden,)),
-        "post_attention_layernorm.weight": TensorSpec((hidden,)),
-        "self_attn.sinks": TensorSpec((config.num_attention_heads,)),
-        "mlp.router.weight": TensorSpec((experts, hidden)),
-        "mlp.router.bias": TensorSpec((experts,)),
-        "mlp.experts.gate_up_proj": TensorSpec((experts, hidden, 2 * inner), is_packable=True),
-        "mlp.experts.gate_up_proj_bias": TensorSpec((experts, 2 * inner)),
-        "mlp.experts.down_proj": TensorSpec((experts, inner, hidden), is_packable=True),
-        "mlp.experts.down_proj_bias": TensorSpec((experts, hidden)),
-    }
-    for name, (num_out, num_in) in _projections(config).items():
-        specs[f"self_attn.{name}.weight"] = TensorSpec((num_out, num_in))
-        if config.attention_bias:
-            specs[f"self_attn.{name}.bias"] = TensorSpec((num_out,))
-    return specs
-
-
-def _projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    return {
-        "q_proj": (config.q_size, config.hidden_size),
-        "k_proj": (config.kv_size, config.hidden_size),
-        "v_proj": (config.kv_size, config.hidden_size),
-        "o_proj": (config.hidden_size, config.q_size),
-    }
+from engines.native.tensors import EMBEDDING, HEAD, NORM
+from engines.native.weights import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +59,15 @@ class Layer:
         )
         self._experts = _experts(config, load.below("mlp.experts."))
 
-    def __call__(self, x: Tensor, rotations: Tensor, batch: Batch, cache: KVCache) -> Tensor:
+    def __call__(self, x: Tensor, rotations: Tensor, layout: Layout, cache: KVCache) -> Tensor:
         """x (tokens, hidden) -> the same; writes the tokens' K/V to the cache."""
-        layout = batch.full if self.type == "full_attention" else batch.sliding
+        here = layout.full if self.type == "full_attention" else layout.sliding
         qkv = self._qkv(self._attention_norm(x))  # (tokens, q_size + 2 * kv_size)
         heads = qkv.unflatten(-1, (-1, self._head_dim))
         rotate(heads[:, : self._num_rotated_heads], rotations)
-        cache.write(self._cache_layer, layout.slots, qkv[:, self._q_size :])
+        cache.write(self._cache_layer, here.slots, qkv[:, self._q_size :])
         attended = self._attention(
-            heads[:, : self._num_heads], cache.blocks[self._cache_layer], layout.groups
+            heads[:, : self._num_heads], cache.blocks[self._cache_layer], here.groups
         )
         x = x + self._out(attended)
         h = self._moe_norm(x)
@@ -126,26 +82,26 @@ class GptOss:
         self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
-        self._embedding = load.checkpoint.stored(_EMBEDDING).to(load.device)
+        self._embedding = load.checkpoint.stored(EMBEDDING).to(load.device)
         self._layers = [
             Layer(config, index, load.below(f"model.layers.{index}."))
             for index in range(config.num_hidden_layers)
         ]
-        self._norm = RmsNorm(load(_NORM), config.rms_norm_eps)
-        head = _EMBEDDING if config.tie_word_embeddings else _HEAD
+        self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
+        head = EMBEDDING if config.tie_word_embeddings else HEAD
         self._head = Head(load.checkpoint.stored(head).to(load.device), load.dtype)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache) -> Logits:
-        """Compute the batch's tokens; logits of the sampled rows."""
-        num_cached = batch.num_gathered_blocks * cache.blocks.shape[-1]
-        self._threads.prepare(len(batch.input_ids), self._num_layer_weights, num_cached)
-        x = F.embedding(batch.input_ids, self._embedding).to(self._dtype)
-        rotations = self._rotary_embedding(batch.positions)
+    def forward(self, layout: Layout, cache: KVCache) -> Logits:
+        """Compute the step's tokens; logits of the sampled rows."""
+        num_cached = layout.num_gathered_blocks * cache.blocks.shape[-1]
+        self._threads.prepare(len(layout.input_ids), self._num_layer_weights, num_cached)
+        x = F.embedding(layout.input_ids, self._embedding).to(self._dtype)
+        rotations = self._rotary_embedding(layout.positions)
         for layer in self._layers:
-            x = layer(x, rotations, batch, cache)
-        self._threads.prepare(len(batch.sampled_rows), self._head.num_weights)
-        return self._head(self._norm(x.index_select(0, batch.sampled_rows)))
+            x = layer(x, rotations, layout, cache)
+        self._threads.prepare(len(layout.sampled_rows), self._head.num_weights)
+        return self._head(self._norm(x.index_select(0, layout.sampled_rows)))
 
 
 def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linear]:

@@ -7,47 +7,49 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
-from engines.native import kv_cache
-from engines.native.config import ModelConfig
+from engines.native.backends.cpu import backend as backend_module
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.kv_pool import num_blocks_for
 
 
 def test_the_automatic_pool_holds_every_sequence(make_checkpoint: Any) -> None:
-    runner = make_checkpoint().runner(num_kv_blocks=None, max_model_len=100)
+    capacity = make_checkpoint().capacity(num_kv_blocks=None, max_model_len=100)
     one = 25 + 25  # blocks of 4 tokens, for full and for window layers in one chunk
-    assert runner.num_blocks == 4 * one + 1
-    assert runner.config.num_kv_blocks == runner.num_blocks
-    assert runner.max_model_len == 100
+    assert capacity.num_blocks == 4 * one + 1
+    assert capacity.max_model_len == 100
 
 
 def test_the_automatic_pool_takes_a_share_of_free_memory(
     make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One block of the test shape: 2 layers x 4 tokens x 64 values x 4 bytes."""
-    monkeypatch.setattr(kv_cache, "available_bytes", lambda: 2048 * 4 * 300)
-    runner = make_checkpoint().runner(num_kv_blocks=None)
-    assert runner.num_blocks == 300
-    assert 500 < runner.max_model_len < 300 * 4
+    monkeypatch.setattr(backend_module, "available_bytes", lambda: 2048 * 4 * 300)
+    capacity = make_checkpoint().capacity(num_kv_blocks=None)
+    assert capacity.num_blocks == 300
+    assert 500 < capacity.max_model_len < 300 * 4
 
 
 def test_a_pool_too_small_for_one_sequence_is_refused(make_checkpoint: Any) -> None:
     with pytest.raises(EngineStartError, match=r"num_kv_blocks is 20, .*100 tokens needs 51"):
-        make_checkpoint().runner(num_kv_blocks=20, max_model_len=100)
+        make_checkpoint().load(num_kv_blocks=20, max_model_len=100)
 
 
 def test_a_pool_above_the_free_memory_is_refused(make_checkpoint: Any) -> None:
     with pytest.raises(EngineStartError, match="KV cache needs 2048000000000000 bytes"):
-        make_checkpoint().runner(num_kv_blocks=10**12)
+        make_checkpoint().load(num_kv_blocks=10**12)
 
 
 def test_a_length_above_the_model_is_refused(make_checkpoint: Any) -> None:
     with pytest.raises(EngineStartError, match="max_model_len is 4096, above"):
-        make_checkpoint().runner(max_model_len=4096)
+        make_checkpoint().load(max_model_len=4096)
 
 
 @pytest.mark.parametrize("num_blocks", [20, 200, 290, 600])
 def test_the_longest_sequence_fits_the_pool(make_checkpoint: Any, num_blocks: int) -> None:
     checkpoint = make_checkpoint()
-    runner = checkpoint.runner(num_kv_blocks=num_blocks)
+    capacity = checkpoint.capacity(num_kv_blocks=num_blocks)
     model = ModelConfig.from_dir(checkpoint.path)
-    needed = kv_cache.num_blocks_for(model, runner.config, runner.max_model_len)
+    needed = num_blocks_for(
+        model, NativeConfig(checkpoint.path, block_size=4), capacity.max_model_len
+    )
     assert needed < num_blocks

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.batch import AttentionGroup
+from engines.native.backends.cpu.layout import AttentionGroup
 
 
 class Attention:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.layers.linear import Linear
-from engines.native.logits import Columns, Logits
+from engines.native.backends.cpu.linear import Linear
+from engines.native.backends.cpu.logits import Columns, Logits
 
 _MIN_SHARED = 0.25  # of the vocabulary, for the compact head to pay
 

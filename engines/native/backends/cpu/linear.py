@@ -33,11 +33,11 @@ class Linear:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether oneDNN can hold this weight in its own layout (the one torch.compile uses)."""
-    return (
-        weight.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and weight.dtype in (torch.float32, torch.bfloat16)
-    )
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:  # needs AVX-512 or AVX_NE_CONVERT
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
 
 
 def _pack(weight: Tensor) -> Tensor:

@@ -1,47 +1,23 @@
-"""The paged K/V tensors and how many blocks of them fit."""
+"""How many KV blocks there are, and how long a sequence they allow."""
 
 from __future__ import annotations
 
-from math import prod
-
-import numpy as np
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import Final
 
 from engines.errors import EngineStartError
-from engines.native.config import ModelConfig, NativeConfig
-from engines.native.memory import available_bytes
+from engines.native.config import DType, ModelConfig, NativeConfig
 
-_MAX_SHARE = 0.25  # of the free memory, for a pool of automatic size
+_ELEMENT_BYTES: Final[dict[DType, int]] = {"float32": 4, "bfloat16": 2}
 _USUAL_TOKENS = 4096  # length of a sequence that the automatic size has in mind
 
 
-class KVCache:
-    """One tensor for all layers: block b of group layer i is self.blocks[i][b].
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """What a device has left for KV once the weights are loaded."""
 
-    Full-attention and sliding layers share the blocks: a block holds K/V of either, so a
-    pool row has as many layers as the larger of the two groups. Block 0 stays zero.
-    """
-
-    def __init__(
-        self, model: ModelConfig, config: NativeConfig, num_blocks: int, device: torch.device
-    ) -> None:
-        values = config.block_size * 2 * model.kv_size
-        shape = (layers_per_group(model), num_blocks, values)
-        self.blocks = _zeros(shape, getattr(torch, config.dtype), device)
-        self.slots = self.blocks.view(len(self.blocks), -1, 2 * model.kv_size)
-
-    def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
-        """Store kv (tokens, 2 * kv_size) at slots (tokens) of a group layer."""
-        self.slots[layer].index_copy_(0, slots, kv)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros; on CPU memory is only taken once a block is written, which torch.zeros would do."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    pages = np.zeros(prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(pages).view(dtype).view(shape)
+    free_bytes: int
+    automatic_bytes: int  # at most so much of it where the configuration leaves the size open
 
 
 def layers_per_group(model: ModelConfig) -> int:
@@ -51,8 +27,8 @@ def layers_per_group(model: ModelConfig) -> int:
 
 def block_bytes(model: ModelConfig, config: NativeConfig) -> int:
     """Bytes of one block, all layers of its group together."""
-    element = getattr(torch, config.dtype).itemsize
-    return int(layers_per_group(model) * config.block_size * 2 * model.kv_size * element)
+    values = layers_per_group(model) * config.block_size * 2 * model.kv_size
+    return values * _ELEMENT_BYTES[config.dtype]
 
 
 def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) -> int:
@@ -62,8 +38,8 @@ def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) ->
     return num_full + min(num_full, -(-num_visible // config.block_size) + 1)
 
 
-def choose_num_blocks(model: ModelConfig, config: NativeConfig) -> int:
-    """Size the pool: room for max_num_seqs usual sequences, within a share of free memory.
+def choose_num_blocks(model: ModelConfig, config: NativeConfig, budget: MemoryBudget | None) -> int:
+    """Size the pool: room for max_num_seqs usual sequences, within the budget if it is known.
 
     EngineStartError when not even one sequence of max_model_len fits, or of one window and
     chunk where max_model_len is left to the engine.
@@ -73,8 +49,10 @@ def choose_num_blocks(model: ModelConfig, config: NativeConfig) -> int:
     if num_blocks is None:
         usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
         num_blocks = max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
-        num_blocks = min(num_blocks, _affordable_blocks(model, config, num_blocks))
-    _check_memory(num_blocks * block_bytes(model, config))
+        if budget is not None:
+            num_blocks = min(num_blocks, budget.automatic_bytes // block_bytes(model, config))
+    if budget is not None:
+        _check_memory(num_blocks * block_bytes(model, config), budget.free_bytes)
     least = config.max_model_len or min(longest, model.sliding_window + config.block_size)
     needed = num_blocks_for(model, config, least) + 1
     if num_blocks < needed:
@@ -98,17 +76,9 @@ def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) 
     return min(model.max_position_embeddings, num_tokens)
 
 
-def _check_memory(needed: int) -> None:
-    available = available_bytes()
-    if available is not None and needed > available:
+def _check_memory(needed: int, available: int) -> None:
+    if needed > available:
         raise EngineStartError(
             f"the KV cache needs {needed} bytes and {available} bytes of memory are free;"
             " lower num_kv_blocks"
         )
-
-
-def _affordable_blocks(model: ModelConfig, config: NativeConfig, wanted: int) -> int:
-    available = available_bytes()
-    if available is None:
-        return wanted
-    return int(available * _MAX_SHARE) // block_bytes(model, config)

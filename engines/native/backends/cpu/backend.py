@@ -1,0 +1,140 @@
+"""The CPU backend: a step is computed while it is launched, in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import torch
+
+from engines.errors import EngineStartError
+from engines.native.backends.base import Batch, Capacity, Sampled, TokenMask
+from engines.native.backends.cpu.kv_cache import KVCache
+from engines.native.backends.cpu.layout import LayoutBuilder
+from engines.native.backends.cpu.logits import Logits
+from engines.native.backends.cpu.memory import available_bytes
+from engines.native.backends.cpu.model import GptOss, Loader
+from engines.native.backends.cpu.sampler import sample
+from engines.native.backends.cpu.slots import Slot, Slots, Span
+from engines.native.backends.cpu.threads import ThreadChooser
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
+from engines.native.tensors import tensor_specs
+from engines.native.weights import Checkpoint
+
+_GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
+_MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
+
+Forward = Callable[[list[Span]], Logits]  # a row of logits for each span with is_last
+
+
+class CpuBackend:
+    """Slots, a forward pass and the sampler; implements engines.native.backends.base.Backend."""
+
+    def __init__(self, capacity: Capacity, forward: Forward) -> None:
+        self._capacity, self._forward = capacity, forward
+        self._slots = Slots()
+
+    @classmethod
+    def load(cls, config: NativeConfig, model: ModelConfig) -> CpuBackend:
+        """Load the weights and allocate the cache; EngineStartError if either cannot be."""
+        network = TorchModel(config, model)
+        return cls(network.capacity, network.forward)
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def launch(self, batch: Batch) -> CpuStep:
+        spans = self._slots.apply(batch)
+        step = CpuStep(self._forward(spans), [span.slot for span in spans if span.is_last])
+        if any(row.is_masked for row in batch.rows):
+            step.rows = [i for i, row in enumerate(batch.rows) if row.is_last]
+        else:
+            step.sample({})
+        return step
+
+
+class CpuStep:
+    """A step with logits, and with tokens once it is sampled."""
+
+    def __init__(self, logits: Logits, slots: list[Slot]) -> None:
+        self._logits: Logits | None = logits
+        self._slots = slots
+        self._sampled: list[Sampled] = []
+        self.rows: list[int] = []  # of the batch, one for each slot; set if masks are to come
+
+    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        self.sample({i: masks[row] for i, row in enumerate(self.rows) if row in masks})
+
+    def sample(self, masks: Mapping[int, TokenMask]) -> None:
+        """Choose the tokens; `masks` by the row of the logits. The slots go on with them."""
+        assert self._logits is not None
+        self._sampled = sample(self._logits, self._slots, masks)
+        self._logits = None
+        for slot, sampled in zip(self._slots, self._sampled, strict=True):
+            slot.token_ids += sampled.token_ids
+
+    def collect(self) -> list[Sampled]:
+        return self._sampled
+
+
+class TorchModel:
+    """The loaded model and its KV cache."""
+
+    def __init__(self, config: NativeConfig, model: ModelConfig) -> None:
+        device = torch.device("cpu")
+        threads = ThreadChooser(config.num_threads or torch.get_num_threads())
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
+        _check_length(config, model)
+        _check_memory(config, model, dtype)
+        self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
+        num_blocks = choose_num_blocks(model, config, _budget())
+        self.capacity = Capacity(
+            num_blocks, config.block_size, longest_sequence(model, config, num_blocks)
+        )
+        self._cache = KVCache(model, config, num_blocks, device)
+        self._layouts = LayoutBuilder(
+            config.block_size,
+            model.sliding_window,
+            dtype,
+            device,
+            _GATHERED_BYTES // (2 * model.kv_size * dtype.itemsize),
+        )
+
+    def forward(self, spans: list[Span]) -> Logits:
+        """Compute all spans in one pass, writing their K/V.
+
+        Returns a row of logits for each span that is a last one, in the spans' order.
+        """
+        return self._model.forward(self._layouts.build(spans), self._cache)
+
+
+def _budget() -> MemoryBudget | None:
+    available = available_bytes()
+    return None if available is None else MemoryBudget(available, int(available * _MAX_SHARE))
+
+
+def _check_length(config: NativeConfig, model: ModelConfig) -> None:
+    if config.max_model_len and config.max_model_len > model.max_position_embeddings:
+        raise EngineStartError(
+            f"max_model_len is {config.max_model_len}, above the model's"
+            f" max_position_embeddings of {model.max_position_embeddings}; lower it"
+        )
+
+
+def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) -> None:
+    """Refuse a model that cannot fit rather than be killed while loading it.
+
+    MXFP4 experts are unpacked to `dtype` on CPU. The embedding stays in its file.
+    """
+    specs = tensor_specs(model)
+    needed = sum(prod(spec.shape) for spec in specs.values()) * dtype.itemsize
+    needed -= model.vocab_size * model.hidden_size * dtype.itemsize
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise EngineStartError(
+            f"{config.model_dir}: the weights need {needed} bytes as {config.dtype}, and"
+            f" {available} bytes of memory are free; use a smaller model or dtype bfloat16"
+        )

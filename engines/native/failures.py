@@ -1,0 +1,82 @@
+"""What a failed step costs: one request, all of its own, or the engine."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from dataclasses import dataclass
+from typing import Final
+
+from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
+from engines.native.out_of_memory import is_lasting, is_out_of_memory
+from engines.native.scheduler import Chunk
+from engines.native.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
+FATAL: Final = (AssertionError,)  # no other request would fare better
+NUM_TOKENS_ALWAYS_POSSIBLE: Final = 32  # an engine without the memory for so few is broken
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed step; keeps no exception, which would keep the step's tensors."""
+
+    sequences: list[Sequence]  # they end with it, the others take their step again
+    error: EngineError
+    is_out_of_memory: bool = False
+
+
+class FailureCount:
+    """Judges failed steps, and says when the engine is past saving."""
+
+    def __init__(self) -> None:
+        self._num_in_a_row = 0
+        self.end: EngineDead | None = None  # why no step can be computed any more
+
+    def on_success(self) -> None:
+        """A step was computed."""
+        self._num_in_a_row = 0
+
+    def on_error(self, error: Exception, chunks: list[Chunk]) -> Failure:
+        """A step of these chunks raised this error."""
+        reason = f"{type(error).__name__}: {error}"
+        is_theirs = False
+        if has_no_room := is_out_of_memory(error):
+            sequences = [_largest(chunks)]
+            num_tokens = sum(chunk.num_tokens for chunk in chunks)
+            is_theirs = num_tokens > NUM_TOKENS_ALWAYS_POSSIBLE
+        else:
+            sequences = [chunk.sequence for chunk in chunks]
+        ids = ", ".join(sequence.request.request_id for sequence in sequences)
+        text = "".join(traceback.format_exception(error))
+        log.error("A step failed with the requests %s\n%s", ids, text)
+        if is_lasting(error):
+            self.end = EngineDead(f"no step can be computed any more: {reason}")
+            sequences = []  # all end with the engine
+        elif not is_theirs:
+            self._count(reason, is_fatal=isinstance(error, FATAL))
+        if has_no_room:
+            no_room = OutOfMemory("there was no memory left to compute this request's next step")
+            return Failure(sequences, no_room, is_out_of_memory=True)
+        return Failure(sequences, RequestFailed(f"the step failed: {reason}"))
+
+    def on_no_numbers(self, sequences: list[Sequence], *, are_all: bool) -> Failure:
+        """The logits of these sequences were not finite; `are_all`: nor those of any other."""
+        ids = ", ".join(sequence.request.request_id for sequence in sequences)
+        reason = f"the logits of these requests are not finite: {ids}"
+        log.error("%s", reason)
+        if are_all:
+            self._count(reason)
+        return Failure(sequences, RequestFailed(f"the step failed: {reason}"))
+
+    def _count(self, reason: str, *, is_fatal: bool = False) -> None:
+        self._num_in_a_row += 1
+        if is_fatal or self._num_in_a_row >= MAX_FAILED_STEPS:
+            self.end = EngineDead(f"{self._num_in_a_row} steps failed in a row, at last: {reason}")
+
+
+def _largest(chunks: list[Chunk]) -> Sequence:
+    """Who has the most to compute; of equals the last to come."""
+    return max(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.rank)).sequence
