@@ -23,7 +23,7 @@ RUN --mount=type=bind,from=wheels,target=/wheels \
 # Harmonium's wheel, unpacked under /image as it lies in the final image.
 FROM dependencies AS wheel
 COPY packaging/finish /packaging/
-COPY README.md ./
+COPY README.md LICENSE NOTICE ./
 COPY auth auth
 COPY engines engines
 COPY profiles profiles
@@ -36,6 +36,7 @@ RUN --mount=type=secret,id=pip_cert \
 FROM ${BASE_IMAGE} AS runtime
 # Group 0 may write the cache, so that any uid does (OpenShift picks one).
 RUN mkdir -p /opt/nim/.cache && chown 10001:0 /opt/nim/.cache && chmod 2775 /opt/nim/.cache
+COPY LICENSE NOTICE /licenses/
 COPY --from=dependencies /opt/harmonium /opt/harmonium
 COPY --from=wheel /image/opt/harmonium /opt/harmonium
 

@@ -2,14 +2,10 @@
 # openai-agents asks for an older websockets than ours, so that it lies in a folder of its own.
 AGENTS := .cache/agents-0.24.0
 
-$(VENV)/.conformance: $(VENV)/.test
-	@$(PIP) --editable '.[conformance]'
-	@touch $@
-
-$(AGENTS): $(VENV)/.conformance
+$(AGENTS): | installed-conformance
 	@$(BIN)/pip install --quiet --no-deps --target $@ \
 		openai-agents==0.24.0 griffelib==2.4.1 websockets==16.0
 
 .PHONY: conformance
-conformance: $(VENV)/.conformance $(AGENTS) ## Let schemathesis and foreign clients use a server
+conformance: installed-conformance $(AGENTS) ## Let schemathesis and foreign clients use a server
 	@PYTHONPATH=$(AGENTS) $(BIN)/pytest -m conformance tests/conformance

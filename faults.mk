@@ -4,17 +4,17 @@ FUZZ_EXAMPLES ?= 3000
 ATTACK_SEED ?= 1
 
 .PHONY: faults
-faults: $(VENV)/.test ## Do to real servers what docs/faults.md says they survive
+faults: installed-test ## Do to real servers what docs/faults.md says they survive
 	@$(BIN)/pytest -m faults tests/faults tests/e2e/test_faults.py
 
 .PHONY: soak
-soak: $(VENV)/.test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?
+soak: installed-test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?
 	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.test ## Search for input that breaks a parser or writer
+fuzz: installed-test ## Search for input that breaks a parser or writer
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz
 
 .PHONY: attack
-attack: $(VENV)/.test ## Bodies that once held the server: does anybody but their sender notice?
+attack: installed-test ## Bodies that once held the server: does anybody but their sender notice?
 	@$(BIN)/python -m benchmarks.attack --engines scripted nano --seed $(ATTACK_SEED)

@@ -8,5 +8,5 @@ $(OIDC)/.ready: tests/auth/oidc/package.json
 	@touch $@
 
 .PHONY: oidc
-oidc: $(VENV)/.test $(OIDC)/.ready ## Check tokens of a real OpenID provider: rotation, outage, forgeries
+oidc: installed-test $(OIDC)/.ready ## Check tokens of a real OpenID provider: rotation, outage, forgeries
 	@$(BIN)/pytest -m 'oidc or not oidc' tests/auth/oidc

@@ -4,12 +4,12 @@ HELM_3 := .cache/helm/3.17.3/helm
 HELM_4 := .cache/helm/4.2.3/helm
 
 .PHONY: image
-image: $(VENV)/.test ## Build the container image, run it and chat with it
+image: installed-test ## Build the container image, run it and chat with it
 	@IMAGE=$(IMAGE) packaging/build_image
 	@IMAGE=$(IMAGE) $(BIN)/pytest -m image tests/image
 
 .PHONY: chart
-chart: $(VENV)/.test $(HELM_3) $(HELM_4) ## Lint, render and validate the Helm chart
+chart: installed-test $(HELM_3) $(HELM_4) ## Lint, render and validate the Helm chart
 	@$(BIN)/pytest -m chart tests/chart
 
 $(HELM_3):

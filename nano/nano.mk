@@ -4,12 +4,12 @@ NANO_ENV := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 \
 	MALLOC_TOP_PAD_=500000000 GOMP_SPINCOUNT=0
 
 .PHONY: nano
-nano: $(VENV)/.test ## Train nano anew (half an hour on an H200); it ships if it reaches the bars
+nano: installed-test ## Train nano anew (half an hour on an H200); it ships if it reaches the bars
 	@$(NANO_ENV) $(BIN)/python -m nano.train
 	@$(BIN)/python -m nano.pack --out build/nano/packed
 	@$(BIN)/python -m nano.report --source build/nano/packed --out build/nano/report.md
 	@cp build/nano/packed/* profiles/data/nano/ && cp build/nano/report.md docs/nano.md
 
 .PHONY: nano-report
-nano-report: $(VENV)/.test ## Measure the shipped nano and rewrite docs/nano.md
+nano-report: installed-test ## Measure the shipped nano and rewrite docs/nano.md
 	@$(BIN)/python -m nano.report

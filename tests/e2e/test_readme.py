@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BIN = Path(sys.executable).parent
 DRY = ("make test", "make image", "make chart", "make bench", "make nano")
 
 
@@ -44,23 +43,48 @@ def served(start_server: StartServer) -> Server:
     return start_server(["make", "serve"], folder=ROOT)
 
 
-def run(command: list[str] | str, server: Server, *, shell: bool = False) -> str:
-    """Run a command against the server; fail with its output if it fails."""
-    environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+def run(command: list[str]) -> str:
+    """Run a command in the checkout; fail with its output if it fails."""
     result = subprocess.run(
-        command, shell=shell, capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+        command, capture_output=True, text=True, env=plain_environment(), cwd=ROOT, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c not in ("make serve", *DRY)])
+def plain_environment() -> dict[str, str]:
+    """That of a shell that does not know `harmonium` yet."""
+    ours = str(Path(sys.executable).parent)
+    folders = [folder for folder in os.environ["PATH"].split(":") if folder != ours]
+    return os.environ | {"PATH": ":".join(folders)}
+
+
+def typed() -> list[str]:
+    """What a reader types but for what serves, with the activation that comes before it."""
+    activation, lines = "", []
+    for command in commands():
+        if command.startswith(". "):
+            activation = f"{command} && "
+        elif command not in ("make serve", "harmonium serve", *DRY):
+            is_on_path = not command.startswith("harmonium")
+            lines.append(command if is_on_path else activation + command)
+    return lines
+
+
+@pytest.mark.parametrize("command", typed())
 def test_a_command_does_what_the_readme_says(served: Server, command: str) -> None:
-    output = run(command.replace("http://127.0.0.1:8000", served.url), served, shell=True)
+    output = run(["sh", "-c", command.replace("http://127.0.0.1:8000", served.url)])
     if command.startswith("curl"):
         assert json.loads(output)["choices"][0]["message"]["content"]
-    else:
+    elif "harmonium" in command:
         assert "nano" in output
+
+
+def test_without_make_three_commands_serve(start_server: StartServer) -> None:
+    program = next(block for block in blocks("sh") if block.rstrip().endswith("harmonium serve"))
+    assert len(program.splitlines()) == 3
+    server = start_server(["sh", "-c", program], folder=ROOT)
+    assert server.ready_status() == 200
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c in DRY])
@@ -74,7 +98,7 @@ def test_make_knows_the_target(command: str) -> None:
 @pytest.mark.parametrize("program", blocks("python"))
 def test_the_python_example_prints_an_answer(served: Server, program: str) -> None:
     program = program.replace("http://127.0.0.1:8000", served.url)
-    assert run([sys.executable, "-c", program], served).strip()
+    assert run([sys.executable, "-c", program]).strip()
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -1,41 +1,122 @@
-"""Ctrl-C in a real terminal, after `make serve`."""
+"""The keys of a real terminal, typed while `make serve` runs under a real shell."""
 
 from __future__ import annotations
 
 import os
 import pty
 import select
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
+import psutil
+import pytest
+
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 60
+WITHIN_S = 180  # generous: the machine may be busy
+PROMPT = "what now? "
+CTRL_C, CTRL_Z = "\x03", "\x1a"
 
 
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    """Read what the terminal shows until it shows `wanted`, or until the program ends."""
-    shown, deadline = b"", time.monotonic() + WITHIN_S
-    while wanted not in shown:
-        assert time.monotonic() < deadline, shown
-        if not select.select([terminal], [], [], 1)[0]:
-            continue
+class Shell:
+    """An interactive bash in a terminal of its own."""
+
+    def __init__(self, url: str, environment: dict[str, str]) -> None:
+        self.url = url
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(ROOT)
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], os.environ | environment)
+        self.process = psutil.Process(self.pid)
+        self._shown = ""
+        self.read_until(PROMPT)
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def read_until(self, wanted: str) -> str:
+        """Read what the terminal shows up to and with `wanted`."""
+        deadline = time.monotonic() + WITHIN_S
+        while wanted not in self._shown:
+            assert time.monotonic() < deadline, f"no {wanted!r} in {self._shown!r}"
+            if select.select([self._terminal], [], [], 1)[0]:
+                self._shown += os.read(self._terminal, 4096).decode()
+        before, _, self._shown = self._shown.partition(wanted)
+        return before + wanted
+
+    def serve(self, command: str = "make serve") -> None:
+        self.type(f"{command}\n")
+        self.read_until("/v1/chat/completions")
+
+    def exit_code(self) -> int:
+        self.type("echo code=$?.\n")
+        self.read_until("code=$?.")  # what was typed
+        self.read_until("code=")
+        return int(self.read_until(".").rstrip("."))
+
+    def is_live(self) -> bool:
         try:
-            shown += os.read(terminal, 4096)
-        except OSError:  # how Linux says that the other side is gone
-            break
-    return shown
+            return httpx.get(f"{self.url}/v1/health/live", timeout=1).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def close(self) -> None:
+        """Close the terminal, as a window does."""
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
 
 
-def test_ctrl_c_drains_and_make_exits_0(free_port: Callable[[], int], cache_dir: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.environ["NIM_SERVER_PORT"] = str(free_port())
-        os.environ["NIM_CACHE_PATH"] = str(cache_dir)
-        os.chdir(ROOT)
-        os.execvp("make", ["make", "serve"])
-    assert b"curl" in read_until(terminal, b"/v1/chat/completions")
-    os.write(terminal, b"\x03")
-    rest = read_until(terminal, b"never shown: read to the end")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, rest
-    os.close(terminal)
+@pytest.fixture
+def shell(free_port: Callable[[], int], cache_dir: Path) -> Iterator[Shell]:
+    port = free_port()
+    settings = {"NIM_SERVER_PORT": str(port), "NIM_CACHE_PATH": str(cache_dir), "PS1": PROMPT}
+    shell = Shell(f"http://127.0.0.1:{port}", settings)
+    yield shell
+    started = shell.process.children(recursive=True) if shell.process.is_running() else []
+    shell.close()
+    for process in started:
+        if process.is_running():
+            process.kill()
+    os.kill(shell.pid, signal.SIGKILL)
+    os.waitpid(shell.pid, 0)
+
+
+def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell) -> None:
+    shell.serve()
+    shell.type(CTRL_Z)
+    assert "Stopped" in shell.read_until(PROMPT)
+    assert not shell.is_live()
+    shell.type("fg\n")
+    shell.read_until("make serve")
+    assert shell.is_live()
+    shell.type(CTRL_C)
+    assert "Stopped." in shell.read_until(PROMPT)
+    assert shell.exit_code() == 0
+
+
+def test_keys_reach_what_was_started_in_the_background(shell: Shell) -> None:
+    shell.serve("make serve &")
+    shell.type("fg\n")
+    shell.read_until("make serve\r\n")
+    shell.type(CTRL_Z)
+    assert "Stopped" in shell.read_until(PROMPT)
+    assert not shell.is_live()
+    shell.type("bg\n")
+    shell.read_until(PROMPT)
+    assert shell.is_live()
+    shell.type("fg\n")
+    shell.read_until("make serve\r\n")
+    shell.type(CTRL_C)
+    assert "Stopped." in shell.read_until(PROMPT)
+
+
+def test_closing_the_terminal_ends_the_server(shell: Shell) -> None:
+    shell.serve()
+    started = shell.process.children(recursive=True)
+    assert len(started) >= 3, started
+    shell.close()
+    _, alive = psutil.wait_procs(started, timeout=WITHIN_S)
+    assert not alive

@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""Install Harmonium into .venv, saying what is fetched, how large it is and from where.
+
+    python3 packaging/install.py [--this-python] [EXTRA ...]
+
+`make` runs it before every target, so that a second run with nothing to do is quick and silent.
+Standard library only, and no syntax newer than Python 3.6: an old Python must get as far as being
+told that it is too old.
+"""
+
+import argparse
+import ast
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INDEX_ANSWERS_WITHIN_S = 5
+DEVNULL = subprocess.DEVNULL
+# Sums of the pinned wheels for x86_64 Linux, which are the largest.
+CPU_SIZE, CUDA_SIZE = "0.5 GB", "2.8 GB"
+# pip's settings that say where packages come from; uv has the same flags but does not read them.
+SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host")
+
+
+class CannotInstall(Exception):
+    """Says why, and what to do."""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Install Harmonium into .venv.")
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help="also what this extra names")
+    parser.add_argument(
+        "--this-python", action="store_true", help="make .venv anew if it is of another Python"
+    )
+    asked = parser.parse_args()
+    try:
+        check_machine()
+        check_python(*supported_pythons())
+        environment = Environment(ROOT / ".venv", asked.this_python)
+        if not environment.has(asked.extras):
+            install(environment, asked.extras)
+    except CannotInstall as error:
+        print(f"Cannot install Harmonium: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. The next run goes on from here.", file=sys.stderr)
+        return 130
+    return 0
+
+
+# What this machine and its Python allow.
+
+
+def check_machine() -> None:
+    """Raise CannotInstall where torch has no wheels."""
+    system, machine = platform.system(), platform.machine()
+    if system == "Linux" and machine in ("x86_64", "aarch64"):
+        return
+    if system == "Darwin" and machine == "arm64":
+        if int(platform.mac_ver()[0].split(".")[0]) >= 14:
+            return
+        raise CannotInstall(f"it needs macOS 14 or later; this is {platform.mac_ver()[0]}.")
+    raise CannotInstall(
+        f"it runs on Linux (x86_64, aarch64) and macOS (Apple silicon); this is {system} {machine}."
+        " On Windows, use WSL."
+    )
+
+
+def supported_pythons() -> "tuple[int, int]":
+    """The lowest and highest minor version of Python 3 in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', text)
+    assert found is not None, "pyproject.toml has no requires-python of the known form"
+    return int(found.group(1)), int(found.group(2)) - 1
+
+
+def check_python(lowest: int, highest: int) -> None:
+    """Raise CannotInstall, with the command that mends it, unless this Python will do."""
+    if sys.version_info[0] == 3 and lowest <= sys.version_info[1] <= highest:
+        return
+    this = f"{platform.python_version()} ({sys.executable})"
+    others = (f"python3.{minor}" for minor in range(highest, lowest - 1, -1))
+    found = next(filter(starts, others), None)
+    if found:
+        remedy = f"`make serve PYTHON={found}` takes the one you have."
+    elif shutil.which("uv"):
+        remedy = (
+            f"`uv python install 3.{lowest + 1}` fetches one; then "
+            f'`make serve PYTHON="$(uv python find 3.{lowest + 1})"`.'
+        )
+    else:
+        remedy = "install one and name it: `make serve PYTHON=/path/to/python3`."
+    raise CannotInstall(f"it needs Python 3.{lowest} to 3.{highest}; this is {this}. {remedy}")
+
+
+def starts(program: str) -> bool:
+    """Whether a program is there and works; pyenv has shims that are and do not."""
+    path = shutil.which(program)
+    return path is not None and succeeds([path, "--version"])
+
+
+def succeeds(command: "list[str]") -> bool:
+    try:
+        return subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+# The virtual environment and what was installed into it.
+
+
+class Environment:
+    """A .venv, and in it a note of what was installed from which pins for which folder."""
+
+    def __init__(self, folder: Path, this_python: bool = False) -> None:
+        self.folder = folder
+        self._this_python = this_python
+        self.python = folder / "bin" / "python"
+        self._note = folder / "harmonium.json"
+
+    def has(self, extras: "list[str]") -> bool:
+        """Whether a run with these extras would change nothing."""
+        note = self.note()
+        is_noted = note.get("pins") == pins_hash() and set(extras) <= set(note["extras"])
+        return is_noted and self.fault() is None
+
+    def note(self) -> dict:
+        try:
+            return dict(json.loads(self._note.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def write_note(self, extras: "list[str]") -> None:
+        note = {"pins": pins_hash(), "extras": extras, "folder": str(self.folder)}
+        self._note.write_text(json.dumps(note), encoding="utf-8")
+
+    def fault(self) -> "str | None":
+        """Why this environment cannot be used, if it is there and cannot."""
+        code = "import sys; print('3.%d' % sys.version_info[1])"
+        try:
+            asked = subprocess.run([str(self.python), "-c", code], stdout=subprocess.PIPE)
+        except OSError:
+            return "its Python is gone"
+        if asked.returncode:
+            return "its Python does not start"
+        version = asked.stdout.decode().strip()
+        lowest, highest = supported_pythons()
+        if not lowest <= int(version.split(".")[1]) <= highest:
+            return f"it is of Python {version}"
+        if self._this_python and version != f"3.{sys.version_info[1]}":
+            return f"it is of Python {version}, and 3.{sys.version_info[1]} was asked for"
+        if self.note().get("folder", str(self.folder)) != str(self.folder):
+            return f"it was made for {self.note()['folder']}"
+        return None
+
+    def make(self, uv: "str | None") -> None:
+        """Make the environment, anew if the one that is there cannot be used."""
+        if self.folder.exists():
+            if not (self.folder / "pyvenv.cfg").exists():
+                raise CannotInstall(f"{self.folder} is there but is no virtual environment.")
+            fault = self.fault()
+            if fault is None:
+                return
+            say(f"Making {self.folder.name} anew: {fault}.")
+            shutil.rmtree(str(self.folder))
+        say(f"Making {self.folder.name} with Python {platform.python_version()} ({sys.executable})")
+        command = [sys.executable, "-m", "venv"]
+        if uv and importlib.util.find_spec("ensurepip") is None:  # Debian's python3 without -venv
+            command = [uv, "venv", "--quiet", "--seed", "--python", sys.executable]
+        if subprocess.run([*command, str(self.folder)]).returncode:
+            shutil.rmtree(str(self.folder), ignore_errors=True)
+            raise CannotInstall("the virtual environment could not be made; the reason is above.")
+
+
+def pins_hash() -> str:
+    content = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+# The installation itself.
+
+
+def install(environment: Environment, extras: "list[str]") -> None:
+    """Bring the environment to what pyproject.toml and constraints.txt say."""
+    started = time.time()
+    uv = shutil.which("uv") if starts("uv") else None
+    environment.make(uv)
+    installer = Installer(environment.python, uv)
+    extras = sorted({*extras, *environment.note().get("extras", ())})
+    say(f"Installing Harmonium with {installer.name} into {environment.folder.name}.")
+    if not has_torch(environment.python):
+        install_torch(installer)
+    target = f".[{','.join(extras)}]" if extras else "."
+    installer.install("--constraint", "constraints.txt", "--editable", target)
+    environment.write_note(extras)
+    say(
+        f"Installed in {time.time() - started:.0f} s. "
+        f"`. {environment.folder.name}/bin/activate` puts `harmonium` on your PATH."
+    )
+
+
+class Installer:
+    """uv, or pip where there is no uv; what either prints is shown as it comes."""
+
+    def __init__(self, python: Path, uv: "str | None") -> None:
+        self.name = "uv" if uv else "pip"
+        self.settings = pip_settings(python)
+        self._environment = dict(os.environ)
+        if uv is None:
+            self._command = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
+            return
+        # pip's way to choose among indexes: the best version wins, wherever it lies
+        self._command = [uv, "pip", "install", "--python", str(python)]
+        self._command += ["--index-strategy", "unsafe-best-match"]
+        if "cert" in self.settings:
+            self._environment.setdefault("SSL_CERT_FILE", self.settings["cert"][0])
+
+    def install(self, *arguments: str, index: "str | None" = None) -> None:
+        """Install, with another main index if one is given.
+
+        Raises CannotInstall when it fails; the tool has then said why.
+        """
+        settings = self.settings if self.name == "uv" else {}  # pip knows them
+        if index:
+            settings = {**settings, "index-url": [index]}
+        sources = [f for name in SOURCES for f in flags(name, settings.get(name, []))]
+        command = [*self._command, *sources, *arguments]
+        if subprocess.run(command, cwd=str(ROOT), env=self._environment).returncode:
+            raise CannotInstall(f"{self.name} failed; its reason is above.")
+
+
+def pip_settings(python: Path) -> "dict[str, list[str]]":
+    """What pip is told, in files or the environment, about where packages come from."""
+    for program in (str(python), sys.executable):  # an environment that uv made has no pip
+        command = [program, "-m", "pip", "config", "list"]
+        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL)
+        if asked.returncode == 0:
+            break
+    strength = ("global", "install", ":env:")  # the last one wins
+    found = {}
+    for line in asked.stdout.decode().splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if section in strength and name in (*SOURCES, "cert"):
+            found[strength.index(section), name] = str(ast.literal_eval(value)).split()
+    return {name: values for (_, name), values in sorted(found.items())}
+
+
+def flags(name: str, values: "list[str]") -> "list[str]":
+    """A setting of pip as flags of uv."""
+    if name == "no-index":
+        return ["--no-index"] if values and values[0].lower() in ("1", "true", "yes", "on") else []
+    flag = "--allow-insecure-host" if name == "trusted-host" else f"--{name}"
+    return [part for value in values for part in (flag, value)]
+
+
+# torch, whose builds for CPU and GPU are ten times apart in size.
+
+
+def has_torch(python: Path) -> bool:
+    """Whether the pinned torch, of whatever build, is already there."""
+    code = "import importlib.metadata as m; print(m.version('torch').partition('+')[0])"
+    asked = subprocess.run([str(python), "-c", code], stdout=subprocess.PIPE, stderr=DEVNULL)
+    return asked.stdout.decode().strip() == torch_version()
+
+
+def torch_version() -> str:
+    """The version that constraints.txt pins."""
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    found = re.search(r"^torch==(\S+)$", pins, flags=re.MULTILINE)
+    assert found is not None, "constraints.txt does not pin torch"
+    return found.group(1)
+
+
+def install_torch(installer: Installer) -> None:
+    """Install the CPU build where no GPU could use another; else leave torch to the pins."""
+    if platform.system() == "Darwin":
+        return  # there is one build only
+    gpu = nvidia_gpu()
+    if gpu:
+        say(f"Found {gpu}: torch comes with CUDA, about {CUDA_SIZE} to fetch in all.")
+        return
+    reason = why_not_from(TORCH_CPU_INDEX, installer.settings)
+    if reason:
+        say(f"No NVIDIA GPU, but PyTorch's index of CPU builds is left out: {reason}.")
+        say("torch comes from where your own settings say. If that is PyPI, it comes with CUDA,")
+        say(f"about {CUDA_SIZE} to fetch in all.")
+        return
+    say(f"No NVIDIA GPU: torch comes as its CPU build, about {CPU_SIZE} to fetch in all.")
+    installer.install("--no-deps", f"torch=={torch_version()}", index=TORCH_CPU_INDEX)
+
+
+def nvidia_gpu() -> str:
+    """The name of the first NVIDIA GPU whose driver works here, or nothing."""
+    program = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
+    command = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode().partition("\n")[0] if asked.returncode == 0 else ""
+
+
+def why_not_from(index: str, settings: "dict[str, list[str]]") -> str:
+    """Why torch's CPU build cannot be had from an index, or nothing when it can."""
+    if flags("no-index", settings.get("no-index", [])):
+        return "your pip settings say no-index"
+    context = ssl.create_default_context(cafile=next(iter(settings.get("cert", ())), None))
+    url, limit = index + "/torch/", INDEX_ANSWERS_WITHIN_S
+    try:
+        with urllib.request.urlopen(url, timeout=limit, context=context) as answer:
+            page = answer.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"it does not answer ({getattr(error, 'reason', error)})"
+    build = f"torch-{torch_version()}+cpu-"
+    return "" if build in urllib.parse.unquote(page) else f"it has no {build}*"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
