@@ -40,6 +40,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None  # the same seed and prompt repeat the same tokens
     logprobs: int | None = None  # None: none; N: the chosen token's and the N most likely
+    min_tokens: int = 0  # no stop token id is generated before so many other tokens were
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -76,11 +77,18 @@ class FakeSequence:
     ) -> tuple[tuple[int, ...], FinishReason | None]:
         token_ids: list[int] = []
         for position in range(self.num_generated, self.num_generated + min(num_tokens, num_left)):
-            token_ids.append(self.script[position % len(self.script)])
+            token_ids.append(self._id_at(position))
             if token_ids[-1] in self.request.stop_token_ids:
                 return tuple(token_ids), FinishReason.STOP
         is_last = len(token_ids) == num_left
         return tuple(token_ids), FinishReason.LENGTH if is_last else None
+
+    def _id_at(self, position: int) -> int:
+        """The script's id, or where that would stop too early another."""
+        token_id, stops = self.script[position % len(self.script)], self.request.stop_token_ids
+        if token_id in stops and position < self.request.sampling.min_tokens:
+            return next(other for other in itertools.count() if other not in stops)
+        return token_id
 
     def _logprobs(
         self, token_ids: tuple[int, ...], vocab_size: int

@@ -166,7 +166,12 @@ class Choice:
 
 def _parser_of(plan: Plan) -> Parser | RawText:
     if plan.output == "harmony":
-        return Parser(plan.tool_names, plan.builtins, plan.custom_names)
+        return Parser(
+            plan.tool_names,
+            plan.builtins,
+            plan.custom_names,
+            is_endless=not plan.stop_token_ids,
+        )
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
 
 

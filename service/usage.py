@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from service.generation import Generation
+from service.schemas.chat import StreamOptions
 from service.schemas.common import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
@@ -18,3 +21,24 @@ def usage_of(generation: Generation) -> Usage:
             reasoning_tokens=generation.num_reasoning_tokens
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedUsage:
+    """Where the chunks of a stream say how many tokens there were."""
+
+    at_end: bool = False  # in a chunk of its own; the others say null
+    always: bool = False  # in every chunk, as many as there are until then
+
+    @classmethod
+    def asked(cls, options: StreamOptions | None) -> StreamedUsage:
+        """What the client's stream_options ask for."""
+        if options is None:
+            return cls()
+        return cls(bool(options.include_usage), bool(options.continuous_usage_stats))
+
+    def field(self, generation: Generation) -> bytes:
+        """The last field of a chunk's object."""
+        if self.always:
+            return b',"usage":' + usage_of(generation).model_dump_json().encode()
+        return b',"usage":null' if self.at_end else b""

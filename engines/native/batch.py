@@ -39,7 +39,7 @@ def _row(chunk: Chunk) -> Row:
         full = tuple(sequence.full_blocks[num_sent:])
         window = tuple(sequence.window_blocks[num_sent:])
         sequence.num_sent_blocks = num_blocks
-    is_masked = chunk.is_last and sequence.guide is not None
+    is_masked = chunk.is_last and sequence.is_masked
     return Row(
         sequence.slot, chunk.start, chunk.end, chunk.is_last, full, window, is_masked, chunk.drafts
     )

@@ -112,7 +112,7 @@ class EngineCore:
         masked = {
             row: chunk.sequence
             for row, chunk in enumerate(launched.chunks)
-            if chunk.is_last and chunk.sequence.guide is not None
+            if chunk.is_last and chunk.sequence.is_masked
         }
         if not masked:
             return True
@@ -131,10 +131,9 @@ class EngineCore:
         bits = np.empty((len(masked), -(-self.vocab_size // 32)), np.int32)
         masks: dict[int, TokenMask] = {}
         for (row, sequence), mask in zip(masked.items(), bits, strict=True):
-            assert sequence.guide is not None
             if sequence.is_ended:
                 continue
-            sequence.guide.fill(mask)
+            _fill(mask, sequence)
             if mask.any():
                 masks[row] = mask
             else:
@@ -215,6 +214,18 @@ class EngineCore:
             prefix_cache_hits=counters.prefix_cache_hits,
             kv_block_size=scheduler.blocks.block_size,
         )
+
+
+def _fill(mask: TokenMask, sequence: Sequence) -> None:
+    """What may follow: what the guide allows, and an end not before min_tokens."""
+    if sequence.guide is not None:
+        sequence.guide.fill(mask)
+    else:
+        mask.fill(-1)
+    if not sequence.may_stop:
+        words = mask.view(np.uint32)
+        for token_id in sequence.stop_token_ids:
+            words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
 
 
 def _throw_away(launched: Launched) -> None:

@@ -211,7 +211,7 @@ class Scheduler:
 
     def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
         """Guesses for a sequence whose every token is known; none that could not be kept."""
-        if not self.limits.max_drafts or sequence.guide is not None:
+        if not self.limits.max_drafts or sequence.is_masked:
             return ()
         if sequence.num_pending_tokens or sequence.num_schedulable_tokens > 1:
             return ()

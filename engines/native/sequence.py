@@ -97,6 +97,16 @@ class Sequence:
     def num_generated_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether something decides which tokens may be next."""
+        return self.guide is not None or self.sampling.min_tokens > 0
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether enough tokens have been generated for a stop token to come."""
+        return self.num_generated_tokens >= self.sampling.min_tokens
+
     def extend(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Append tokens up to the first that ends the answer; those appended, and why it ends."""
         for i, token_id in enumerate(token_ids):

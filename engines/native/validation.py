@@ -37,6 +37,8 @@ def _check_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> N
 
 def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check("max_tokens", sampling.max_tokens, sampling.max_tokens >= 1, "1 or more")
+    num_min, num_max = sampling.min_tokens, sampling.max_tokens
+    _check("min_tokens", num_min, 0 <= num_min <= num_max, f"0 to max_tokens ({num_max})")
     _check("temperature", sampling.temperature, 0 <= sampling.temperature <= 100, "0 to 100")
     _check("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "more than 0, at most 1")
     _check("top_k", sampling.top_k, sampling.top_k >= 0, "0 (all tokens) or more")

@@ -16,6 +16,7 @@ from service.runtime import Runtime
 from service.schemas.chat import ChatRequest
 from service.schemas.chat_response import ChatCompletion
 from service.streaming import EventStream, WholeAnswer
+from service.usage import StreamedUsage
 
 router = APIRouter(route_class=JSONRoute)
 
@@ -29,18 +30,17 @@ async def create_chat_completion(
     plan = await plan_chat(body, runtime, request_id)
     generation = Generation(runtime.engine, plan)
     if body.stream:
-        has_usage = body.stream_options is not None and body.stream_options.include_usage
-        return _streamed(runtime, generation, has_usage)
+        return _streamed(runtime, generation, StreamedUsage.asked(body.stream_options))
     return _whole(runtime, generation)
 
 
-def _streamed(runtime: Runtime, generation: Generation, has_usage: bool) -> EventStream:
+def _streamed(runtime: Runtime, generation: Generation, usage: StreamedUsage) -> EventStream:
     encoder = ChatChunks(
         generation,
         id=f"chatcmpl-{runtime.new_id()}",
         model=runtime.model.id,
         created=int(runtime.clock()),
-        has_usage=has_usage,
+        usage=usage,
         new_call_id=functools.partial(_call_id, runtime),
     )
     return EventStream(runtime, generation, encoder)

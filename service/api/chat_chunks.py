@@ -16,7 +16,7 @@ from service.generation import Generation
 from service.harmony.types import Delta, DeltaKind
 from service.logprobs import entries
 from service.streaming import DataEvents
-from service.usage import usage_of
+from service.usage import StreamedUsage, usage_of
 
 _encode = msgspec.json.encode
 
@@ -31,22 +31,26 @@ class ChatChunks(DataEvents):
         id: str,
         model: str,
         created: int,
-        has_usage: bool,
+        usage: StreamedUsage,
         new_call_id: Callable[[], str],
     ) -> None:
         fields = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
-        self._tail = b',"usage":null}\n\n' if has_usage else b"}\n\n"
         self._generation = generation
         self._has_logprobs = generation.plan.sampling.logprobs is not None
-        self._has_usage = has_usage
+        self._usage = usage
         self._new_call_id = new_call_id
         self._custom_calls: set[tuple[int, int]] = set()  # choice and call
-        self._middle = b'},"logprobs":null,"finish_reason":null}]' + self._tail
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
             for index in range(generation.plan.num_choices)
         ]
+        self._set_tail()
+
+    def _set_tail(self) -> None:
+        """How chunks end; the same in the whole stream unless each has its own usage."""
+        self._tail = self._usage.field(self._generation) + b"}\n\n"
+        self._middle = b'},"logprobs":null,"finish_reason":null}]' + self._tail
 
     def begin(self) -> bytes:
         """The chunk that opens each choice."""
@@ -55,6 +59,8 @@ class ChatChunks(DataEvents):
 
     def step(self, step: Step) -> bytes:
         """One chunk for each run of deltas of one kind, and one for the finish reason."""
+        if self._usage.always:
+            self._set_tail()
         start, deltas = self._starts[step.index], step.deltas
         if len(deltas) == 1:
             chunks = self._chunk(start, step.index, deltas[0])
@@ -67,7 +73,7 @@ class ChatChunks(DataEvents):
 
     def end(self) -> bytes:
         """The usage chunk, when it was asked for."""
-        if not self._has_usage:
+        if not self._usage.at_end:
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()
         return self._head + b'],"usage":%b}\n\n' % usage

@@ -11,13 +11,14 @@ from service.api.prompt import (
     current_date,
     render_prompt,
     sampling_of,
+    stop_ids,
 )
 from service.builtin_tools import NO_OFFER, Offer
 from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.plan import Plan
 from service.runtime import Runtime
-from service.schemas.chat import BuiltinTool, ChatRequest, CustomTool, FunctionTool
+from service.schemas.chat import BuiltinTool, ChatRequest, CustomTool, Effort, FunctionTool
 from service.schemas.custom_tools import custom_names, free_text
 from service.schemas.messages import AssistantMessage, ChatMessage, ToolMessage, text_of
 from service.schemas.messages import CustomToolCall as CalledCustom
@@ -50,6 +51,9 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
         has_reasoning=request.include_reasoning,
         grammar=grammar.tree,
         grammar_param=grammar.param,
+        stop_token_ids=stop_ids(
+            request, is_guided=grammar.tree is not None, is_hosted=grammar.hosted is not None
+        ),
     )
 
 
@@ -61,10 +65,25 @@ def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) ->
         messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
         current_date=date,
         tools=() if request.tool_choice == "none" else tuple(_tool(tool) for tool in tools),
-        reasoning_effort=EFFORTS[request.reasoning_effort],
+        reasoning_effort=EFFORTS[_effort(request)],
         response_format=described_format(request),
         builtins=offer.tools,
     )
+
+
+def _effort(request: ChatRequest) -> Effort | None:
+    """One value under the three names that clients have for it."""
+    reasoning, template = request.reasoning, request.chat_template_kwargs
+    efforts = {
+        "reasoning_effort": request.reasoning_effort,
+        "reasoning.effort": reasoning.effort if reasoning else None,
+        "chat_template_kwargs.reasoning_effort": template.reasoning_effort if template else None,
+    }
+    given = {name: effort for name, effort in efforts.items() if effort is not None}
+    if len({*given.values()}) > 1:
+        names = " and ".join(given)
+        raise RequestError(f"{names} differ; give reasoning_effort alone.", param=[*given][-1])
+    return next(iter(given.values()), None)
 
 
 def _tool_call_param(index: int) -> str:

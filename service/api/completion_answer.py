@@ -13,7 +13,7 @@ from service.generation import Generation
 from service.legacy_logprobs import LegacyLogprobs
 from service.schemas.completion import Completion, CompletionChoice, CompletionLogprobs
 from service.streaming import DataEvents
-from service.usage import usage_of
+from service.usage import StreamedUsage, usage_of
 
 _encode = msgspec.json.encode
 
@@ -89,7 +89,7 @@ class CompletionChunks(DataEvents):
     """Encodes one stream; every method gives whole events, ready to send."""
 
     def __init__(
-        self, generation: Generation, head: Head, echoes: Sequence[str], *, has_usage: bool
+        self, generation: Generation, head: Head, echoes: Sequence[str], usage: StreamedUsage
     ) -> None:
         fields = {
             "id": head.id,
@@ -98,9 +98,8 @@ class CompletionChunks(DataEvents):
             "model": head.model,
         }
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
-        self._tail = b',"usage":null}\n\n' if has_usage else b"}\n\n"
         self._generation = generation
-        self._has_usage = has_usage
+        self._usage = usage
         self._echoes = echoes
         self._texts = _texts(generation, echoes)
 
@@ -118,7 +117,7 @@ class CompletionChunks(DataEvents):
 
     def end(self) -> bytes:
         """The usage chunk, when it was asked for."""
-        if not self._has_usage:
+        if not self._usage.at_end:
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()
         return self._head + b'],"usage":%b}\n\n' % usage
@@ -128,7 +127,7 @@ class CompletionChunks(DataEvents):
     ) -> bytes:
         body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
         fields = (index, _encode(text), _encode(logprobs), _encode(reason))
-        return self._head + body % fields + self._tail
+        return self._head + body % fields + self._usage.field(self._generation) + b"}\n\n"
 
 
 def _finish_reason(reason: AnswerFinish | None) -> Literal["stop", "length"]:

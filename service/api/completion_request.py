@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from engines.base import EngineInfo
-from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, sampling_of
+from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, sampling_of, stop_ids
 from service.errors import RequestError
 from service.harmony.pieces import in_turns
-from service.harmony.vocabulary import ENDOFTEXT, STOP_TOKEN_IDS, decode_marked, encode_marked
+from service.harmony.vocabulary import decode_marked, encode_marked
 from service.plan import Plan
 from service.runtime import Runtime
 from service.schemas.completion import MAX_CHOICES, CompletionRequest
@@ -35,8 +35,8 @@ async def plan_completion(request: CompletionRequest, runtime: Runtime, request_
         priority=request.priority,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         num_choices=request.n or 1,
+        stop_token_ids=stop_ids(request),
         output="text" if request.skip_special_tokens else "marked",
-        stop_token_ids=(*STOP_TOKEN_IDS, ENDOFTEXT),
     )
 
 

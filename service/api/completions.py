@@ -11,6 +11,7 @@ from service.api.dependencies import CurrentRuntime, RequestId
 from service.generation import Generation
 from service.schemas.completion import Completion, CompletionRequest
 from service.streaming import EventStream, WholeAnswer
+from service.usage import StreamedUsage
 
 router = APIRouter(route_class=JSONRoute)
 
@@ -25,8 +26,8 @@ async def create_completion(
     generation = Generation(runtime.engine, plan)
     head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
     if body.stream:
-        has_usage = body.stream_options is not None and body.stream_options.include_usage
-        chunks = CompletionChunks(generation, head, echoes(body, plan), has_usage=has_usage)
+        usage = StreamedUsage.asked(body.stream_options)
+        chunks = CompletionChunks(generation, head, echoes(body, plan), usage)
         return EventStream(runtime, generation, chunks)
     answer = CompletionAnswer(generation, head, echoes(body, plan))
     return WholeAnswer(runtime, generation, answer.add, answer.body)

@@ -13,6 +13,7 @@ from service.harmony.errors import UnknownToolCall
 from service.harmony.pieces import in_turns
 from service.harmony.render import render
 from service.harmony.types import Conversation, ReasoningEffort
+from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.runtime import Runtime
 from service.schemas.sampling import SamplingFields
 
@@ -27,6 +28,8 @@ EFFORTS: Mapping[str | None, ReasoningEffort] = {
     "xhigh": "high",
     "max": "high",
 }
+
+Ids = tuple[int, ...]
 
 # Encoding a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS = 16_384
@@ -97,6 +100,12 @@ def sampling_of(
     request: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
 ) -> SamplingParams:
     """The request's sampling fields as the engines take them."""
+    if (request.min_tokens or 0) > max_tokens:
+        raise RequestError(
+            f"min_tokens is {request.min_tokens}, more than the answer may have ({max_tokens}); "
+            "lower it.",
+            param="min_tokens",
+        )
     given = request.model_dump(include=_PASSED_ON, exclude_none=True)
     return SamplingParams(
         max_tokens=max_tokens,
@@ -107,7 +116,20 @@ def sampling_of(
     )
 
 
+def stop_ids(request: SamplingFields, *, is_guided: bool = False, is_hosted: bool = False) -> Ids:
+    """What ends an answer; raises RequestError where that is not for the client to change."""
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(request, name) and (is_guided or is_hosted):
+            what = "a guided answer" if is_guided else "built-in tools"
+            raise RequestError(
+                f"{name} and {what} do not go together: it ends where it must; leave one out.",
+                param=name,
+            )
+    return () if request.ignore_eos else STOP_TOKEN_IDS
+
+
 _PASSED_ON = {
+    "min_tokens",
     "temperature",
     "top_p",
     "min_p",

@@ -41,12 +41,15 @@ class Parser:
         tool_names: frozenset[str],
         builtins: Builtins = NO_BUILTINS,
         custom_names: frozenset[str] = frozenset(),
+        *,
+        is_endless: bool = False,
     ) -> None:
         self.num_reasoning_tokens = 0
         self.num_resyncs = 0  # departures from the format that were repaired
         self._tool_names = tool_names
         self._builtins = builtins
         self._custom_names = custom_names  # of the tools whose input is no JSON
+        self._is_endless = is_endless  # the answer goes on after <|return|>
         self._hosted_name = ""  # of the built-in tool that is being called
         self._decoder = TokenDecoder()
         self._num_tokens = 0
@@ -145,7 +148,10 @@ class Parser:
 
     def _on_return(self, token_id: int) -> None:
         self._end_message(token_id)
-        self._end_output()
+        if self._is_endless:
+            self._header = Header(Slot.GIVEN)
+        else:
+            self._end_output()
 
     def _on_unknown(self, _token_id: int) -> None:
         self.num_resyncs += 1

@@ -16,6 +16,7 @@ from service.api.prompt import (
     current_date,
     render_prompt,
     sampling_of,
+    stop_ids,
 )
 from service.builtin_tools import BUILTIN_OF, Offer, offer_of
 from service.errors import RequestError
@@ -222,6 +223,7 @@ async def _plan(
         max_calls=1 if request.parallel_tool_calls is False else None,
         grammar=grammar,
         grammar_param=param if grammar else None,
+        stop_token_ids=stop_ids(request, is_guided=bool(grammar), is_hosted=bool(offer.tools)),
     )
 
 

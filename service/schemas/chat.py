@@ -15,7 +15,7 @@ from service.schemas.common import OfferedModel, RequestModel
 from service.schemas.custom_tools import NestedInputFormat
 from service.schemas.guidance import Choice, FunctionName, ResponseFormat, StructuredOutputs
 from service.schemas.messages import ChatMessage
-from service.schemas.sampling import SamplingFields
+from service.schemas.sampling import NVEXT, SamplingFields
 
 NO_EFFECT: dict[str, str] = {
     "user": "the server keeps no record of end users",
@@ -33,9 +33,11 @@ REFUSED: dict[str, str] = {
     "function_call": "the legacy form is not supported; use `tool_choice`",
     "functions": "the legacy form is not supported; use `tools`",
     "moderation": "this server does not moderate; run a moderation model beside it",
+    "nvext": NVEXT,
     "prediction": "predicted outputs are not supported",
 }
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -90,8 +92,23 @@ Tool = Annotated[FunctionTool | CustomTool | BuiltinTool, Field(discriminator="t
 
 
 class StreamOptions(RequestModel):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(
+        None, description="Extension: every chunk has the usage until then."
+    )
     include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
+
+
+class ReasoningOptions(RequestModel):
+    """OpenRouter's name."""
+
+    effort: Effort | None = None
+
+
+class TemplateOptions(RequestModel):
+    """What other servers pass on to gpt-oss's chat template."""
+
+    reasoning_effort: Effort | None = None
 
 
 class ChatRequest(SamplingFields):
@@ -107,8 +124,10 @@ class ChatRequest(SamplingFields):
     stop: Stop | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
+    reasoning_effort: Effort | None = None
+    reasoning: ReasoningOptions | None = Field(None, description="Extension: `effort`.")
+    chat_template_kwargs: TemplateOptions | None = Field(
+        None, description="Extension: `reasoning_effort`."
     )
     include_reasoning: bool = Field(True, description="Extension; false leaves reasoning out.")
     tools: list[Tool] | None = Field(None, max_length=128)
@@ -138,6 +157,7 @@ class ChatRequest(SamplingFields):
     function_call: Any = None
     functions: Any = None
     moderation: Any = None
+    nvext: Any = None
     prediction: Any = None
 
     @field_validator(*REFUSED, mode="before")

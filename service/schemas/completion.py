@@ -9,12 +9,15 @@ from pydantic_core import PydanticCustomError
 
 from service.schemas.chat import Stop, StreamOptions, TokenLimit
 from service.schemas.common import ResponseModel, Usage
-from service.schemas.sampling import SamplingFields
+from service.schemas.sampling import NVEXT, SamplingFields
 
 MAX_CHOICES = 1024
 
 NO_EFFECT: dict[str, str] = {"user": "the server keeps no record of end users"}
-REFUSED: dict[str, str] = {"suffix": "gpt-oss was not trained to fill in before a suffix"}
+REFUSED: dict[str, str] = {
+    "nvext": NVEXT,
+    "suffix": "gpt-oss was not trained to fill in before a suffix",
+}
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -55,6 +58,7 @@ class CompletionRequest(SamplingFields):
     )
 
     user: str | None = None
+    nvext: Any = None
     suffix: Any = None
 
     @field_validator(*REFUSED, mode="before")

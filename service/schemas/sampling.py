@@ -8,6 +8,11 @@ from pydantic import Field
 
 from service.schemas.common import RequestModel
 
+NVEXT = (
+    "NIM's extensions are fields of their own here: `structured_outputs` for guided_json and the "
+    "like, `thinking_token_budget` for max_thinking_tokens, `top_k`, `min_p`, "
+    "`repetition_penalty`, `ignore_eos`, `min_tokens`"
+)
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -23,5 +28,11 @@ class SamplingFields(RequestModel):
     frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
     logit_bias: dict[str, Bias] | None = None
+    min_tokens: int | None = Field(
+        None, ge=0, lt=1 << 31, description="Extension: the answer does not end before."
+    )
+    ignore_eos: bool | None = Field(
+        None, description="Extension: only the limit ends the answer; for benchmarks."
+    )
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     priority: int = Field(0, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first.")

@@ -33,6 +33,7 @@ CONTROL = {
     "end": vocabulary.END,
     "message": vocabulary.MESSAGE,
     "call": vocabulary.CALL,
+    "endoftext": vocabulary.ENDOFTEXT,
 }
 NOON = 1_790_000_000.0
 

@@ -37,7 +37,9 @@ from service.plan import Plan
 from service.responses.document import end_of, ended
 from service.responses.events import ResponseEvents
 from service.responses.output import Piece, pieces_of
+from service.usage import StreamedUsage
 
+AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})
 PROMPT = tuple(range(40))
 WORDS = (
@@ -120,7 +122,7 @@ class Stream:
 class Response:
     """Collects the pieces of a response and the bytes of its events."""
 
-    head: ClassVar = {"id": f"resp_{0:032x}", "status": "in_progress"}
+    head: ClassVar = {"id": f"resp_{0:032x}", "status": "in_progress", "tools": []}
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -161,9 +163,7 @@ def takers(generation: Generation) -> list[Any]:
         max_tokens = generation.plan.sampling.max_tokens
         return MessageHead(generation, id="m", model="m", max_tokens=max_tokens, new_call_id=new_id)
 
-    chunks = ChatChunks(
-        generation, id="c", model="m", created=0, has_usage=True, new_call_id=new_id
-    )
+    chunks = ChatChunks(generation, id="c", model="m", created=0, usage=AT_END, new_call_id=new_id)
     return [
         ChatAnswer(generation, new_id),
         Stream(chunks),
@@ -354,7 +354,7 @@ def test_raw_text_is_the_bytes_of_the_tokens(script: list[int], step: int) -> No
 
     def raw_takers(generation: Generation) -> list[Any]:
         head = Head("c", 0, "m")
-        chunks = CompletionChunks(generation, head, [""], has_usage=True)
+        chunks = CompletionChunks(generation, head, [""], AT_END)
         return [CompletionAnswer(generation, head, [""]), Stream(chunks)]
 
     whole, _ = asyncio.run(run(script, 1, plan, raw_takers))

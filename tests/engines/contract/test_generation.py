@@ -50,6 +50,18 @@ async def test_a_stop_id_ends_the_answer_and_is_its_last_token(
     assert [event.finish_reason for event in events if event.finish_reason] == [FinishReason.STOP]
 
 
+async def test_no_stop_id_comes_before_min_tokens(engine: Engine, make_request: Any) -> None:
+    free = ids(await collect(engine, make_request(max_tokens=20)))
+    stops = tuple({free[3], free[7]})
+    early = ids(await collect(engine, make_request(max_tokens=40, stop=stops)))
+    assert len(early) == 1 + min(free.index(stop) for stop in stops)
+    events = await collect(engine, make_request(max_tokens=40, stop=stops, min_tokens=12))
+    assert len(ids(events)) >= 12
+    assert not {*stops} & {*ids(events)[:12]}
+    is_stopped = events[-1].finish_reason is FinishReason.STOP
+    assert is_stopped == (ids(events)[-1] in stops)
+
+
 async def test_the_context_length_ends_an_answer_too(engine: Engine, make_request: Any) -> None:
     events = await collect(engine, make_request(tuple(range(2, 242)), max_tokens=100))
     assert 15 <= len(ids(events)) <= 17  # whether the last token's place counts is the engine's

@@ -36,8 +36,10 @@ def test_ordinary_ids_end_where_control_ids_begin(library: HarmonyEncoding) -> N
     assert specials == [i for i in range(199_000, 201_088) if not is_ordinary(i)]
 
 
-def test_stop_tokens_are_the_librarys(library: HarmonyEncoding) -> None:
-    assert set(vocabulary.STOP_TOKEN_IDS) == set(library.stop_tokens_for_assistant_actions())
+def test_stop_tokens_are_the_librarys_and_the_end_of_text(library: HarmonyEncoding) -> None:
+    """gpt-oss's generation_config.json has these three."""
+    stops = {*library.stop_tokens_for_assistant_actions(), vocabulary.ENDOFTEXT}
+    assert set(vocabulary.STOP_TOKEN_IDS) == stops
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
