@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.errors import Failure, Row
 from service.slow_reader import LEAST_BYTES_S, ReaderWatch
-from service.surplus import NUM_SPARE, Surplus
+from service.surplus import NUM_SPARE, Idle, Surplus
 from service.tls import peer_state
 
 _BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
@@ -29,10 +29,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     max_head_bytes = 65536
     max_connections = 4096
+    idle: Idle[BoundedProtocol] = Idle()  # of one server: each subclass has its own
     patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
+
+    def __init_subclass__(cls) -> None:
+        cls.idle = Idle()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._fault: Failure | None = None  # of a head that the parser could read
         self._num_head_bytes = 0
         self._is_in_head = True
         self._timer: asyncio.TimerHandle | None = None
@@ -42,15 +47,25 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.app_state = self.app_state | peer_state(transport)
         self._reader = ReaderWatch(transport, self.patience_s)
-        num_surplus = len(self.connections) - self.max_connections
-        if num_surplus > NUM_SPARE:
+        if len(self.connections) > self.max_connections and not self._make_room():
             transport.abort()
             return
-        if num_surplus > 0:
+        if len(self.connections) > self.max_connections:
             self.app = Surplus(self.app, self.connections, self.max_connections)
+        self.idle.enter(self, self.loop.time())
         self._wait()
 
+    def _make_room(self) -> bool:
+        """Drop one that carries no request; false when there is none and no place to spare."""
+        is_pressing = len(self.connections) - self.max_connections > NUM_SPARE
+        dropped = self.idle.pop(self.loop.time(), is_pressing=is_pressing)
+        if dropped is not None:
+            self.connections.discard(dropped)
+            dropped.transport.abort()
+        return dropped is not None or not is_pressing
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.leave(self)
         self._stop_waiting()
         self._reader.stop()
         super().connection_lost(exc)
@@ -70,6 +85,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_headers_complete(self) -> None:
+        self.idle.leave(self)
+        self._fault = self._fault_of_head()
+        if self._fault is not None:
+            raise ValueError("not a request that is served")  # ends the parsing
         super().on_headers_complete()
         self._is_in_head = False
         self._body_due_at = self.loop.time() + self.patience_s
@@ -99,10 +118,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._reader.start()  # nothing may be left to pause for
         super().on_response_complete()
+        if not self._is_answering() and not self.transport.is_closing():
+            self.idle.rest(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what its parser cannot read."""
-        self._refuse(_BAD_REQUEST, f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1.")
+        """Called by uvicorn for what its parser cannot read, or we could not serve."""
+        message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
+        fault = self._fault or Failure(_BAD_REQUEST, message)
+        self._refuse(fault.row, fault.message)
+
+    def _fault_of_head(self) -> Failure | None:
+        """What the parser lets pass: too large a head that came whole, HTTP/0.9, and what RFC 9112
+        §3.2 says of Host."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.max_head_bytes:
+            return Failure(_HEAD_TOO_LARGE, self._too_large())
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            return Failure(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
+            message = f"The request has {num_hosts} Host headers; send exactly one."
+            return Failure(_BAD_REQUEST, message)
+        return None
 
     def _wait(self) -> None:
         self._stop_waiting()

@@ -1,9 +1,13 @@
-"""What a connection gets that is one too many: word of that, and true answers to probes."""
+"""What happens when there are too many connections: who has to go, and what a new one gets.
+
+Somebody without credentials can open connections as fast as a probe can. So those that carry no
+request make room, the longest idle first: a flood of idle ones then drives out itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -11,7 +15,46 @@ from service.api.responses import error_response
 from service.api.route_scopes import OPEN_PATHS
 from service.errors import UNAVAILABLE, RequestError
 
-NUM_SPARE: Final = 64  # connections beyond the limit; more are closed without a word
+NUM_SPARE: Final = 64  # connections beyond the limit
+GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection
+
+C = TypeVar("C")
+
+
+class Idle(Generic[C]):
+    """The connections of one server that carry no request now, the longest idle first."""
+
+    def __init__(self) -> None:
+        self._silent: dict[C, float] = {}  # have sent none yet; since when
+        self._resting: dict[C, None] = {}  # have had an answer and are kept for the next request
+
+    def enter(self, connection: C, now_s: float) -> None:
+        """It was opened."""
+        self._silent[connection] = now_s
+
+    def rest(self, connection: C) -> None:
+        """Its request is answered."""
+        self._resting[connection] = None
+
+    def leave(self, connection: C) -> None:
+        """It carries a request, or is gone."""
+        self._silent.pop(connection, None)
+        self._resting.pop(connection, None)
+
+    def pop(self, now_s: float, *, is_pressing: bool) -> C | None:
+        """Who makes room for another.
+
+        Without need: one that has been silent for a while. Where no connection is spare: any that
+        carries no request, None where all of them do.
+        """
+        first = next(iter(self._silent), None)
+        if first is None and is_pressing:
+            first = next(iter(self._resting), None)
+        elif first is not None and not is_pressing and now_s < self._silent[first] + GRACE_S:
+            first = None
+        if first is not None:
+            self.leave(first)
+        return first
 
 
 class Surplus:

@@ -104,6 +104,32 @@ async def test_an_endless_header_is_refused(talk: Talk) -> None:
     assert "8192 bytes" in error["message"]
 
 
+async def test_a_head_that_is_too_large_is_refused_in_one_piece_too(talk: Talk) -> None:
+    status, error = error_of(await talk(HEAD + b"X: " + b"a" * 9000 + b"\r\n\r\n"))
+    assert (status, error["code"]) == (b"431", "headers_too_large")
+    status, error = error_of(await talk(b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"))
+    assert (status, error["code"]) == (b"431", "headers_too_large")
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "0 Host headers"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", "2 Host headers"),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", "2 Host headers"),
+        (b"GET /\r\n\r\n", "HTTP/0.9"),
+    ],
+)
+async def test_what_the_parser_lets_pass_is_refused(talk: Talk, head: bytes, says: str) -> None:
+    status, error = error_of(await talk(head))
+    assert (status, error["code"]) == (b"400", "invalid_http")
+    assert says in error["message"]
+
+
+async def test_http_1_0_needs_no_host(talk: Talk) -> None:
+    assert b"0 bytes" in await talk(b"GET / HTTP/1.0\r\n\r\n")
+
+
 async def test_what_is_no_http_is_answered_in_the_one_shape(talk: Talk) -> None:
     status, error = error_of(await talk(b"\x16\x03\x01 hello\r\n\r\n"))
     assert (status, error["code"]) == (b"400", "invalid_http")
