@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ Auth = Literal["auto", "off"]
 SslMode = Literal["disabled", "tls", "mtls"]
 
 _MIN_KEY_CHARS = 16
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 _GRANTABLE = [scope.value for scope in Scope if scope is not Scope.ADMIN]
 
 # Each is a way to recognise callers, where it is set.
@@ -91,11 +93,17 @@ class AccessSettings(BaseSettings):
         description="`tls`: HTTPS; `mtls`: clients need a certificate, which also says who they"
         " are.",
     )
+    cors_allow_origins: str = Field(
+        "",
+        description="Web pages that may call from a browser: their origins, comma-separated, e.g."
+        " `https://chat.example,http://localhost:3000`; `*`: all of them. Unset: none.",
+    )
     auth: Auth = Field(
         "auto",
         description="`auto`: callers must be known where a way to know them is configured; with"
-        " none, loopback is open, and elsewhere a key is made at the start and printed once."
-        " `off`: everyone may call.",
+        " none, loopback is open, and elsewhere a key is made at the start: shown on a"
+        " terminal, else written to `api-key-<port>` in the cache for its owner alone. `off`:"
+        " everyone may call.",
     )
 
     @field_validator("api_keys")
@@ -109,6 +117,17 @@ class AccessSettings(BaseSettings):
                 f"a key has fewer than {_MIN_KEY_CHARS} characters and could be guessed;"
                 " `openssl rand -hex 32` makes a good one"
             )
+        return value
+
+    @field_validator("cors_allow_origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        for origin in _words(value):
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: scheme, host and port only, in lower case, as in"
+                    " https://chat.example or http://localhost:3000"
+                )
         return value
 
     @field_validator("jwt_granted_scopes")
@@ -188,6 +207,11 @@ class AccessSettings(BaseSettings):
     def api_key_list(self) -> list[str]:
         """The keys of `NIM_API_KEYS` one by one."""
         return _words(self.api_keys.get_secret_value()) if self.api_keys else []
+
+    @property
+    def cors_origins(self) -> tuple[str, ...]:
+        """Whose pages may call from a browser."""
+        return tuple(_words(self.cors_allow_origins))
 
     @property
     def jwt_scopes(self) -> frozenset[Scope]:

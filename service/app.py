@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from service.api import (
     chat,
@@ -20,6 +23,19 @@ from service.api.responses import add_error_handlers
 from service.limits.asker import AskerMiddleware
 from service.runtime import Runtime
 from service.schemas.common import ErrorEnvelope
+
+# What a page may read of an answer beside its body.
+_EXPOSED: Final = (
+    "X-Request-Id",
+    "Request-Id",
+    "Retry-After",
+    "WWW-Authenticate",
+    *(
+        f"x-ratelimit-{name}-{kind}"
+        for name in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+)
 
 
 def create_app(runtime: Runtime) -> FastAPI:
@@ -43,6 +59,15 @@ def create_app(runtime: Runtime) -> FastAPI:
             on_failure=runtime.metrics.count_auth_failure,
         )
     elif runtime.is_local:
-        app.add_middleware(NoForeignPages)
-    app.add_middleware(RequestContext)  # the last added is the outermost
+        app.add_middleware(NoForeignPages, allowed=runtime.cors_origins)
+    app.add_middleware(RequestContext)
+    if runtime.cors_origins:
+        # The last added is the outermost: a preflight has no key, and errors are answers too.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=runtime.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED,
+        )
     return app

@@ -59,6 +59,7 @@ class Runtime:
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
     is_local: bool = False  # open, but to this machine alone
+    cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory

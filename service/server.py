@@ -200,6 +200,7 @@ def build_runtime(
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,
+        cors_origins=settings.cors_origins,
         tls=tls_of(settings),
         toolbox=toolbox_of(settings),
         responses=store_of(settings),

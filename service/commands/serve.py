@@ -64,7 +64,8 @@ def run(settings: Settings, started_at: float) -> int:
     try:
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
-            tell_access(settings, is_made=settings is not configured)
+            port = listener.getsockname()[1]
+            tell_access(settings, port, is_made=settings is not configured)
             launch = prepare(settings)
             tell(launch)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

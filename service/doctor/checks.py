@@ -122,9 +122,7 @@ def auth_state(settings: Settings) -> Check:
     if settings.auth == "off":
         detail = "NIM_AUTH=off: whoever reaches the port may call; set NIM_API_KEYS_PATH"
         return Check("auth", "warning", detail)
-    return Check(
-        "auth", "warning", "a key is made and printed at each start; set NIM_API_KEYS_PATH"
-    )
+    return Check("auth", "warning", "a key is made at each start; set NIM_API_KEYS_PATH")
 
 
 def tls_files(settings: Settings) -> Check:

@@ -238,7 +238,9 @@ class Directory:
 async def client_of() -> AsyncIterator[Callable[..., Any]]:
     opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
 
-    async def start(*, is_local: bool = False, **principals: Principal) -> httpx.AsyncClient:
+    async def start(
+        *, is_local: bool = False, cors_origins: tuple[str, ...] = (), **principals: Principal
+    ) -> httpx.AsyncClient:
         """Callers are known by these words; with none of them and `is_local` it is open."""
         engine = FakeEngine(FakeOptions(script=(13225, 200002)))
         await engine.start()
@@ -247,10 +249,16 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
         model = ServedModel("m", "openai/m", "0" * 64, 0)
         directory = None if is_local else Directory(**principals)
         runtime = Runtime(
-            engine, model, Metrics("m"), lifecycle, authenticator=directory, is_local=is_local
+            engine,
+            model,
+            Metrics("m"),
+            lifecycle,
+            authenticator=directory,
+            is_local=is_local,
+            cors_origins=cors_origins,
         )
         transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
-        client = httpx.AsyncClient(transport=transport, base_url="http://service")
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         opened.append((client, engine))
         return client
 

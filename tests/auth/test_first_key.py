@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import stat
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from auth.address import is_loopback
+from auth.base import AccessError
 from service.first_key import tell_access, with_made_key
 from service.settings import SettingsError, load
 
@@ -24,18 +29,64 @@ def test_loopback_is_open(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "127.1"])
 def test_elsewhere_a_key_is_made_and_told_once(
-    host: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    host: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     configured = load({"server_host": host})
     keys = [with_made_key(configured).api_key_list for _ in range(2)]
     assert keys[0] != keys[1]
     settings = with_made_key(configured)
-    tell_access(settings, is_made=True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    tell_access(settings, 8000, is_made=True)
     [key] = settings.api_key_list
     assert capsys.readouterr().out.count(key) == 1
     assert key not in caplog.text
     assert "NIM_AUTH=off" in caplog.text
+
+
+def made_file(caplog: pytest.LogCaptureFixture) -> Path:
+    [line] = [line for line in caplog.messages if "for its owner alone" in line]
+    return Path(line.split(" is in ")[1].split(",")[0])
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_without_a_terminal_it_goes_to_a_file_for_its_owner_alone(
+    tmp_path: Path,
+    is_writable: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Standard output is a container's log then, which more people read than may call."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    cache = tmp_path / "cache"
+    if is_writable:
+        cache.mkdir()
+        (cache / "api-key-8000").write_text("of the run before")
+        (cache / "api-key-8000").chmod(0o644)
+    else:
+        cache.touch()
+    settings = with_made_key(load({"server_host": "0.0.0.0", "cache_path": cache}))
+    tell_access(settings, 8000, is_made=True)
+    path = made_file(caplog)
+    assert path.read_text().strip() == settings.api_key_list[0]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert is_writable == (path == cache / "api-key-8000")
+    assert settings.api_key_list[0] not in caplog.text + capsys.readouterr().out
+
+
+def test_a_key_that_can_be_handed_to_nobody_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    settings = with_made_key(load({"server_host": "::", "cache_path": tmp_path / "cache"}))
+    with pytest.raises(AccessError, match=r"cannot be kept for you.*NIM_API_KEYS"):
+        tell_access(settings, 8000, is_made=True)
 
 
 def test_none_is_made_where_keys_are_configured() -> None:
@@ -46,8 +97,17 @@ def test_none_is_made_where_keys_are_configured() -> None:
 def test_off_must_be_said_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     settings = load({"server_host": "0.0.0.0", "auth": "off"})
     assert with_made_key(settings) is settings
-    tell_access(settings, is_made=False)
+    tell_access(settings, 8000, is_made=False)
     assert "whoever reaches 0.0.0.0" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"api_keys": SecretStr("one-configured-key")}])
+def test_pages_from_everywhere_are_warned_of(
+    given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    tell_access(load({"cors_allow_origins": "*"} | given), 8000, is_made=False)
+    assert "NIM_CORS_ALLOW_ORIGINS=*" in caplog.text
+    assert ("has no keys" in caplog.text) == (not given)
 
 
 def test_off_and_keys_contradict_each_other() -> None:
@@ -55,17 +115,19 @@ def test_off_and_keys_contradict_each_other() -> None:
         load({"auth": "off", "api_keys": SecretStr("one-configured-key")})
 
 
-def test_the_made_key_opens_and_stands_on_standard_output_alone(
-    serve: Callable[..., Any],
+def test_the_made_key_opens_and_stands_in_its_file_alone(
+    serve: Callable[..., Any], tmp_path: Path
 ) -> None:
-    server = serve("--server-host=0.0.0.0")
+    server = serve("--server-host=0.0.0.0", NIM_CACHE_PATH=str(tmp_path))
     url = f"{server.url}/v1/models"
-    [line] = [line for line in server.out if "hmk_" in line]
-    key = line.split()[-1]
+    assert str(tmp_path) in server.wait_for("for its owner alone")
+    [path] = tmp_path.glob("api-key-*")
+    key = path.read_text().strip()
+    assert path.name.endswith(server.url.rpartition(":")[2])
     assert httpx.get(url, timeout=30).status_code == 401
     assert httpx.get(url, headers={"X-API-Key": key}, timeout=30).status_code == 200
     assert server.end() == 0
-    assert not any(key in line for line in server.log)
+    assert not any(key in line for line in server.log + server.out)
 
 
 @pytest.mark.parametrize(

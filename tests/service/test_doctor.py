@@ -109,7 +109,7 @@ def test_a_misspelt_setting_is_named(doctor: Doctor) -> None:
     [
         ({}, "ok", "open to this machine alone"),
         ({"NIM_API_KEYS": "a-key-for-this-test"}, "ok", "callers need a key"),
-        ({"NIM_SERVER_HOST": "0.0.0.0"}, "warning", "a key is made and printed"),
+        ({"NIM_SERVER_HOST": "0.0.0.0"}, "warning", "a key is made at each start"),
         ({"NIM_SERVER_HOST": "0.0.0.0", "NIM_AUTH": "off"}, "warning", "whoever reaches"),
         ({"NIM_API_KEYS_PATH": "/nowhere/keys"}, "failed", "/nowhere/keys"),
     ],

@@ -110,15 +110,15 @@ def test_the_name_clients_use_can_be_chosen() -> None:
 
 
 def test_the_limits_and_keys_reach_the_runtime() -> None:
-    settings = load(
-        {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
-    )
+    given = {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
+    settings = load(given | {"cors_allow_origins": "https://chat.example"})
     launched = prepare(settings)
     supervisor = EngineSupervisor(launched.spec)
     runtime = build_runtime(settings, launched, supervisor, supervisor.client())
     assert runtime.limits.max_body_bytes == 2048
     assert runtime.limits.sse_keepalive_s == 3
     assert runtime.authenticator is not None
+    assert runtime.cors_origins == ("https://chat.example",)
     open_runtime = build_runtime(load(), launched, supervisor, supervisor.client())
     assert open_runtime.authenticator is None
 
