@@ -11,11 +11,9 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
+from service.api.body_budget import BodyError, BodyScan, check_shape, too_deep
 from service.errors import RequestError
-
-MAX_DEPTH = 100
 
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
@@ -30,14 +28,6 @@ _CODES = {
     "unsupported_value": "unsupported_value",
     "invalid_grammar": "invalid_grammar",
 }
-
-
-class BodyError(HTTPException):
-    """A body that is no JSON we read; FastAPI lets only HTTPException through unchanged."""
-
-    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_json") -> None:
-        super().__init__(status, message)
-        self.error = RequestError(message, status=status, code=code)
 
 
 class JSONRequest(Request):
@@ -57,11 +47,12 @@ class JSONRequest(Request):
         announced = self.headers.get("content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
             raise _too_large(max_bytes)
-        body = bytearray()
+        body, scan = bytearray(), BodyScan()
         async for chunk in self.stream():
             body += chunk
             if len(body) > max_bytes:
                 raise _too_large(max_bytes)
+            await scan.feed(chunk)
         return bytes(body)
 
 
@@ -88,8 +79,8 @@ def parse(body: bytes) -> Any:
     except msgspec.DecodeError as error:
         raise BodyError(f"The body is not valid JSON: {_reason(body, error)}.") from None
     except RecursionError:
-        raise _too_deep() from None
-    _check_depth(parsed)
+        raise too_deep() from None
+    check_shape(parsed)
     return parsed
 
 
@@ -116,13 +107,17 @@ def _message(error: Any, path: str) -> str:
     if kind == "union_tag_not_found":
         return f"{path}.{context['discriminator'].strip(chr(39))} is required."
     if kind == "union_tag_invalid":
-        key = context["discriminator"].strip("'")
-        return f"{path}.{key} is {context['tag']!r}; it must be one of {context['expected_tags']}."
+        key, tag = context["discriminator"].strip("'"), _shown(context["tag"])
+        return f"{path}.{key} is {tag}; it must be one of {context['expected_tags']}."
     if kind in _CODES or isinstance(error["input"], dict | list):
         return f"{path}: {error['msg']}."
-    shown = repr(error["input"])
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return f"{path} is {shown}: {error['msg']}."
+    return f"{path} is {_shown(error['input'])}: {error['msg']}."
+
+
+def _shown(value: Any) -> str:
+    """As much of a value as a message can hold; a text may have megabytes."""
+    shown = repr(value[:60] if isinstance(value, str) else value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _path(error: Any, location: Sequence[str | int], body: Any) -> str:
@@ -195,27 +190,9 @@ def _reason(body: bytes, error: msgspec.DecodeError) -> str:
     return str(error)
 
 
-def _check_depth(value: Any) -> None:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _children(node: Any) -> list[Any]:
-    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [value for value in values if isinstance(value, dict | list)]
-
-
 def _too_large(max_bytes: int) -> BodyError:
     return BodyError(
         f"The body is larger than {max_bytes} bytes; shorten it, or raise NIM_MAX_BODY_BYTES.",
         status=413,
         code="body_too_large",
     )
-
-
-def _too_deep() -> BodyError:
-    return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")

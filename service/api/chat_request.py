@@ -8,6 +8,7 @@ from service.api.prompt import (
     EFFORTS,
     answer_limit,
     check_model,
+    context_bound,
     current_date,
     render_prompt,
     sampling_of,
@@ -33,7 +34,9 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     offer = chat_offer(request, runtime.toolbox)
     conversation = to_conversation(request, current_date(runtime.clock()), offer)
     grammar = chat_grammar(request, conversation.tools, offer)
-    prompt_token_ids = await render_prompt(conversation, _tool_call_param)
+    prompt_token_ids = await render_prompt(
+        conversation, _tool_call_param, context_bound(info, "messages")
+    )
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return Plan(

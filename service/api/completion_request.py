@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from engines.base import EngineInfo
-from service.api.prompt import LONG_PROMPT_CHARS, answer_limit, check_model, sampling_of, stop_ids
+from service.api.prompt import (
+    LONG_PROMPT_CHARS,
+    PromptBound,
+    answer_limit,
+    check_model,
+    context_bound,
+    sampling_of,
+    stop_ids,
+    written,
+)
 from service.errors import RequestError
-from service.harmony.pieces import in_turns
-from service.harmony.vocabulary import decode_marked, encode_marked
+from service.harmony.vocabulary import (
+    LONGEST_TOKEN_CHARS,
+    decode_marked,
+    encode_marked,
+)
 from service.plan import Plan
 from service.runtime import Runtime
 from service.schemas.completion import MAX_CHOICES, CompletionRequest
 
+PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
 
 TokenIds = tuple[int, ...]
@@ -23,10 +36,8 @@ async def plan_completion(request: CompletionRequest, runtime: Runtime, request_
     """Encode the prompts and settle the limits; raises RequestError naming the field."""
     check_model(request.model, runtime)
     info = runtime.engine.info
-    prompts = await _prompts(request)
-    _check_together(request, len(prompts))
-    for index, prompt in enumerate(prompts):
-        check_token_ids(prompt, _param(request, index), info.vocab_size)
+    _check_together(request, len(_listed(request)))
+    prompts = await _prompts(request, info)
     return Plan(
         request_id=request_id,
         prompt_token_ids=prompts[0],
@@ -55,6 +66,8 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
     """Raise RequestError unless there are ids and all of them are in the vocabulary."""
     if not token_ids:
         raise RequestError(f"{param} is empty; give at least one token.", param=param)
+    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
     for index, token_id in enumerate(token_ids):
         if not 0 <= token_id < vocab_size:
             raise RequestError(
@@ -63,18 +76,34 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
             )
 
 
-async def encode_prompt(text: str) -> TokenIds:
-    """Encode raw text; a long one in a thread, so that it does not hold up the streams."""
-    if len(text) > LONG_PROMPT_CHARS:
-        return tuple(await asyncio.to_thread(in_turns, encode_marked, text))
-    return tuple(encode_marked(text))
+async def encode_prompt(text: str, bound: PromptBound) -> TokenIds:
+    """Encode raw text; raises RequestError for more than the bound allows."""
+    (token_ids,) = await encode_prompts([text], [bound])
+    return token_ids
 
 
-async def _prompts(request: CompletionRequest) -> list[TokenIds]:
-    return [
-        await encode_prompt(prompt) if isinstance(prompt, str) else tuple(prompt)
-        for prompt in _listed(request)
-    ]
+async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) -> list[TokenIds]:
+    """Encode raw texts; long ones, or many, without holding up the streams."""
+    is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
+    encoded = []
+    for text, bound in zip(texts, bounds, strict=True):
+        bound.check(len(text) // LONGEST_TOKEN_CHARS)
+        found = (
+            await written(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
+        )
+        encoded.append(tuple(found))
+    return encoded
+
+
+async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenIds]:
+    listed = _listed(request)
+    bounds = [context_bound(info, _param(request, index)) for index in range(len(listed))]
+    if texts := [prompt for prompt in listed if isinstance(prompt, str)]:
+        return await encode_prompts(texts, bounds)
+    prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
+    for prompt, bound in zip(prompts, bounds, strict=True):
+        check_token_ids(prompt, bound.param, info.vocab_size)
+    return prompts
 
 
 def _listed(request: CompletionRequest) -> list[str | list[int]]:

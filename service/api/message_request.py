@@ -5,7 +5,15 @@ from __future__ import annotations
 from engines.base import SamplingParams
 from engines.grammar.tree import Grammar
 from service.api.message_conversation import History, to_conversation
-from service.api.prompt import EFFORTS, answer_limit, check_model, current_date, render_prompt
+from service.api.prompt import (
+    EFFORTS,
+    PromptBound,
+    answer_limit,
+    check_model,
+    context_bound,
+    current_date,
+    render_prompt,
+)
 from service.builtin_tools import offer_of
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, ToolChoice, answer_grammar
@@ -38,7 +46,8 @@ _FIELDS = Fields(
 
 async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: str) -> Plan:
     """Render the prompt and settle the limits; raises RequestError naming the field."""
-    conversation, prompt_token_ids = await render_message(request, runtime)
+    bound = context_bound(runtime.engine.info, "messages")
+    conversation, prompt_token_ids = await render_message(request, runtime, bound)
     grammar = _grammar(request, conversation)
     room = answer_limit(
         None,
@@ -62,7 +71,7 @@ async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: s
 
 
 async def render_message(
-    request: CountTokensRequest, runtime: Runtime
+    request: CountTokensRequest, runtime: Runtime, bound: PromptBound
 ) -> tuple[Conversation, tuple[int, ...]]:
     """The conversation and its prompt's ids: all that counting needs."""
     check_model(request.model, runtime)
@@ -70,7 +79,7 @@ async def render_message(
     history = History(request)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
-    return conversation, await render_prompt(conversation, history.param_of)
+    return conversation, await render_prompt(conversation, history.param_of, bound)
 
 
 def _check_thread(request: CountTokensRequest) -> None:

@@ -8,6 +8,7 @@ from service.api.body import JSONRoute
 from service.api.dependencies import CurrentRuntime, RequestId
 from service.api.message_answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.message_request import plan_message, render_message
+from service.api.prompt import counting_bound
 from service.generation import Generation
 from service.schemas.anthropic_request import CountTokensRequest, MessagesRequest
 from service.schemas.anthropic_response import Message, MessageError, TokenCount
@@ -44,5 +45,5 @@ async def create_message(
 async def count_tokens(body: CountTokensRequest, runtime: CurrentRuntime) -> TokenCount:
     """How long the prompt of this conversation is."""
     runtime.lifecycle.check_started()
-    _, token_ids = await render_message(body, runtime)
+    _, token_ids = await render_message(body, runtime, counting_bound("messages"))
     return TokenCount(input_tokens=len(token_ids))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
 
 from engines.base import EngineInfo, SamplingParams
+from service.budget import Budget, OverBudget
 from service.caller import check_may_use
 from service.errors import RequestError
-from service.harmony.errors import UnknownToolCall
-from service.harmony.pieces import in_turns
+from service.harmony.errors import ToolTooLarge, UnknownToolCall
 from service.harmony.render import render
-from service.harmony.types import Conversation, ReasoningEffort
-from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.harmony.turns import in_thread
+from service.harmony.types import Conversation, Message, ReasoningEffort
+from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, STOP_TOKEN_IDS
 from service.runtime import Runtime
 from service.schemas.sampling import SamplingFields
 
@@ -31,8 +34,13 @@ EFFORTS: Mapping[str | None, ReasoningEffort] = {
 
 Ids = tuple[int, ...]
 
-# Encoding a longer prompt in this thread would hold up every stream of this process.
-LONG_PROMPT_CHARS = 16_384
+# Writing a longer prompt in this thread would hold up every stream of this process.
+LONG_PROMPT_CHARS: Final = 16_384
+_TURN_CHARS: Final = 64  # what a message costs beside its text, in characters
+_SCALAR_CHARS: Final = 4
+
+MAX_COUNTED: Final = 262_144  # tokens of a prompt that nobody generates from
+TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
 
 
 def check_model(model: str, runtime: Runtime) -> None:
@@ -52,13 +60,51 @@ def current_date(now_s: float) -> str:
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
 
 
+@dataclass(frozen=True, slots=True)
+class PromptBound:
+    """How long a prompt may be, and the field to shorten; none is written beyond it."""
+
+    max_tokens: int
+    param: str
+    is_context: bool = True  # False: nothing is generated, the bound is that of the work
+
+    def check(self, num_tokens: int) -> None:
+        """Raise a RequestError when there are so many at least."""
+        if num_tokens > self.max_tokens:
+            raise self.error()
+
+    def error(self) -> RequestError:
+        """What is answered to a longer prompt."""
+        most = "The context holds" if self.is_context else "This route takes"
+        return RequestError(
+            f"{most} {self.max_tokens} tokens, but {self.param} alone makes more of them; "
+            f"shorten {self.param}.",
+            param=self.param,
+            code="context_length_exceeded",
+        )
+
+
+def context_bound(info: EngineInfo, param: str) -> PromptBound:
+    """The bound of a prompt that the model shall read."""
+    return PromptBound(info.max_model_len, param)
+
+
+def counting_bound(param: str) -> PromptBound:
+    """The bound of a prompt of which only the tokens are wanted: whatever the context holds."""
+    return PromptBound(MAX_COUNTED, param, is_context=False)
+
+
 async def render_prompt(
-    conversation: Conversation, param_of: Callable[[int], str]
+    conversation: Conversation, param_of: Callable[[int], str], bound: PromptBound
 ) -> tuple[int, ...]:
-    """The prompt's ids; `param_of` names the field of a tool message that answers no call."""
+    """The prompt's ids; `param_of` names the field of a tool message that answers no call.
+
+    Raises RequestError, for a prompt beyond the bound before all of it is written.
+    """
+    bound.check(_least_tokens(conversation))
     try:
-        if _num_chars(conversation) > LONG_PROMPT_CHARS:
-            return tuple(await asyncio.to_thread(in_turns, render, conversation))
+        if _is_long(conversation):
+            return tuple(await written(bound, partial(render, conversation)))
         return tuple(render(conversation))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
@@ -68,16 +114,65 @@ async def render_prompt(
             param=param,
             code="unknown_tool_call",
         ) from error
+    except ToolTooLarge as error:
+        raise RequestError(
+            f"tools: describing {error.name!r} to the model takes more than {error.limit} steps; "
+            "shorten its description, or let its schema refer to itself less often.",
+            param="tools",
+            code="schema_too_complex",
+        ) from error
+
+
+async def written(bound: PromptBound, write: Callable[[], list[int]]) -> list[int]:
+    """What `write` gives, without holding up the others; raises RequestError beyond the bound."""
+    try:
+        return await in_thread(write, Budget(bound.max_tokens, "tokens"))
+    except OverBudget:
+        raise bound.error() from None
+
+
+def _is_long(conversation: Conversation) -> bool:
+    """Whether writing it here would hold up the others."""
+    num_chars = _num_chars(conversation)
+    if num_chars > LONG_PROMPT_CHARS:
+        return True
+    schemas = [tool.parameters for tool in conversation.tools]
+    schemas += [conversation.response_format.schema] if conversation.response_format else []
+    return _is_larger(schemas, LONG_PROMPT_CHARS - num_chars)
+
+
+def _is_larger(value: Any, num_chars: int) -> bool:
+    """Whether JSON would have about so many characters; looks at no more of it than that."""
+    waiting = [value]
+    while waiting and num_chars >= 0:
+        found = waiting.pop()
+        if isinstance(found, Mapping):
+            num_chars -= sum(map(len, found))
+            waiting += found.values()
+        elif isinstance(found, list | tuple):
+            waiting += found
+        num_chars -= len(found) if isinstance(found, str) else _SCALAR_CHARS
+    return num_chars < 0
+
+
+def _least_tokens(conversation: Conversation) -> int:
+    """Fewer it cannot be: what each user message needs, and how long a token's text can be."""
+    messages = conversation.messages
+    num_users = sum(message.role == "user" for message in messages)
+    longest = max((len(m.content) for m in messages if m.role != "tool"), default=0)
+    return max(TURN_TOKENS * num_users, longest // LONGEST_TOKEN_CHARS)
 
 
 def _num_chars(conversation: Conversation) -> int:
-    """All that clients make long."""
-    return sum(
-        len(message.content)
-        + len(message.reasoning)
-        + sum(len(call.arguments) for call in message.tool_calls)
-        for message in conversation.messages
+    """All that clients make long, but schemas."""
+    return sum(len(tool.name) + len(tool.description) for tool in conversation.tools) + sum(
+        _num_turn_chars(message) for message in conversation.messages
     )
+
+
+def _num_turn_chars(message: Message) -> int:
+    calls = sum(len(call.arguments) + _TURN_CHARS for call in message.tool_calls)
+    return len(message.content) + len(message.reasoning) + calls + _TURN_CHARS
 
 
 def answer_limit(

@@ -7,7 +7,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.api.body import BodyError, describe
+from service.api.body import describe
+from service.api.body_budget import BodyError
 from service.errors import TABLE, RequestError, failure_of
 from service.telemetry import record
 

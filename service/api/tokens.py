@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter, Response
 
 from service.api.body import JSONRoute
 from service.api.chat_request import plan_chat, to_conversation
 from service.api.chat_tools import chat_offer
 from service.api.completion_request import check_token_ids, encode_prompt
 from service.api.dependencies import CurrentRuntime, RequestId
-from service.api.prompt import check_model, current_date, render_prompt
+from service.api.prompt import check_model, counting_bound, current_date, render_prompt
 from service.errors import RequestError
 from service.harmony.render import NUM_OPENING_TOKENS
+from service.harmony.turns import in_thread
 from service.harmony.vocabulary import decode_marked
 from service.runtime import Runtime
 from service.schemas.chat import ChatRequest
@@ -26,43 +30,72 @@ from service.schemas.tokens import (
 
 router = APIRouter(route_class=JSONRoute)
 
+_FEW_TOKENS = 4096  # decoded in a few milliseconds
 
-@router.post("/tokenize")
-async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> TokenizeResponse:
+
+@router.post("/tokenize", response_model=TokenizeResponse)
+async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> Response:
     """The token ids of a raw prompt, or of a conversation as the model would read it."""
     _check(body.model, runtime)
     token_ids = await _token_ids(body, runtime)
-    return TokenizeResponse(
-        count=len(token_ids),
-        max_model_len=runtime.engine.info.max_model_len,
-        tokens=list(token_ids),
-        token_strs=[decode_marked([i]) for i in token_ids] if body.return_token_strs else None,
+    return _json(
+        TokenizeResponse(
+            count=len(token_ids),
+            max_model_len=runtime.engine.info.max_model_len,
+            tokens=list(token_ids),
+            token_strs=await _texts(token_ids) if body.return_token_strs else None,
+        )
     )
 
 
-@router.post("/detokenize")
-async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> DetokenizeResponse:
+@router.post("/detokenize", response_model=DetokenizeResponse)
+async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> Response:
     """The text of token ids, control tokens spelt out."""
     _check(body.model, runtime)
     if body.tokens:
         check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
-    return DetokenizeResponse(prompt=decode_marked(body.tokens))
+    return _json(DetokenizeResponse(prompt=await _text(body.tokens)))
 
 
-@router.post("/v1/chat/completions/render")
+@router.post("/v1/chat/completions/render", response_model=RenderedPrompt)
 async def render_chat(
     body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
-) -> RenderedPrompt:
+) -> Response:
     """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
     runtime.lifecycle.check_started()
     plan = await plan_chat(body, runtime, request_id)
-    return RenderedPrompt(
-        model=runtime.model.id,
-        prompt=decode_marked(plan.prompt_token_ids),
-        token_ids=list(plan.prompt_token_ids),
-        count=len(plan.prompt_token_ids),
-        max_model_len=runtime.engine.info.max_model_len,
+    return _json(
+        RenderedPrompt(
+            model=runtime.model.id,
+            prompt=await _text(plan.prompt_token_ids),
+            token_ids=list(plan.prompt_token_ids),
+            count=len(plan.prompt_token_ids),
+            max_model_len=runtime.engine.info.max_model_len,
+        )
     )
+
+
+def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
+    """Written at once: FastAPI would look at each of its tokens."""
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def _text(token_ids: Sequence[int]) -> str:
+    """The text of ids, which are any number."""
+    if len(token_ids) <= _FEW_TOKENS:
+        return decode_marked(token_ids)
+    return await in_thread(partial(decode_marked, token_ids))
+
+
+async def _texts(token_ids: Sequence[int]) -> list[str]:
+    """Each id's own text."""
+    if len(token_ids) <= _FEW_TOKENS:
+        return _each_text(token_ids)
+    return await in_thread(partial(_each_text, token_ids))
+
+
+def _each_text(token_ids: Sequence[int]) -> list[str]:
+    return [decode_marked([token_id]) for token_id in token_ids]
 
 
 def _check(model: str | None, runtime: Runtime) -> None:
@@ -75,7 +108,7 @@ async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]
     if body.prompt is not None:
         if body.messages is not None or body.tools is not None:
             raise RequestError("Give either prompt or messages, not both.", param="prompt")
-        return await encode_prompt(body.prompt)
+        return await encode_prompt(body.prompt, counting_bound("prompt"))
     if body.messages is None:
         message = "prompt or messages is required."
         raise RequestError(message, param="prompt", code="missing_required_parameter")
@@ -88,5 +121,7 @@ async def _conversation_ids(
     request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
     offer = chat_offer(request, runtime.toolbox)
     conversation = to_conversation(request, current_date(runtime.clock()), offer)
-    token_ids = await render_prompt(conversation, "messages[{}].tool_call_id".format)
+    token_ids = await render_prompt(
+        conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
+    )
     return token_ids if body.add_generation_prompt else token_ids[:-NUM_OPENING_TOKENS]

@@ -2,6 +2,7 @@
 
 ConversationError
 └── UnknownToolCall       a tool message answers a call that no earlier message made
+ToolTooLarge              a tool's schema takes more work to describe than anybody gets
 """
 
 from __future__ import annotations
@@ -26,3 +27,12 @@ class UnknownToolCall(ConversationError):
             message_index,
         )
         self.tool_call_id = tool_call_id
+
+
+class ToolTooLarge(Exception):
+    """Small or large, it refers to itself or to others too often to be written out."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(f"the tool {name!r} takes more than {limit} steps to describe")
+        self.name = name
+        self.limit = limit

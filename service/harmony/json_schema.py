@@ -1,6 +1,6 @@
 """Questions to a JSON Schema whose answers do not depend on how it is written down.
 
-A schema is whatever a client sent: any JSON value. Nothing here raises.
+A schema is whatever a client sent: any JSON value. Nothing here raises but OverBudget.
 """
 
 from __future__ import annotations
@@ -9,41 +9,66 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from service.budget import Budget
+
 # These speak of one place, not of the type, so a variant does not inherit them.
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "nullable"})
 _MAX_FOLDS = 64
 
 
-def flatten(schema: Any, root: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fold `$ref` and `allOf` into one flat schema; also give the references followed."""
+def flatten(
+    schema: Any, root: Mapping[str, Any], budget: Budget
+) -> tuple[dict[str, Any], Mapping[str, None]]:
+    """Fold `$ref` and `allOf` into one flat schema; also give the references followed.
+
+    Raises OverBudget.
+    """
     flat: dict[str, Any] = {}
-    refs: list[str] = []
-    _fold(schema, root, flat, refs, depth=0)
-    return flat, tuple(refs)
+    refs: dict[str, None] = {}
+    _fold(schema, root, flat, refs, budget, depth=0)
+    return flat, refs
 
 
 def _fold(
-    schema: Any, root: Mapping[str, Any], flat: dict[str, Any], refs: list[str], depth: int
+    schema: Any,
+    root: Mapping[str, Any],
+    flat: dict[str, Any],
+    refs: dict[str, None],
+    budget: Budget,
+    depth: int,
 ) -> None:
     if not isinstance(schema, Mapping) or depth > _MAX_FOLDS:
         return
+    budget.spend(1 + len(schema))
     ref, parts = schema.get("$ref"), schema.get("allOf")
     if isinstance(ref, str) and ref not in refs:
-        refs.append(ref)
-        _fold(_resolve(ref, root), root, flat, refs, depth + 1)
+        budget.spend(len(ref))
+        refs[ref] = None
+        _fold(_resolve(ref, root), root, flat, refs, budget, depth + 1)
     for part in parts if isinstance(parts, list) else []:
-        _fold(part, root, flat, refs, depth + 1)
-    _merge_into(flat, {key: schema[key] for key in schema if key not in ("$ref", "allOf")})
+        _fold(part, root, flat, refs, budget, depth + 1)
+    _merge_into(flat, schema, budget)
 
 
-def _merge_into(flat: dict[str, Any], schema: Mapping[str, Any]) -> None:
-    """Let `schema` add to `flat`: properties and required gather, the rest is replaced."""
-    properties, required = flat.get("properties"), flat.get("required")
-    flat.update(schema)
-    if isinstance(properties, Mapping) and isinstance(schema.get("properties"), Mapping):
-        flat["properties"] = {**properties, **schema["properties"]}
-    if isinstance(required, list) and isinstance(schema.get("required"), list):
-        flat["required"] = [*required, *schema["required"]]
+def _merge_into(flat: dict[str, Any], schema: Mapping[str, Any], budget: Budget) -> None:
+    """Let `schema` add to `flat`: properties and required gather, the rest is replaced.
+
+    What gathers is a copy, made once, so that a part costs what it has and not what came before.
+    """
+    for key, value in schema.items():
+        gathered = flat.get(key)
+        if key in ("$ref", "allOf"):
+            continue
+        if key == "properties" and isinstance(value, Mapping):
+            budget.spend(len(value))
+            flat[key] = gathered if isinstance(gathered, dict) else {}
+            flat[key].update(value)
+        elif key == "required" and isinstance(value, list):
+            budget.spend(len(value))
+            flat[key] = gathered if isinstance(gathered, list) else []
+            flat[key].extend(value)
+        else:
+            flat[key] = value
 
 
 def _resolve(ref: str, root: Mapping[str, Any]) -> Any:

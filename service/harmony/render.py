@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from service.harmony.builtin import ALL_RECIPIENTS, describe_builtins
 from service.harmony.errors import UnknownToolCall
+from service.harmony.turns import rest
 from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall, recipient_of
 from service.harmony.typescript import describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
@@ -32,7 +33,8 @@ NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
 def render(conversation: Conversation) -> list[int]:
     """Give the prompt of a conversation; it ends where the assistant's next header begins.
 
-    Raises UnknownToolCall where a tool message answers no earlier call.
+    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge, and
+    OverBudget for more tokens than in_turns allows.
     """
     token_ids = _turn("system", _system_text(conversation))
     num_leading = _num_leading(conversation.messages)
@@ -114,6 +116,7 @@ class _History:
 
     def turns(self, start: int) -> Iterator[list[int]]:
         for index in range(start, len(self._messages)):
+            rest()
             message = self._messages[index]
             self._calls |= {call.id: call for call in message.tool_calls}
             if message.role == "assistant":
@@ -132,6 +135,7 @@ class _History:
             channel = "commentary" if message.tool_calls else "final"
             yield _turn("assistant", message.content, channel)
         for call in message.tool_calls:
+            rest()
             if not self._is_builtin(call):
                 author = f"assistant to={recipient_of(call.name)}"
                 channel = "commentary" if call.is_custom else "commentary json"

@@ -3,17 +3,21 @@
 Where openai-harmony keeps a schema's meaning, the text here is the same as the library's,
 quirks of indentation included. Where the library drops it (anyOf, $ref, allOf, const,
 numeric enums, additionalProperties, limits, later lines of a description), it is written
-out. Nothing in a schema raises: what cannot be understood is `any`.
+out. Nothing in a schema raises but its cost: what cannot be understood is `any`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from service.budget import Budget, OverBudget
 from service.harmony import json_schema
+from service.harmony.errors import ToolTooLarge
+from service.harmony.turns import rest
 from service.harmony.types import FreeText, Tool
 
 _NAMES = {
@@ -42,31 +46,55 @@ _NESTED = "    "
 # Schemas come from clients: `$ref`s may multiply without end though none is recursive.
 _MAX_DEPTH = 24
 _MAX_TYPES = 5000
+# Of all tools of a request: keywords looked at and texts written, about half a second.
+MAX_STEPS = 1_000_000
+_TEXT_STEPS = 4  # of a text, however short; and one more for so many characters
+_CHARS_COPIED = 64
+_CHARS_SPLIT = 8
 
 
 def describe_tools(tools: Iterable[Tool], namespaces: Mapping[str, str] = {}) -> str:
-    """Write the `# Tools` section of a developer message; `namespaces` has their descriptions."""
+    """Write the `# Tools` section of a developer message; `namespaces` has their descriptions.
+
+    Raises ToolTooLarge for a schema or description that would take too long.
+    """
+    budget = Budget(MAX_STEPS, "steps")
     grouped: dict[str, list[Tool]] = {}
     for tool in tools:
         grouped.setdefault(tool.namespace, []).append(tool)
-    sections = [_describe(name, namespaces.get(name, ""), of) for name, of in grouped.items()]
+    sections = [
+        _describe(name, namespaces.get(name, ""), of, budget) for name, of in grouped.items()
+    ]
     return "\n\n".join(["# Tools", *sections])
 
 
-def _describe(namespace: str, description: str, tools: Iterable[Tool]) -> str:
-    comments = "".join(f"{line}\n" for line in _comment(description))
-    declarations = "".join(f"{_describe_tool(tool)}\n\n" for tool in tools)
+def _describe(namespace: str, description: str, tools: Iterable[Tool], budget: Budget) -> str:
+    comments = _affordable(namespace, partial(_description, description, budget))
+    declarations = "".join(
+        f"{_affordable(tool.name, partial(_describe_tool, tool, budget))}\n\n" for tool in tools
+    )
     return (
         f"## {namespace}\n\n{comments}namespace {namespace} {{\n\n{declarations}}}"
         f" // namespace {namespace}"
     )
 
 
-def _describe_tool(tool: Tool) -> str:
-    comments = "".join(f"{line}\n" for line in _comment(tool.description))
+def _affordable(name: str, write: Callable[[], str]) -> str:
+    try:
+        return write()
+    except OverBudget as error:
+        raise ToolTooLarge(name, error.limit) from None
+
+
+def _description(text: str, budget: Budget) -> str:
+    return "".join(f"{line}\n" for line in _comment(text, budget))
+
+
+def _describe_tool(tool: Tool, budget: Budget) -> str:
+    comments = _description(tool.description, budget)
     if tool.free_text is not None:
         return f"{comments}{_free_text(tool.free_text)}type {tool.short_name} = (_: string) => any;"
-    parameters = "" if tool.parameters is None else f"_: {write_type(tool.parameters)}"
+    parameters = "" if tool.parameters is None else f"_: {write_type(tool.parameters, budget)}"
     return f"{comments}type {tool.short_name} = ({parameters}) => any;"
 
 
@@ -79,17 +107,18 @@ def _free_text(text: FreeText) -> str:
     return "".join(f"// {note}\n" for note in notes)
 
 
-def write_type(schema: Mapping[str, Any]) -> str:
-    """Write one schema as a type; its `$ref`s are looked up inside it."""
-    return _Writer(schema).write(schema)
+def write_type(schema: Mapping[str, Any], budget: Budget | None = None) -> str:
+    """Write one schema as a type; its `$ref`s are looked up inside it. Raises OverBudget."""
+    return _Writer(schema, budget or Budget(MAX_STEPS, "steps")).write(schema)
 
 
 class _Writer:
     """Writes the types of one tool's parameters."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], budget: Budget) -> None:
         self._root = root
-        self._open_refs: list[str] = []
+        self._budget = budget
+        self._open_refs: set[str] = set()
         self._depth = 0
         self._num_left = _MAX_TYPES
 
@@ -99,17 +128,24 @@ class _Writer:
     def _alternatives(self, schema: Any, indent: str, is_property: bool = False) -> list[str]:
         if schema is False:
             return ["never"]
-        flat, refs = json_schema.flatten(schema, self._root)
+        rest()
+        flat, refs = json_schema.flatten(schema, self._root, self._budget)
         self._num_left -= 1
-        is_endless = not set(refs).isdisjoint(self._open_refs) or self._depth >= _MAX_DEPTH
+        is_endless = not self._open_refs.isdisjoint(refs) or self._depth >= _MAX_DEPTH
         if is_endless or self._num_left < 0:
             return ["any"]
-        self._open_refs += refs
+        self._open_refs.update(refs)  # none of which was open
         self._depth += 1
-        found = list(dict.fromkeys(self._expand(flat, indent, is_property)))
+        found = list(dict.fromkeys(self._spent(self._expand(flat, indent, is_property))))
         self._depth -= 1
-        del self._open_refs[len(self._open_refs) - len(refs) :]
+        self._open_refs.difference_update(refs)
         return ["any"] if "any" in found else found
+
+    def _spent(self, texts: Iterable[str]) -> Iterator[str]:
+        """The same; each text costs what it is long, for it may be one of many references."""
+        for text in texts:
+            self._budget.spend(_TEXT_STEPS + len(text) // _CHARS_COPIED)
+            yield text
 
     def _expand(self, schema: dict[str, Any], indent: str, is_property: bool) -> Iterator[str]:
         if "const" in schema:
@@ -139,7 +175,7 @@ class _Writer:
         return "Array<any>" if items is None else f"{self._element(items, indent)}[]"
 
     def _tuple(self, first: list[Any], schema: dict[str, Any], indent: str) -> str:
-        elements = [self.write(item, indent) for item in first]
+        elements = list(self._spent(self.write(item, indent) for item in first))
         rest = schema.get("items" if "prefixItems" in schema else "additionalItems")
         if isinstance(rest, Mapping):
             elements.append(f"...{self._element(rest, indent)}[]")
@@ -155,19 +191,19 @@ class _Writer:
             return f"Record<string, {self.write(others, indent)}>"
         required = {name for name in _list(schema, "required") if isinstance(name, str)}
         # A property's own description already stands above its name.
-        lines = [] if is_property else _comment(schema.get("description"))
+        lines = [] if is_property else _comment(schema.get("description"), self._budget)
         lines.append("{")
         for name, value in properties.items():
-            lines += self._property(name, value, name in required, indent)
+            lines += self._spent(self._property(name, value, name in required, indent))
         if others:
             lines.append(f"{indent}[key: string]: {self.write(others, indent + _NESTED)},")
         return "\n".join([*lines, f"{indent}}}"])
 
     def _property(self, name: str, schema: Any, is_required: bool, indent: str) -> Iterator[str]:
-        flat, _ = json_schema.flatten(schema, self._root)
-        title = _comment(flat.get("title"), indent)
+        flat, _ = json_schema.flatten(schema, self._root, self._budget)
+        title = _comment(flat.get("title"), self._budget, indent)
         yield from [*title, f"{indent}//"] if title else []
-        yield from _comment(flat.get("description"), indent)
+        yield from _comment(flat.get("description"), self._budget, indent)
         yield from _examples(flat, indent)
         key = f"{indent}{_key(name)}{'' if is_required else '?'}:"
         notes = _notes(flat)
@@ -180,7 +216,7 @@ class _Writer:
 
     def _variants(self, schema: dict[str, Any], indent: str) -> Iterator[str]:
         for variant in json_schema.variants(schema):
-            flat, _ = json_schema.flatten(variant, self._root)
+            flat, _ = json_schema.flatten(variant, self._root, self._budget)
             written = self.write(variant, indent + "   ", is_property=True)
             said = flat.get("description")
             is_new = isinstance(said, str) and said != schema.get("description")
@@ -188,8 +224,11 @@ class _Writer:
             yield f"{indent} | {written}{' // ' if note else ''}{note}"
 
 
-def _comment(text: object, indent: str = "") -> list[str]:
-    lines = text.strip("\n").splitlines() if isinstance(text, str) else []
+def _comment(text: object, budget: Budget, indent: str = "") -> list[str]:
+    if not isinstance(text, str):
+        return []
+    budget.spend(_TEXT_STEPS + len(text) // _CHARS_SPLIT)
+    lines = text.strip("\n").splitlines()
     return [f"{indent}// {line}".rstrip() for line in lines]
 
 

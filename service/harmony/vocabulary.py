@@ -14,6 +14,7 @@ from functools import cache
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
 from service.harmony.pieces import encode_pieces
+from service.harmony.turns import count_tokens, rest
 
 ENDOFTEXT = 199999
 RETURN = 200002
@@ -27,6 +28,7 @@ CALL = 200012
 STOP_TOKEN_IDS = (RETURN, CALL, ENDOFTEXT)  # the first ends a guided answer
 
 NUM_ORDINARY = 199998
+LONGEST_TOKEN_CHARS = 128  # that an ordinary id spells
 
 # The library's time grows with the square of a run it cannot split (100,000 letters take
 # 4.5 s) and it panics on a million spaces. Longer runs are cut here; only their own
@@ -90,20 +92,23 @@ def encode_marked(text: str) -> list[int]:
     token_ids: list[int] = []
     start = 0
     for mark in _MARK.finditer(text):
+        rest()
         control = _control_ids().get(mark[0])
         if control is not None:
             token_ids += [*encode_text(text[start : mark.start()]), control]
+            count_tokens(1)
             start = mark.end()
     return token_ids + encode_text(text[start:])
 
 
 def decode_marked(token_ids: Iterable[int]) -> str:
     """Give the text of ids, control tokens spelt out; broken characters become U+FFFD."""
-    raw = b"".join(
-        decode_bytes(token_id) if is_ordinary(token_id) else name_of(token_id).encode()
-        for token_id in token_ids
-    )
-    return raw.decode("utf-8", "replace")
+    return b"".join(map(_spelt, token_ids)).decode("utf-8", "replace")
+
+
+def _spelt(token_id: int) -> bytes:
+    rest()
+    return decode_bytes(token_id) if is_ordinary(token_id) else name_of(token_id).encode()
 
 
 def name_of(token_id: int) -> str:

@@ -13,6 +13,7 @@ from service.api.prompt import (
     EFFORTS,
     answer_limit,
     check_model,
+    context_bound,
     current_date,
     render_prompt,
     sampling_of,
@@ -189,9 +190,10 @@ async def _plan(
     info = runtime.engine.info
     asked = request.max_output_tokens
     if request.truncation == "auto":
-        token_ids = await shortened(conversation, params, info.max_model_len, asked)
+        token_ids = await shortened(conversation, params, info, asked)
     else:
-        token_ids = await render_prompt(conversation, params.__getitem__)
+        bound = context_bound(info, "input")
+        token_ids = await render_prompt(conversation, params.__getitem__, bound)
     max_tokens = answer_limit(
         asked,
         len(token_ids),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from service.api.prompt import render_prompt
+from engines.base import EngineInfo
+from service.api.prompt import context_bound, render_prompt
+from service.errors import RequestError
 from service.harmony.types import Conversation, Message
 
 _INSTRUCTIONS = ("system", "developer")
@@ -13,30 +15,50 @@ _ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a li
 
 
 async def shortened(
-    conversation: Conversation, params: Sequence[str], max_model_len: int, asked: int | None
+    conversation: Conversation, params: Sequence[str], info: EngineInfo, asked: int | None
 ) -> tuple[int, ...]:
     """The prompt without its oldest messages, as few as may be.
 
     Instructions stay, and so does all from the last message of a user on. Raises
     RequestError where a tool message answers no call.
     """
-    token_ids = await render_prompt(conversation, params.__getitem__)
-    budget = max_model_len - (asked or max_model_len // _ANSWER_SHARE)
+    room = info.max_model_len - (asked or info.max_model_len // _ANSWER_SHARE)
     fewest, most = 1, _num_droppable(conversation.messages)
-    if len(token_ids) <= budget or not most:
+    token_ids = await _fitting(conversation, params.__getitem__, room if most else None, info)
+    if token_ids is not None:
         return token_ids
     while fewest < most:
         middle = (fewest + most) // 2
-        if len(await _render(conversation, middle)) <= budget:
+        if await _fitting(_without(conversation, middle), _input, room, info) is not None:
             most = middle
         else:
             fewest = middle + 1
-    return await _render(conversation, fewest)
+    return await render_prompt(_without(conversation, fewest), _input, context_bound(info, "input"))
 
 
-async def _render(conversation: Conversation, num_dropped: int) -> tuple[int, ...]:
+async def _fitting(
+    conversation: Conversation, param_of: Callable[[int], str], room: int | None, info: EngineInfo
+) -> tuple[int, ...] | None:
+    """The prompt, or None when it has more tokens than the room."""
+    bound = context_bound(info, "input")
+    if room is None:
+        return await render_prompt(conversation, param_of, bound)
+    try:
+        token_ids = await render_prompt(conversation, param_of, bound)
+    except RequestError as error:
+        if error.code != bound.error().code:
+            raise
+        return None
+    return token_ids if len(token_ids) <= room else None
+
+
+def _input(_: int) -> str:
+    return "input"
+
+
+def _without(conversation: Conversation, num_dropped: int) -> Conversation:
     messages = _without_oldest(conversation.messages, num_dropped)
-    return await render_prompt(replace(conversation, messages=messages), lambda _: "input")
+    return replace(conversation, messages=messages)
 
 
 def _num_droppable(messages: Sequence[Message]) -> int:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -31,10 +37,22 @@ BAGGAGE: Final = frozenset(
 )
 
 
+def _leave_lists_early(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _leave_lists_early(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _leave_lists_early(part)
+
+
 class RequestModel(BaseModel):
     """Strict: no coercion between types, no unknown field, no NaN.
 
-    A field that is null asks for nothing, so that an unknown one is no error.
+    A field that is null asks for nothing, so that an unknown one is no error. A list is left at
+    its first wrong item: a client is told of one error, and each costs time.
     """
 
     model_config = ConfigDict(
@@ -52,6 +70,12 @@ class RequestModel(BaseModel):
     @classmethod
     def _is_ignored(cls, name: str, value: Any) -> bool:
         return (value is None or name in cls.ignored) and name not in _names(cls)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _leave_lists_early(schema)
+        return schema
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import load_harmony_encoding
 
+from service.budget import Budget, OverBudget
 from service.harmony import pieces
-from service.harmony.pieces import PIECE_CHARS, encode_pieces, in_turns
-from service.harmony.vocabulary import encode_text
+from service.harmony.pieces import MOST_CHARS, PIECE_CHARS, encode_pieces
+from service.harmony.turns import in_turns
+from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, NUM_ORDINARY, decode_bytes, encode_text
 
 LIBRARY = load_harmony_encoding("HarmonyGptOss")
 WORDS = [
@@ -52,7 +55,7 @@ def test_texts_as_people_write_them_are_cut_small() -> None:
         text = line * 3000
         sizes = [len(piece) for piece in pieces.pieces(text)]
         assert max(sizes) < PIECE_CHARS + 100
-        assert in_turns(encode_text, text) == LIBRARY.encode(text)
+        assert in_turns(partial(encode_text, text)) == LIBRARY.encode(text)
 
 
 def test_two_long_texts_take_turns() -> None:
@@ -61,11 +64,11 @@ def test_two_long_texts_take_turns() -> None:
 
     def encode(piece: str) -> list[int]:
         order.append(piece.strip()[0])
-        return []
+        return [sum(range(100_000))]  # which takes longer than a turn
 
     def run(letter: str) -> None:
         together.wait(10)
-        in_turns(encode_pieces, f"{letter} " * PIECE_CHARS * 20, encode)
+        in_turns(partial(encode_pieces, f"{letter} " * PIECE_CHARS * 20, encode))
 
     threads = [threading.Thread(target=run, args=[letter]) for letter in "ab"]
     for thread in threads:
@@ -75,3 +78,28 @@ def test_two_long_texts_take_turns() -> None:
     assert {"a", "b"} == set(order)
     assert order != sorted(order)
     assert order != sorted(order, reverse=True)
+
+
+@pytest.mark.parametrize("letter", ["a", " ", "\n", "漢", "-"])
+def test_a_text_that_cannot_be_cut_is_cut_all_the_same(letter: str) -> None:
+    text = letter * 3 * MOST_CHARS
+    sizes = [len(piece) for piece in pieces.pieces(text)]
+    assert sum(sizes) == len(text)
+    assert max(sizes) <= MOST_CHARS
+
+
+def test_a_text_beyond_the_tokens_it_may_have_is_not_encoded_to_its_end() -> None:
+    encoded: list[str] = []
+
+    def encode(piece: str) -> list[int]:
+        encoded.append(piece)
+        return [0] * len(piece)
+
+    with pytest.raises(OverBudget, match="20000"):
+        in_turns(partial(encode_pieces, "word " * 100_000, encode), Budget(20_000, "tokens"))
+    assert sum(map(len, encoded)) < 20_000 + MOST_CHARS
+
+
+def test_no_token_is_longer_than_is_said() -> None:
+    sizes = [len(decode_bytes(token_id)) for token_id in range(NUM_ORDINARY)]
+    assert max(sizes) == LONGEST_TOKEN_CHARS

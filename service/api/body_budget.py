@@ -1,0 +1,142 @@
+"""What a body may be made of: counted in its bytes before it is parsed, and once before pydantic.
+
+A body below NIM_MAX_BODY_BYTES may still hold millions of small things, and each costs every
+layer behind this one a microsecond or more of the event loop. All bounds are above what a
+context of 131,072 tokens can use; the one of messages is that of OpenAI's API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from service.errors import RequestError
+
+MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
+MAX_OBJECTS: Final = 16_384  # objects and lists
+MAX_KEYS: Final = 32_768
+MAX_KEYS_OF_ONE: Final = 4_096
+MAX_DEPTH: Final = 100
+
+# What the conversation may be; pydantic looks at each of its objects for four microseconds.
+MAX_MESSAGES: Final = 2_048
+MAX_MESSAGE_OBJECTS: Final = 6_144
+_CONVERSATION: Final = ("messages", "input", "system")
+
+_BODY: Final = "The body"
+_CONTAINERS: Final = (dict, list)
+_PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
+
+
+class BodyError(HTTPException):
+    """A body that we do not read; FastAPI lets only HTTPException through unchanged."""
+
+    def __init__(
+        self, message: str, *, status: int = 400, code: str = "invalid_json", param: str = ""
+    ) -> None:
+        super().__init__(status, message)
+        self.error = RequestError(message, status=status, code=code, param=param or None)
+
+
+class BodyScan:
+    """Counts what a JSON text is made of, as its bytes come, without parsing it.
+
+    Exact for every valid JSON text: what stands inside strings counts for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._is_in_string = False
+        self._rest = b""  # a backslash whose character has not come yet
+        self._counts = {"values": 0, "objects and lists": 0, "keys": 0}
+
+    async def feed(self, data: bytes) -> None:
+        """Count more of the text, leaving the loop between pieces; raises BodyError."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            if start:
+                await asyncio.sleep(0)
+            self.count(data[start : start + _PIECE_BYTES])
+
+    def count(self, piece: bytes) -> None:
+        """Count one piece; raises BodyError when it is too much."""
+        outside = self._outside_strings(piece)
+        num_objects = outside.count(b"{") + outside.count(b"[")
+        self._add("objects and lists", num_objects, MAX_OBJECTS)
+        self._add("keys", outside.count(b":"), MAX_KEYS)
+        self._add("values", num_objects + outside.count(b","), MAX_VALUES)
+
+    def _outside_strings(self, piece: bytes) -> bytes:
+        data = (self._rest + piece).replace(b"\\\\", b"")
+        self._rest = b"\\" if data.endswith(b"\\") else b""
+        parts = data.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._is_in_string :: 2])
+        self._is_in_string ^= len(parts) % 2 == 0
+        return outside
+
+    def _add(self, kind: str, number: int, limit: int) -> None:
+        self._counts[kind] += number
+        if self._counts[kind] > limit:
+            raise BodyError(
+                f"The body has more than {limit} {kind}, which is the most that is read; "
+                "shorten it or send several requests.",
+                status=413,
+                code="body_too_complex",
+            )
+
+
+def check_shape(body: Any) -> None:
+    """Look once at every object and list; raises BodyError naming the one that is too large."""
+    if not isinstance(body, dict):
+        _num_objects(body, _BODY)
+        return
+    _check_keys(body, _BODY)
+    for key, value in body.items():
+        if type(value) in _CONTAINERS:
+            is_conversation = key in _CONVERSATION
+            if is_conversation and len(value) > MAX_MESSAGES:
+                raise _too_long(key, f"{len(value)} items", MAX_MESSAGES)
+            number = _num_objects(value, key)
+            if is_conversation and number > MAX_MESSAGE_OBJECTS:
+                raise _too_long(key, f"{number} objects and lists in it", MAX_MESSAGE_OBJECTS)
+
+
+def _num_objects(root: Any, key: str) -> int:
+    """Count those in a field of the body, itself included; raises BodyError."""
+    level, number = [root], 0
+    for _ in range(MAX_DEPTH - (key != _BODY)):
+        number += len(level)
+        for node in level:
+            _check_keys(node, key)
+        level = [child for node in level for child in _values(node) if type(child) in _CONTAINERS]
+        if not level:
+            return number
+    raise too_deep()
+
+
+def _values(node: Any) -> Any:
+    return node.values() if type(node) is dict else node
+
+
+def _check_keys(node: Any, key: str) -> None:
+    if type(node) is dict and len(node) > MAX_KEYS_OF_ONE:
+        where = key if key == _BODY else f"An object in {_short(key)}"
+        raise BodyError(
+            f"{where} has {len(node)} keys; at most {MAX_KEYS_OF_ONE} are read.",
+            code="object_above_max_properties",
+            param="" if key == _BODY else _short(key),
+        )
+
+
+def _too_long(key: str, found: str, limit: int) -> BodyError:
+    message = f"{key} has {found}; at most {limit} are read. Send what the model shall still know."
+    return BodyError(message, code="array_above_max_length", param=key)
+
+
+def too_deep() -> BodyError:
+    """What a body is answered that only a recursion without end could read."""
+    return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")
+
+
+def _short(key: str) -> str:
+    return key[:64]
