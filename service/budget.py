@@ -28,6 +28,11 @@ class Budget:
         self.unit = unit
         self._left = limit
 
+    @property
+    def spent(self) -> int:
+        """How many have been taken."""
+        return self.limit - self._left
+
     def spend(self, number: int = 1) -> None:
         """Take so many; raises OverBudget once more than all have been taken."""
         self._left -= number

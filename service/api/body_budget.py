@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
+from service.budget import Budget, OverBudget
 from service.errors import RequestError
 
 MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
@@ -47,9 +48,11 @@ class BodyScan:
     """
 
     def __init__(self) -> None:
+        self.objects = Budget(MAX_OBJECTS, "objects and lists")
+        self.keys = Budget(MAX_KEYS, "keys")
+        self.values = Budget(MAX_VALUES, "values")  # a comma stands before all but the first
         self._is_in_string = False
         self._rest = b""  # a backslash whose character has not come yet
-        self._counts = {"values": 0, "objects and lists": 0, "keys": 0}
 
     async def feed(self, data: bytes) -> None:
         """Count more of the text, leaving the loop between pieces; raises BodyError."""
@@ -62,9 +65,17 @@ class BodyScan:
         """Count one piece; raises BodyError when it is too much."""
         outside = self._outside_strings(piece)
         num_objects = outside.count(b"{") + outside.count(b"[")
-        self._add("objects and lists", num_objects, MAX_OBJECTS)
-        self._add("keys", outside.count(b":"), MAX_KEYS)
-        self._add("values", num_objects + outside.count(b","), MAX_VALUES)
+        try:
+            self.objects.spend(num_objects)
+            self.keys.spend(outside.count(b":"))
+            self.values.spend(num_objects + outside.count(b","))
+        except OverBudget as error:
+            raise BodyError(
+                f"The body has {error}, which is the most that is read; shorten it or send "
+                "several requests.",
+                status=413,
+                code="body_too_complex",
+            ) from None
 
     def _outside_strings(self, piece: bytes) -> bytes:
         data = (self._rest + piece).replace(b"\\\\", b"")
@@ -74,21 +85,12 @@ class BodyScan:
         self._is_in_string ^= len(parts) % 2 == 0
         return outside
 
-    def _add(self, kind: str, number: int, limit: int) -> None:
-        self._counts[kind] += number
-        if self._counts[kind] > limit:
-            raise BodyError(
-                f"The body has more than {limit} {kind}, which is the most that is read; "
-                "shorten it or send several requests.",
-                status=413,
-                code="body_too_complex",
-            )
-
 
 def check_shape(body: Any) -> None:
     """Look once at every object and list; raises BodyError naming the one that is too large."""
-    if not isinstance(body, dict):
+    if isinstance(body, list):
         _num_objects(body, _BODY)
+    if not isinstance(body, dict):
         return
     _check_keys(body, _BODY)
     for key, value in body.items():

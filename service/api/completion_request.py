@@ -99,8 +99,9 @@ async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenId
     listed = _listed(request)
     bounds = [context_bound(info, _param(request, index)) for index in range(len(listed))]
     if texts := [prompt for prompt in listed if isinstance(prompt, str)]:
-        return await encode_prompts(texts, bounds)
-    prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
+        prompts = await encode_prompts(texts, bounds)
+    else:
+        prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
     for prompt, bound in zip(prompts, bounds, strict=True):
         check_token_ids(prompt, bound.param, info.vocab_size)
     return prompts

@@ -48,7 +48,7 @@ _MAX_DEPTH = 24
 _MAX_TYPES = 5000
 # Of all tools of a request: keywords looked at and texts written, about half a second.
 MAX_STEPS = 1_000_000
-_TEXT_STEPS = 4  # of a text, however short; and one more for so many characters
+_TEXT_STEPS = 16  # of a text, however short; and one more for so many characters
 _CHARS_COPIED = 64
 _CHARS_SPLIT = 8
 
