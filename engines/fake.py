@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import runpy
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
@@ -209,8 +210,13 @@ class FakeEngine:
 
 def _script_of(options: FakeOptions) -> Script:
     scripts = options.scripts or (options.script,)
-    if options.script and options.scripts:
-        raise EngineStartError("engine 'fake': give either 'script' or 'scripts', not both")
+    if sum(map(bool, (options.script, options.scripts, options.script_file))) > 1:
+        raise EngineStartError(
+            "engine 'fake': give one of 'script', 'scripts' and 'script_file', not several"
+        )
+    if options.script_file:
+        write = runpy.run_path(options.script_file)["write"]
+        return lambda request: write(request.prompt_token_ids)
     if not all(scripts):
         raise EngineStartError("engine 'fake': 'script' (token ids) is required and has no ids")
     turns = itertools.cycle(scripts)

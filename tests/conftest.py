@@ -30,5 +30,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what a default run leaves out and how to run it."""
     if terminalreporter.config.getoption("markexpr").startswith("not "):
         targets = "`make faults`, `make oidc`, `make rolling`, "
-        targets += "`make image`, `make chart`, `make conformance` and `make monitoring`"
+        targets += (
+            "`make image`, `make chart`, `make conformance`, `make clients` and `make monitoring`"
+        )
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,16 @@ async def test_a_script_may_be_a_function_of_the_request(make_request: Any) -> N
     await engine.stop()
 
 
+async def test_a_script_may_be_a_function_in_a_file(tmp_path: Path, make_request: Any) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("def write(prompt_token_ids):\n    return prompt_token_ids[::-1]\n")
+    engine = FakeEngine.from_json({"script_file": str(path)})
+    await engine.start()
+    tokens = [event.token_ids for event in await collect(engine, make_request(3))]
+    assert tokens == [(3,), (2,), (1,)]
+    await engine.stop()
+
+
 @pytest.mark.parametrize(("tokens_per_step", "fail_at"), [(1, 0), (1, 4), (3, 4)])
 async def test_failure_after_a_number_of_tokens(
     make_engine: MakeEngine, make_request: Any, tokens_per_step: int, fail_at: int
@@ -117,7 +128,7 @@ async def test_requests_wait_for_a_place_and_a_full_queue_refuses(
     [
         ({"script": [1], "stepp_s": 1}, "unknown field `stepp_s`.*known options: script,"),
         ({"script": "no"}, r"Expected `array`, got `str` - at `\$.script`"),
-        ({"script": [1], "scripts": [[2]]}, "either 'script' or 'scripts', not both"),
+        ({"script": [1], "scripts": [[2]]}, "give one of 'script', 'scripts' and 'script_file'"),
         ({}, "'script' .* is required"),
         ({"scripts": [[1], []]}, "'script' .* is required"),
         ({"script": [1], "tokens_per_step": 0}, "tokens_per_step"),

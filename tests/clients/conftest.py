@@ -1,0 +1,149 @@
+"""A scripted server with API keys, and the foreign clients as processes that talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+INSTALLED = ROOT / ".cache" / "clients"
+NODE_BIN = INSTALLED / "node" / "node_modules" / ".bin"
+MODEL = "gpt-oss-20b"
+PATIENCE_S = 60
+CLIENT_LIMIT_S = 180  # generous: the machine may be busy
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server listens and a key it takes."""
+
+    url: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a client left behind."""
+
+    status: int
+    output: str
+    log: str
+
+
+Library = dict[str, Any]
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`harmonium serve` with API keys, whose model is model.py."""
+    folder = tmp_path_factory.mktemp("server")
+    keys = folder / "keys.json"
+    created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients")
+    key = subprocess.check_output([sys.executable, *created], text=True, cwd=ROOT).split()[-1]
+    options = {"script_file": str(HERE / "model.py"), "step_s": 0.002}
+    flags = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
+    program = str(ROOT / "tests" / "service" / "serve_scripted.py")
+    command = [sys.executable, program, json.dumps(options), "serve", *flags]
+    with subprocess.Popen(
+        [*command, f"--api-keys-path={keys}"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        ready = next((line for line in process.stderr if "Ready after" in line), None)
+        assert ready is not None, "the server ended before it was ready"
+        reader = threading.Thread(target=process.stderr.read)  # a full pipe would block the server
+        reader.start()
+        yield Server(ready.split(" on ")[-1].strip(), key)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        reader.join(PATIENCE_S)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Path:
+    """Where `make clients` has put the environments."""
+    return INSTALLED
+
+
+@pytest.fixture(scope="session")
+def run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a client to its end in a home of its own; nothing it started outlives it."""
+
+    def run(*command: str, folder: Path | None = None, bin: Path | None = None) -> Ended:
+        path = [str(part) for part in (bin, NODE_BIN, os.environ["PATH"]) if part]
+        environment = {
+            "PATH": os.pathsep.join(path),
+            "HOME": str(tmp_path_factory.mktemp("home")),
+            "LANG": "C.UTF-8",
+            "HARMONIUM_URL": server.url,
+            "HARMONIUM_API_KEY": server.key,
+        }
+        process = subprocess.Popen(
+            command,
+            cwd=folder or tmp_path_factory.mktemp("folder"),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, log = process.communicate(timeout=CLIENT_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            _end_group(process.pid)
+            output, log = process.communicate()
+            log += f"\nended after {CLIENT_LIMIT_S} s"
+        _end_group(process.pid)
+        return Ended(process.returncode, output, log)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def failures(run: Run) -> Callable[[Library], dict[str, str | None]]:
+    """Run all checks of a library, once; gives for each what went wrong, if anything."""
+    known: dict[str, dict[str, str | None]] = {}
+
+    def failures(library: Library) -> dict[str, str | None]:
+        name = library["name"]
+        if name not in known:
+            ended = run(*_command(library))
+            lines = [line for line in ended.output.splitlines() if line.startswith('{"check"')]
+            found = {entry["check"]: entry["error"] for entry in map(json.loads, lines)}
+            unsaid = f"{library['program']} ended before this check:\n{ended.log}"
+            known[name] = dict.fromkeys(library["checks"], unsaid) | found
+        return known[name]
+
+    return failures
+
+
+def _command(library: Library) -> list[str]:
+    program = library["program"]
+    if "environment" in library:
+        python = INSTALLED / library["environment"] / "bin" / "python"
+        files = [HERE / "python" / name for name in ("run_checks.py", program)]
+    else:
+        python = Path("node")
+        for file in (HERE / "node").glob("*.mjs"):
+            shutil.copy(file, INSTALLED / "node")  # Node looks for packages beside the program
+        files = [INSTALLED / "node" / name for name in ("run_checks.mjs", program)]
+    return [str(python), *map(str, files), *library["checks"]]
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)

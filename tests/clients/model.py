@@ -1,0 +1,98 @@
+"""What the scripted model says to the foreign clients; it depends on the prompt alone.
+
+It knows two tasks and recognises each by its words. Asked for the weather, it calls `weather` if
+that is offered, then answers in text or, where a form is asked for, in JSON. Asked to correct a
+file, it reads it, edits it and says so, with whichever tools the coding agent offers. All else
+gets a greeting. It thinks before it calls, so that clients have reasoning to send back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from service.harmony import vocabulary
+
+WEATHER = "weather in Zürich"
+CORRECT = re.compile(r"Correct the spelling mistake in (\S+/notes\.txt)")
+THOUGHT = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
+REPORT = {"city": "Zürich", "degrees": 21}
+# Functions that clients make of the form they want their answer in.
+FORMS = ("Report", "PartialReport", "final_result")
+
+
+def write(prompt_token_ids: Sequence[int]) -> Sequence[int]:
+    """The ids that the engine gives for a prompt."""
+    return vocabulary.encode_marked(answer(vocabulary.decode_marked(prompt_token_ids)))
+
+
+def answer(prompt: str) -> str:
+    """What the model writes, as Harmony text."""
+    if corrected := list(CORRECT.finditer(prompt)):
+        return correct(prompt, corrected[-1][1], _num_results(prompt[corrected[-1].end() :]))
+    if WEATHER in prompt:
+        return report(prompt, _num_results(prompt[prompt.rindex(WEATHER) :]))
+    return final("Hello! I am a scripted model.")
+
+
+def report(prompt: str, num_results: int) -> str:
+    """Ask for the weather where one can, then say it in the form that is wanted."""
+    if _offers(prompt, "weather") and not num_results:
+        return call("weather", {"city": "Zürich"})
+    for name in FORMS:
+        if _offers(prompt, name):
+            return call(name, REPORT)
+    if "JSON" in prompt or "# Response Formats" in prompt:
+        return final(json.dumps(REPORT, ensure_ascii=False))
+    return final("It is sunny in Zürich.")
+
+
+def correct(prompt: str, path: str, num_results: int) -> str:
+    """Read the file, replace `teh` by `the`, say that it is done."""
+    for tool, steps in EDITS.items():
+        if _offers(prompt, tool):
+            if num_results == len(steps):
+                return final("I corrected the file.")
+            name, arguments = steps[num_results]
+            return call(name, {key: value.format(path=path) for key, value in arguments.items()})
+    return final(BLOCK)
+
+
+def call(name: str, arguments: dict[str, object]) -> str:
+    """A call of a function, thought about."""
+    thought = THOUGHT.format(f"I need {name}.")
+    header = f"<|channel|>commentary to=functions.{name} <|constrain|>json"
+    return f"{thought}{header}<|message|>{json.dumps(arguments, ensure_ascii=False)}<|call|>"
+
+
+def final(text: str) -> str:
+    """An answer, thought about."""
+    return f"{THOUGHT.format('I know the answer.')}<|channel|>final<|message|>{text}<|return|>"
+
+
+def _offers(prompt: str, name: str) -> bool:
+    return re.search(rf"^type {re.escape(name)} = ", prompt, re.MULTILINE) is not None
+
+
+def _num_results(text: str) -> int:
+    return text.count(" to=assistant<|channel|>")
+
+
+# By the tool that gives the agent away: the calls one after the other.
+EDITS: dict[str, list[tuple[str, dict[str, str]]]] = {
+    "exec_command": [  # Codex
+        ("exec_command", {"cmd": "cat {path}"}),
+        ("exec_command", {"cmd": "sed -i 's/teh/the/' {path}"}),
+    ],
+    "Read": [  # Claude Code
+        ("Read", {"file_path": "{path}"}),
+        ("Edit", {"file_path": "{path}", "old_string": "teh", "new_string": "the"}),
+    ],
+    "read": [  # opencode
+        ("read", {"filePath": "{path}"}),
+        ("edit", {"filePath": "{path}", "oldString": "teh", "newString": "the"}),
+    ],
+}
+# aider offers no tools: it reads the whole file out of the answer.
+BLOCK = "notes.txt\n```\nI like the sea.\n```\n"

@@ -1,0 +1,12 @@
+"""docs/clients.md says what clients.toml, the programs and the pins say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_page_is_made_of_what_is_run() -> None:
+    program = Path(__file__).with_name("document.py")
+    assert subprocess.call([sys.executable, str(program), "--check"]) == 0, "run `make clients`"
