@@ -31,11 +31,13 @@ class InvalidConstraint(ProfileError):
 
 
 class NoCompatibleProfile(ProfileError):
-    """Nothing can run here; `reasons` maps 'model/name' to why not."""
+    """Nothing can run here; the message starts with the remedy.
+
+    `reasons` maps 'model/name' of every profile to why not.
+    """
 
     def __init__(self, message: str, reasons: Mapping[str, str]) -> None:
-        lines = [message, *(f"  {title}: {reason}" for title, reason in reasons.items())]
-        super().__init__("\n".join(lines))
+        super().__init__(message)
         self.reasons = dict(reasons)
 
 

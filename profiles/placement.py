@@ -30,6 +30,7 @@ class Shortage:
 
     reason: str
     max_model_len: int | None = None
+    cause: str = ""  # why no GPU will do, in words that fit every profile
 
 
 def place(profile: Profile, hardware: Hardware, max_model_len: int) -> Placement | Shortage:
@@ -47,7 +48,7 @@ def place(profile: Profile, hardware: Hardware, max_model_len: int) -> Placement
         if len(group) >= profile.num_devices and not (profile.num_devices > 1 and group[0].is_mig)
     ]
     if not groups:
-        return Shortage(_wrong_gpus(profile, hardware))
+        return Shortage(_wrong_gpus(profile, hardware), cause=_no_gpus_for_it(hardware))
     best = max(
         (group[: profile.num_devices] for group in groups), key=lambda g: _usable(g, profile)
     )
@@ -107,6 +108,12 @@ def _wrong_gpus(profile: Profile, hardware: Hardware) -> str:
     if not hardware.gpus:
         return f"{wanted}, found none: {hardware.no_gpu_reason}"
     return f"{wanted}, found {describe_gpus(hardware.gpus)}{_shortcoming(profile.gpu, hardware)}"
+
+
+def _no_gpus_for_it(hardware: Hardware) -> str:
+    if not hardware.gpus:
+        return f"needs NVIDIA GPUs, found none: {hardware.no_gpu_reason}"
+    return f"needs other GPUs, or more of them, than {describe_gpus(hardware.gpus)}"
 
 
 def _shortcoming(requirement: GpuRequirement, hardware: Hardware) -> str:

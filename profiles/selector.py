@@ -27,89 +27,28 @@ Runnable profiles are ranked by, in this order:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 
 from profiles.errors import InvalidConstraint, NoCompatibleProfile, nearest
 from profiles.machine import Hardware
 from profiles.memory import num_parameters
 from profiles.models import Goal, Profile
-from profiles.placement import Placement, Shortage, place
-
-
-class Fit(StrEnum):
-    """The class of a profile on a machine."""
-
-    RUNNABLE = "runnable"
-    LOW_MEMORY = "low memory"
-    NOT_INSTALLED = "not installed"
-    INCOMPATIBLE = "incompatible"
-    NOT_ASKED = "not asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """What the operator asked for; an empty one asks for the best there is."""
-
-    model: str | None = None  # 'gpt-oss-20b', or its repository 'openai/gpt-oss-20b'
-    goal: Goal | None = None  # a preference, not a filter
-    engine: str | None = None
-    profile: str | None = None  # an id, a name, 'model/name', NIM 2's name, or 'default'
-    tags: Mapping[str, str] = field(default_factory=dict)
-    max_model_len: int | None = None  # serve exactly this context length
-    # Engine name to None (usable) or 'not installed: <why>'; a missing name is not
-    # installed. None as a whole: take every engine as installed.
-    installed: Mapping[str, str | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A profile that can start now, and where."""
-
-    profile: Profile
-    placement: Placement
-    max_model_len: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A profile that cannot start now, and why."""
-
-    profile: Profile
-    fit: Fit  # never RUNNABLE
-    reason: str
-    max_model_len: int | None = None  # LOW_MEMORY: the context that would fit
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Every profile, classified; `compatible` is ranked, best first."""
-
-    compatible: tuple[Candidate, ...]
-    rejections: tuple[Rejection, ...]
-    reason: str  # why the first was chosen, or that nothing can run
-
-    @property
-    def chosen(self) -> Candidate:
-        """The best profile; there is one unless `compatible` is empty."""
-        return self.compatible[0]
-
-    @property
-    def rejected(self) -> dict[str, str]:
-        """Map the id of each rejected profile to the reason."""
-        return {rejection.profile.id: rejection.reason for rejection in self.rejections}
+from profiles.placement import Shortage, place
+from profiles.remedies import refusal
+from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 
 
 def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
     """Choose the best profile; it is the selection's `chosen`.
 
-    Raises NoCompatibleProfile with every reason when nothing can run, and
+    Raises NoCompatibleProfile, which starts with the remedy, when nothing can run, and
     InvalidConstraint when a constraint names what no profile has.
     """
+    profiles = tuple(profiles)
     selection = survey(profiles, hardware, constraints)
     if not selection.compatible:
+        unasked = survey(profiles, hardware, Constraints(installed=constraints.installed))
         reasons = {r.profile.title: r.reason for r in selection.rejections}
-        raise NoCompatibleProfile(selection.reason, reasons)
+        raise NoCompatibleProfile(refusal(selection, unasked, constraints), reasons)
     return selection
 
 
@@ -165,12 +104,13 @@ def _classify(
     placed = place(profile, hardware, max_model_len)
     missing = _missing_engine(profile, constraints)
     if isinstance(placed, Shortage):
-        if placed.max_model_len is None:
-            return Rejection(profile, Fit.INCOMPATIBLE, placed.reason)
-        reason = f"{placed.reason}; {missing}" if missing else placed.reason
-        return Rejection(profile, Fit.LOW_MEMORY, reason, placed.max_model_len)
+        fit = Fit.INCOMPATIBLE if placed.max_model_len is None else Fit.LOW_MEMORY
+        reason = placed.reason
+        if missing and fit is Fit.LOW_MEMORY:
+            reason = f"{reason}; {missing}"
+        return Rejection(profile, fit, reason, placed.max_model_len, missing, placed.cause)
     if missing:
-        return Rejection(profile, Fit.NOT_INSTALLED, missing)
+        return Rejection(profile, Fit.NOT_INSTALLED, missing, missing_engine=missing)
     return Candidate(profile, placed, max_model_len)
 
 

@@ -10,8 +10,9 @@ from engines.factory import EngineSpec, installed_engines
 from profiles import catalogue, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
-from profiles.selector import Constraints, Selection
+from profiles.verdicts import Constraints, Selection
 from service.harmony.vocabulary_file import write_vocabulary
+from service.idle_gpus import idle_gpus
 from service.settings import Settings, unknown_names
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ def tell(launch: Launch) -> None:
     profile = chosen.profile
     log.info("Profile: %s, id %s", profile.name, profile.id)
     log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
+    if idle := idle_gpus(launch.selection, hardware):
+        log.warning("%s", idle)
     log.info(
         "Model: %s in %s, a context of %d tokens; starting the %s engine ...",
         profile.model.name,

@@ -19,8 +19,10 @@ from profiles.hardware import detect, parse_hardware
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
-from profiles.selector import Candidate, Constraints, Fit, Rejection, Selection, survey
+from profiles.remedies import by_cause, counted
+from profiles.selector import survey
 from profiles.store import identify
+from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from service.settings import Settings
 
 WIDTH = 100
@@ -123,15 +125,15 @@ def _runnable(selection: Selection) -> list[str]:
 
 
 def _rejected(selection: Selection, fit: Fit, heading: str) -> list[str]:
-    """List a class, profiles with the same reason together."""
-    by_reason: dict[str, list[str]] = {}
-    for rejection in selection.rejections:
-        if rejection.fit is fit:
-            by_reason.setdefault(rejection.reason, []).append(_title(rejection))
-    lines = [f"- {heading}:"] if by_reason else []
-    for reason, titles in by_reason.items():
-        lines += textwrap.wrap(f"- {reason}:", WIDTH, initial_indent="  ", subsequent_indent="    ")
-        lines += [f"      {title}" for title in titles]
+    """List a class by cause; profiles that are far from running are only counted."""
+    groups = by_cause(rejection for rejection in selection.rejections if rejection.fit is fit)
+    lines = [f"- {heading}:"] if groups else []
+    for cause, rejections in groups.items():
+        lines += textwrap.wrap(f"- {cause}:", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        if fit is Fit.NOT_ASKED or rejections[0].cause:
+            lines.append(f"      {counted(rejections)} (--json has each)")
+        else:
+            lines += [f"      {_title(rejection)}" for rejection in rejections]
     return lines
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from auth.base import AccessError
 from profiles.machine import GB, Hardware
-from profiles.selector import Selection
+from profiles.verdicts import Selection
 from service.authentication import authenticator_of
 from service.listener import ListenError, listen
 from service.settings import Settings, unknown_names

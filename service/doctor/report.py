@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from profiles.hardware import detect
-from profiles.selector import Selection
+from profiles.verdicts import Selection
 from service.doctor.checks import Check, all_checks
 from service.settings import SECRETS, Settings, env_name, secret_values
 from service.startup import prepare

@@ -51,7 +51,19 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
     selected = "gpt-oss-120b/tensorrt_llm-h200-mxfp4-tp8-pp1-latency"
     assert f"({selected}) [requires >=12.8 GB/gpu, published]  <- selected" in text
     assert f"SELECTED\n- {selected}\n" in text
-    assert "- needs 1 GPU (B200, GB200, B300 or GB300), found 8 x NVIDIA H200:\n" in text
+    assert "  - needs other GPUs, or more of them, than 8 x NVIDIA H200:\n" in text
+
+
+def test_gpus_that_a_machine_lacks_take_a_line_not_a_hundred(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("--hardware", "cpu", "--all-engines") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30
+    assert "  - needs NVIDIA GPUs, found none: the machine was written down without one:" in lines
+    command("--hardware", "cpu", "--all-engines", "--json")
+    profiles = json.loads(capsys.readouterr().out)["profiles"]
+    assert any("needs 8 GPUs of the Hopper family" in p.get("reason", "") for p in profiles)
 
 
 def test_engines_without_an_adapter_are_told_apart(
@@ -61,7 +73,7 @@ def test_engines_without_an_adapter_are_told_apart(
     text = capsys.readouterr().out
     assert "- Compatible with system and runnable:\n  (none)\n" in text
     assert "- Compatible with system but not installed:\n  - engine " in text
-    assert "- Not asked for:\n" in text
+    assert "- Not asked for:\n  - serves gpt-oss-120b, but model gpt-oss-20b was asked for" in text
     assert "SELECTED\n- none: None of the " in text
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from profiles.catalogue import Catalogue
 from profiles.hardware import parse_hardware
 from profiles.models import Goal
-from profiles.selector import Constraints, survey
+from profiles.selector import survey
+from profiles.verdicts import Constraints
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "selection.csv"
 HARDWARE = (

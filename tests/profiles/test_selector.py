@@ -16,7 +16,8 @@ from profiles.hardware import parse_hardware
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import Profile
-from profiles.selector import Constraints, Fit, Selection, select, survey
+from profiles.selector import select, survey
+from profiles.verdicts import Constraints, Fit, Selection
 
 ALL = {"native": None, "vllm": None, "tensorrt_llm": None}
 NATIVE = {
@@ -223,19 +224,45 @@ def test_low_memory_names_the_context_that_fits() -> None:
     assert survey(PROFILES, machine, wish).chosen.max_model_len == 90_112
 
 
-def test_nothing_possible_is_an_error_with_every_reason() -> None:
-    wish = Constraints(model="gpt-oss-120b", installed=ALL)
+def refusal_of(machine: Hardware, wish: Constraints) -> NoCompatibleProfile:
     with pytest.raises(NoCompatibleProfile) as caught:
-        select(PROFILES, parse_hardware("l4"), wish)
+        select(PROFILES, machine, wish)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 15
+    assert lines[1].startswith("None of the ")
     assert set(caught.value.reasons) == {profile.title for profile in PROFILES}
-    assert "needs 74.1 GB" in str(caught.value)
-    assert "None of the" in str(caught.value)
+    return caught.value
+
+
+def test_a_refusal_starts_with_the_remedy_and_then_the_model_that_was_asked_for() -> None:
+    wish = Constraints(model="gpt-oss-120b", installed=ALL)
+    lines = str(refusal_of(parse_hardware("l4"), wish)).splitlines()
+    assert lines[0] == (
+        "Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-120b) to serve gpt-oss-20b, "
+        "which can run here."
+    )
+    assert lines[2].startswith("  1 profile of gpt-oss-120b: needs 74.1 GB")
+    assert lines[-2].startswith("  not asked for: ")
+
+
+def test_a_refusal_puts_equal_reasons_together() -> None:
+    wish = Constraints(model="gpt-oss-20b", installed={"native": None})
+    text = str(refusal_of(parse_hardware("cpu"), wish))
+    assert text.count("found none") == 1
+    assert "No engine of this release can run what was asked for" in text.splitlines()[0]
+
+
+def test_a_refusal_names_the_context_that_would_fit() -> None:
+    wish = Constraints(model="gpt-oss-20b", installed=ALL)
+    text = str(refusal_of(with_free("l4", 20), wish))
+    assert text.startswith("Set NIM_MAX_MODEL_LEN=90112 (--max-model-len 90112): gpt-oss-20b/vllm")
 
 
 def test_a_machine_without_memory_cannot_even_run_nano() -> None:
     tiny = Hardware(Cpu("tiny", 1, GB // 2, GB // 2), no_gpu_reason="none")
-    with pytest.raises(NoCompatibleProfile, match=r"found 0\.5 GB usable of the machine's memory"):
-        select(PROFILES, tiny, Constraints(installed=ALL))
+    text = str(refusal_of(tiny, Constraints(installed=ALL)))
+    assert text.startswith("Free memory, or add some: nano needs 1.3 GB")
+    assert "found 0.5 GB usable of the machine's memory" in text.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines.factory import NO_ADAPTER
 from engines.supervisor import EngineSupervisor
 from profiles import store
 from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware
+from profiles.machine import GB
 from service import startup
 from service.server import build_runtime
 from service.settings import load
@@ -65,6 +68,58 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
     launched = launch(model_name="nano", cache_path=tmp_path / "file")
     assert "vocabulary_path" not in launched.spec.options
     assert "guided decoding will be refused" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engines", "said"),
+    [
+        (
+            "h200x8",
+            {"native": None, "vllm": NO_ADAPTER, "tensorrt_llm": NO_ADAPTER},
+            "8 x NVIDIA H200 stays idle: nano runs on the CPU. Missing: engine tensorrt_llm is "
+            "not installed: the adapter is not part of this release; engine vllm is not "
+            "installed: the adapter is not part of this release. No command mends that in this "
+            "release; `harmonium profiles --all-engines` shows what would serve then.",
+        ),
+        (
+            "h200",
+            {"native": None, "vllm": "not installed: pip install 'harmonium[vllm]'"},
+            "Missing: engine tensorrt_llm is not installed: there is no adapter for it; engine "
+            "vllm is not installed: pip install 'harmonium[vllm]'.",
+        ),
+    ],
+)
+def test_a_gpu_that_stays_idle_is_a_warning(
+    hardware: str,
+    engines: dict[str, str | None],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(startup, "detect", lambda: parse_hardware(hardware))
+    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
+    tell(launch())
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].endswith(said)
+
+
+def test_a_gpu_with_too_little_free_memory_is_told_the_context_that_fits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = parse_hardware("l4")
+    busy = replace(board, gpus=(replace(board.gpus[0], free_bytes=20 * GB),))
+    monkeypatch.setattr(startup, "detect", lambda: busy)
+    tell(launch())
+    assert "Start again with NIM_MAX_MODEL_LEN=90112 (--max-model-len 90112)" in caplog.text
+
+
+def test_nothing_is_said_of_a_gpu_that_is_used_or_was_not_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tell(launch())
+    tell(launch(model_name="nano"))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def test_the_model_asked_for_is_launched() -> None:

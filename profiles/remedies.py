@@ -1,0 +1,87 @@
+"""Why profiles cannot run, in few words: the remedy first, equal reasons together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from profiles.verdicts import Constraints, Fit, Rejection, Selection
+
+MAX_REASONS = 10  # so that a refusal fits on a screen
+_HOPE = (Fit.LOW_MEMORY, Fit.NOT_INSTALLED, Fit.INCOMPATIBLE)  # what is nearest to running first
+
+
+def by_cause(rejections: Iterable[Rejection]) -> dict[str, list[Rejection]]:
+    """Put rejections with one cause together; each cause in the place of its first."""
+    groups: dict[str, list[Rejection]] = {}
+    for rejection in rejections:
+        groups.setdefault(rejection.cause or rejection.reason, []).append(rejection)
+    return groups
+
+
+def counted(rejections: Iterable[Rejection]) -> str:
+    """Return '34 profiles of gpt-oss-120b, 1 profile of nano'."""
+    models = Counter(rejection.profile.model.name for rejection in rejections)
+    return ", ".join(
+        f"{count} {'profile' if count == 1 else 'profiles'} of {model}"
+        for model, count in models.items()
+    )
+
+
+def refusal(selection: Selection, unasked: Selection, constraints: Constraints) -> str:
+    """Say what to do when nothing can run, and then why nothing can.
+
+    `unasked` is the selection for the same machine with nothing asked for.
+    """
+    asked = sorted(
+        (r for r in selection.rejections if r.fit in _HOPE),
+        key=lambda r: (_HOPE.index(r.fit), r.profile.status == "planned", bool(r.cause)),
+    )
+    others = [r for r in selection.rejections if r.fit is Fit.NOT_ASKED]
+    lines = [_remedy(asked, unasked, constraints), selection.reason]
+    groups = by_cause(asked)
+    for cause, rejections in list(groups.items())[:MAX_REASONS]:
+        lines.append(f"  {counted(rejections)}: {cause}")
+    if len(groups) > MAX_REASONS:
+        lines.append(f"  and {len(groups) - MAX_REASONS} more reasons")
+    if others:
+        lines.append(f"  not asked for: {counted(others)}")
+    lines.append("`harmonium profiles` lists them all.")
+    return "\n".join(lines)
+
+
+def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints) -> str:
+    if shorter := shorter_context(asked):
+        return f"Set {shorter}."
+    on_cpu = next((r for r in asked if r.profile.gpu is None), None)
+    if unasked.compatible:
+        model = unasked.chosen.profile.model.name
+        remedy = f"Unset {' and '.join(_wishes(constraints))} to serve {model}, which can run here."
+    elif on_cpu is not None:
+        remedy = f"Free memory, or add some: {on_cpu.profile.model.name} {on_cpu.reason}."
+    else:
+        remedy = "Take a machine that one of the profiles is made for."
+    if asked and all(r.missing_engine or r.profile.status == "planned" for r in asked):
+        return f"{remedy} No engine of this release can run what was asked for, on any machine."
+    return remedy
+
+
+def shorter_context(rejections: Iterable[Rejection]) -> str:
+    """The setting with which a profile would fit, if the context's length is all that is amiss."""
+    fitting = [r for r in rejections if r.max_model_len is not None and not r.missing_engine]
+    if not fitting:
+        return ""
+    best = max(fitting, key=lambda r: r.max_model_len or 0)
+    length = best.max_model_len
+    return f"NIM_MAX_MODEL_LEN={length} (--max-model-len {length}): {best.profile.title} then fits"
+
+
+def _wishes(constraints: Constraints) -> list[str]:
+    """What was asked for, as the settings that ask for it."""
+    given: Mapping[str, object] = {
+        "NIM_MODEL_NAME or NIM_MODEL_PATH": constraints.model,
+        "NIM_MODEL_PROFILE": constraints.profile,
+        "NIM_TAGS_SELECTOR": ",".join(f"{k}={v}" for k, v in constraints.tags.items()),
+        "NIM_MAX_MODEL_LEN": constraints.max_model_len,
+    }
+    return [f"{name} ({value})" for name, value in given.items() if value]

@@ -1,0 +1,41 @@
+"""What to say when a model is served on the CPU of a machine that has GPUs."""
+
+from __future__ import annotations
+
+from engines.factory import NO_ADAPTER
+from profiles.machine import Hardware
+from profiles.remedies import by_cause, shorter_context
+from profiles.verdicts import Fit, Rejection, Selection
+
+
+def idle_gpus(selection: Selection, hardware: Hardware) -> str:
+    """Name the GPUs that stay idle, what is missing and what mends it; nothing if none does.
+
+    Nothing is said either when every profile for a GPU was excluded by what was asked for.
+    """
+    for_gpus = [
+        rejection
+        for rejection in selection.rejections
+        if rejection.profile.gpu is not None and rejection.fit is not Fit.NOT_ASKED
+    ]
+    if selection.chosen.profile.gpu is not None or not hardware.gpus or not for_gpus:
+        return ""
+    model = selection.chosen.profile.model.name
+    return f"{hardware.summary} stays idle: {model} runs on the CPU. {_what_mends_it(for_gpus)}"
+
+
+def _what_mends_it(rejections: list[Rejection]) -> str:
+    if shorter := shorter_context(rejections):
+        return f"Start again with {shorter}."
+    would_fit = [r for r in rejections if r.fit in (Fit.LOW_MEMORY, Fit.NOT_INSTALLED)]
+    if not would_fit:
+        causes = "; ".join(by_cause(rejections))
+        return f"No profile fits: each {causes}."
+    missing = {rejection.missing_engine for rejection in would_fit}
+    text = f"Missing: {'; '.join(sorted(missing))}."
+    if all(reason.endswith(NO_ADAPTER) for reason in missing):
+        return (
+            f"{text} No command mends that in this release; "
+            "`harmonium profiles --all-engines` shows what would serve then."
+        )
+    return text
