@@ -24,7 +24,7 @@ _WAYS = ("api_keys", "api_keys_path", "jwt_issuer")
 
 
 class AccessSettings(BaseSettings):
-    """Keys, tokens and certificates."""
+    """Keys, tokens and certificates"""
 
     api_keys: SecretStr | None = Field(
         None,

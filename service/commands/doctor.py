@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
+import click
+
 from service.doctor.report import report
-from service.settings import Settings
+from service.settings import Settings, load
 
 HEALTHY, ILL = 0, 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
-
-
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the report and return the exit code."""
-    found = report(settings)
-    print(json.dumps(found, indent=2, default=str) if args.json else "\n".join(_lines(found)))
+@click.command(help="Check this machine and the settings; exit code 1 if a start would fail.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+def doctor(is_json: bool) -> int:
+    found = report(load())
+    click.echo(json.dumps(found, indent=2, default=str) if is_json else "\n".join(_lines(found)))
     return ILL if found["state"] == "failed" else HEALTHY
 
 

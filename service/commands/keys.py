@@ -5,13 +5,13 @@ Exit codes: 0 done, 1 the records cannot be read or written, 2 bad arguments.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import click
 import msgspec
 from msgspec.structs import asdict, replace
 
@@ -20,98 +20,137 @@ from auth.base import Scope
 from auth.key_folder import KeyFolder, KeyStoreError
 from auth.key_record import KeyLimits, KeyRecord, now
 from auth.key_text import digest, new_key
-from service.settings import Settings
+from service.settings import load
 from service.telemetry import logs
 
-DONE, FAILED, BAD_ARGUMENTS = 0, 1, 2
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the actions and their options."""
-    parser.add_argument(
-        "--path", type=Path, help="the file or folder of records; unset: NIM_API_KEYS_PATH"
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="make a key and print it, this once")
-    create.add_argument("name", help="whose key it is, for people")
-    create.add_argument("--expires-in", type=_duration, metavar="90d", help="e.g. 12h or 90d")
-    create.add_argument(
-        "--scopes", type=_scopes, help=f"some of {','.join(Scope)}; default: inference,models"
-    )
-    create.add_argument("--models", type=_names, metavar="A,B", help="only these models")
-    create.add_argument("--tenant", help="keys of one tenant share cached prompts")
-    for field in KeyLimits.__struct_fields__:
-        create.add_argument("--" + field.replace("_", "-"), type=int, metavar="N")
-    listing = actions.add_parser("list", help="list the keys by id; the keys themselves are gone")
-    listing.add_argument("--json", action="store_true", help="machine-readable output")
-    revoke = actions.add_parser("revoke", help="end a key; running servers heed it in a second")
-    revoke.add_argument("id", help="the id, which is the middle part of the key")
+class _Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", str(value))
+        if match is None:
+            self.fail("a duration is a number and m, h or d, e.g. 90d", param, ctx)
+        return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Do what was asked and return the exit code."""
+class _Scopes(click.ParamType[frozenset[Scope]]):
+    name = "scopes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[Scope]:
+        try:
+            return frozenset(Scope(name) for name in _names(str(value)))
+        except ValueError as error:
+            self.fail(f"{error}; the scopes are {', '.join(Scope)}", param, ctx)
+
+
+def _limit_flags(function: Any) -> Any:
+    for field in reversed(KeyLimits.__struct_fields__):
+        option = click.option("--" + field.replace("_", "-"), field, type=int, metavar="N")
+        function = option(function)
+    return function
+
+
+class _Keys(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyStoreError, msgspec.ValidationError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Keys, help="Make, list and revoke API keys, of which only hashes are kept.")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="The file or folder of records; unset: NIM_API_KEYS_PATH.",
+)
+@click.pass_context
+def keys(ctx: click.Context, path: Path | None) -> None:
+    settings = load()
     logs.configure(settings.log_level, settings.jsonl_logging)
-    path = args.path or settings.api_keys_path
+    path = path or settings.api_keys_path
     if path is None:
-        message = "say where the keys are kept: NIM_API_KEYS_PATH or --path"
-        print(f"harmonium keys: {message}", file=sys.stderr)
-        return BAD_ARGUMENTS
-    try:
-        return _ACTIONS[args.action](args, KeyFolder(path))
-    except (KeyStoreError, msgspec.ValidationError) as error:
-        print(f"harmonium keys: {error}", file=sys.stderr)
-        return FAILED
+        raise click.UsageError("say where the keys are kept: NIM_API_KEYS_PATH or --path")
+    ctx.obj = KeyFolder(path)
 
 
-def _create(args: argparse.Namespace, folder: KeyFolder) -> int:
+@keys.command(help="Make a key and print it, this once.")
+@click.argument("name")
+@click.option("--expires-in", type=_Duration(), metavar="90d", help="E.g. 12h or 90d.")
+@click.option(
+    "--scopes", type=_Scopes(), help=f"Some of {','.join(Scope)}; default: inference,models."
+)
+@click.option("--models", metavar="A,B", help="Only these models.")
+@click.option("--tenant", help="Keys of one tenant share cached prompts.")
+@_limit_flags
+@click.pass_obj
+def create(
+    folder: KeyFolder,
+    /,
+    name: str,
+    expires_in: timedelta | None,
+    scopes: frozenset[Scope] | None,
+    models: str | None,
+    tenant: str | None,
+    **limits: int | None,
+) -> None:
     key, id = new_key()
-    limits = {field: getattr(args, field) for field in KeyLimits.__struct_fields__}
     created_at = now()
     fields = {
         "id": id,
-        "name": args.name,
+        "name": name,
         "sha256": digest(key).hex(),
         "created_at": created_at,
-        "expires_at": created_at + args.expires_in if args.expires_in else None,
-        "models": args.models,
-        "tenant": args.tenant,
+        "expires_at": created_at + expires_in if expires_in else None,
+        "models": _names(models) if models else None,
+        "tenant": tenant,
         "limits": limits if any(value is not None for value in limits.values()) else None,
     }
-    if args.scopes:
-        fields["scopes"] = args.scopes
-    record = msgspec.convert(fields, KeyRecord)  # argparse checks types, this checks values
+    if scopes:
+        fields["scopes"] = scopes
+    record = msgspec.convert(fields, KeyRecord)  # click checks types, this checks values
     folder.add(record)
     _audit("key.created", record)
-    print(key)
-    return DONE
+    click.echo(key)
 
 
-def _list(args: argparse.Namespace, folder: KeyFolder) -> int:
+@keys.command("list", help="List the keys by id; the keys themselves are gone.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def list_(folder: KeyFolder, /, is_json: bool) -> None:
     records = sorted(folder.read().values(), key=lambda record: record.created_at)
-    if args.json:
+    if is_json:
         shown = [_shown(record) for record in records]
-        print(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
-        return DONE
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        return
     for record in records:
         expires = record.expires_at or "never"
         scopes = ",".join(sorted(record.scopes))
         state = record.state(now())
-        print(f"{record.id}  {state:7}  expires {expires}  {scopes}  {record.name}")
-    return DONE
+        click.echo(f"{record.id}  {state:7}  expires {expires}  {scopes}  {record.name}")
 
 
-def _revoke(args: argparse.Namespace, folder: KeyFolder) -> int:
-    record = folder.read().get(args.id)
+@keys.command(help="End a key; running servers heed it in a second.")
+@click.argument("id")
+@click.pass_obj
+def revoke(folder: KeyFolder, /, id: str) -> None:
+    record = folder.read().get(id)
     if record is None:
-        raise KeyStoreError(f"there is no key {args.id!r}; `harmonium keys list` has the ids.")
+        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` has the ids.")
     if record.revoked_at is None:
         folder.replace(replace(record, revoked_at=now()))
         _audit("key.revoked", record)
-    return DONE
 
 
-_ACTIONS = {"create": _create, "list": _list, "revoke": _revoke}
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _shown(record: KeyRecord) -> dict[str, object]:
@@ -131,22 +170,3 @@ def _audit(event: str, record: KeyRecord) -> None:
         expires_at=record.expires_at,
         by_uid=os.getuid(),
     )
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
-    if match is None:
-        raise argparse.ArgumentTypeError("a duration is a number and m, h or d, e.g. 90d")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _scopes(text: str) -> frozenset[Scope]:
-    try:
-        return frozenset(Scope(name) for name in _names(text))
-    except ValueError as error:
-        message = f"{error}; the scopes are {', '.join(Scope)}"
-        raise argparse.ArgumentTypeError(message) from None

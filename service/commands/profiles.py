@@ -5,12 +5,13 @@ Exit codes: 0 something can run, 3 nothing can, 2 bad arguments.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
+
+import click
 
 from engines.factory import installed_engines
 from profiles.catalogue import Catalogue, load
@@ -24,53 +25,70 @@ from profiles.selector import survey
 from profiles.store import identify
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from service.settings import Settings
+from service.settings import load as load_settings
 
 WIDTH = 100
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
-    parser.add_argument("--hardware", metavar="H200X8", help="ask about another machine: 'h200x8'")
-    parser.add_argument("--model", help="only this model, e.g. gpt-oss-20b")
-    parser.add_argument("--engine", choices=get_args(EngineName), help="only this engine")
-    parser.add_argument("--goal", choices=get_args(Goal), help="prefer profiles with this goal")
-    parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="context length to fit")
-    parser.add_argument(
-        "--all-engines", action="store_true", help="take every engine as installed, as in an image"
-    )
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command; they win over settings."""
+
+    hardware: str | None
+    model: str | None
+    engine: EngineName | None
+    goal: Goal | None
+    max_model_len: int | None
+    all_engines: bool
+    is_json: bool
 
 
-def run(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the listing and return the exit code; options win over settings."""
+@click.command(help="List the profiles: which fits, which is chosen, and why not the rest.")
+@click.option("--hardware", metavar="H200X8", help="Ask about another machine: 'h200x8'.")
+@click.option("--model", metavar="NAME", help="Only this model, e.g. gpt-oss-20b.")
+@click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
+@click.option("--goal", type=click.Choice(get_args(Goal)), help="Prefer profiles with this goal.")
+@click.option("--max-model-len", type=int, metavar="TOKENS", help="Context length to fit.")
+@click.option("--all-engines", is_flag=True, help="Take every engine as installed, as in an image.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+def profiles(**options: Any) -> int:
     try:
-        hardware = parse_hardware(args.hardware) if args.hardware else detect()
+        return run(Asked(**options), load_settings())
+    except BrokenPipeError:  # `harmonium profiles | head`
+        sys.stdout = None  # there is nothing left to flush it to
+        return CAN_RUN
+
+
+def run(asked: Asked, settings: Settings) -> int:
+    """Print the listing and return the exit code."""
+    try:
+        hardware = parse_hardware(asked.hardware) if asked.hardware else detect()
         catalogue = load()
-        selection = survey(catalogue.profiles, hardware, _constraints(args, settings, catalogue))
+        selection = survey(catalogue.profiles, hardware, _constraints(asked, settings, catalogue))
     except (InvalidHardware, InvalidConstraint, ModelStoreError) as error:
-        print(f"harmonium profiles: {error}", file=sys.stderr)
+        click.echo(f"harmonium profiles: {error}", err=True)
         return BAD_ARGUMENTS
-    if args.json:
-        print(json.dumps(_as_json(hardware, selection), indent=2))
+    if asked.is_json:
+        click.echo(json.dumps(_as_json(hardware, selection), indent=2))
     else:
-        print("\n".join(_as_text(hardware, selection)))
+        click.echo("\n".join(_as_text(hardware, selection)))
     return CAN_RUN if selection.compatible else NOTHING_CAN_RUN
 
 
-def _constraints(args: argparse.Namespace, settings: Settings, catalogue: Catalogue) -> Constraints:
+def _constraints(asked: Asked, settings: Settings, catalogue: Catalogue) -> Constraints:
     """Return what `harmonium serve` would ask for with these settings, options first."""
-    model = args.model or settings.model_name
+    model = asked.model or settings.model_name
     if model is None and settings.model_path is not None:
         model = identify(settings.model_path, catalogue.models.values()).name
     return Constraints(
         model=model,
-        goal=args.goal or settings.profile_goal,
-        engine=args.engine,
+        goal=asked.goal or settings.profile_goal,
+        engine=asked.engine,
         profile=settings.model_profile,
         tags=settings.tags,
-        max_model_len=args.max_model_len or settings.max_model_len,
-        installed=None if args.all_engines else installed_engines(),
+        max_model_len=asked.max_model_len or settings.max_model_len,
+        installed=None if asked.all_engines else installed_engines(),
     )
 
 

@@ -6,16 +6,18 @@ longest, and both go on side by side.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
 import socket
 import time
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
+import click
 import uvloop
 
 from auth.base import AccessError
@@ -23,10 +25,12 @@ from engines.errors import EngineStartError
 from engines.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
 from service.authentication import check_access
+from service.commands.config import as_text
+from service.commands.flags import SettingsCommand, given, settings_flags
 from service.first_key import tell_access, with_made_key
 from service.listener import ListenError, allow_open_files, listen, url_of
 from service.responses.store import StoreError
-from service.settings import Settings, engine_environment, flag_name, secret_values
+from service.settings import Settings, engine_environment, load, secret_values
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
 from service.stop_signal import StopSignal
 from service.telemetry import logs
@@ -47,11 +51,31 @@ FORCED = 130  # what a shell reports for Ctrl-C
 _ENGINE_GRACE_S = 5.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag for each setting but the secret ones."""
-    for field, info in Settings.model_fields.items():
-        if flag := flag_name(field):
-            parser.add_argument(flag, metavar="VALUE", help=str(info.description))
+@click.command(cls=SettingsCommand, help="Pick a profile for this machine and serve it.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the settings and what would be served, and start nothing.",
+)
+@settings_flags
+@click.pass_obj
+def serve(started_at: float, /, dry_run: bool, **flags: Any) -> int:
+    settings = load(given(flags))
+    return tell_plan(settings, given(flags)) if dry_run else run(settings, started_at)
+
+
+def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
+    """Say what a start with these settings would serve; 1 if it would serve nothing."""
+    click.echo(as_text(settings, flags) + "\n")
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    warn_of_unknown_names()
+    try:
+        check_access(settings)
+        tell(prepare(settings))
+    except _KNOWN_ERRORS as error:
+        log.error("%s", error)
+        return 1
+    return 0
 
 
 def run(settings: Settings, started_at: float) -> int:
@@ -145,7 +169,13 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
     seconds = time.monotonic() - started_at
     if settings.ssl_mode != "disabled":
         url = url.replace("http:", "https:", 1)
-    log.info("Ready after %.1f s: serving %s on %s", seconds, launch.served_name, url)
+    log.info(
+        "Ready after %.1f s: serving %s on %s",
+        seconds,
+        launch.served_name,
+        url,
+        extra=logs.STANDS_OUT,
+    )
     log.info("Try it:\n\n%s\n", curl_line(url, launch.served_name, settings))
 
 

@@ -8,23 +8,36 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import msgspec
 
+from service.settings import allows_colour
 from service.telemetry import record as request_record
 from service.telemetry.redaction import Redactor
 
 _PARTS = ("access", "audit")  # objects that a line may carry, under these names
 
 
-class TextFormatter(logging.Formatter):
-    """`INFO 2026-03-03 12:00:10.079 message`"""
+_COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+STANDS_OUT = {"stands_out": True}  # as `extra`: the line a person waits for
 
-    def __init__(self, redact: Redactor) -> None:
+
+class TextFormatter(logging.Formatter):
+    """`INFO 2026-03-03 12:00:10.079 message`, in colours for a terminal."""
+
+    def __init__(self, redact: Redactor, *, is_coloured: bool = False) -> None:
         super().__init__("%(levelname)-7s %(asctime)s.%(msecs)03d %(message)s", "%Y-%m-%d %H:%M:%S")
         self._redact = redact
+        self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
+        line = self._redact(super().format(record))
+        if not self._is_coloured:
+            return line
+        if record.__dict__.get("stands_out"):
+            return click.style(line, fg="green", bold=True)
+        colour = _COLOURS.get(record.levelname)
+        return click.style(line, fg=colour) if colour else line
 
 
 class JSONFormatter(logging.Formatter):
@@ -65,7 +78,10 @@ def parts_of(record: logging.LogRecord) -> list[str]:
 def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
     """Send every logger's lines to stderr in one format, less the secrets."""
     redact = Redactor(secrets)
-    formatter: Any = JSONFormatter(redact) if is_json else TextFormatter(redact)
+    is_coloured = sys.stderr.isatty() and allows_colour()
+    formatter: Any = (
+        JSONFormatter(redact) if is_json else TextFormatter(redact, is_coloured=is_coloured)
+    )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -10,7 +10,7 @@ MIN_SECRET = 6  # characters; shorter ones would blacken ordinary words
 
 _SHAPES = re.compile(
     r"""
-    (?P<scheme>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}              # an Authorization header
+    (?P<scheme>\b(?:bearer|basic)\s+)(?!YOUR_KEY\b)[A-Za-z0-9._~+/=-]{8,}  # an Authorization header
     | \beyJ[\w-]{4,2000}\.[\w-]{4,4000}\.[\w-]*                                 # a JWT
     | (?P<key>\bhmk_[0-9a-f]{12}_)[\w-]{43}                               # ours: the id may stay
     | \b(?:sk|nvapi|hf|ghp|xoxb)[-_][\w-]{16,}                             # keys of known services

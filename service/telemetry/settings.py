@@ -27,7 +27,7 @@ _ENDPOINTS = tuple(
 
 
 class TelemetrySettings(BaseSettings):
-    """What operators choose about telemetry."""
+    """Telemetry"""
 
     metrics_tenants: str | None = Field(
         None,
@@ -73,18 +73,19 @@ class TelemetrySettings(BaseSettings):
         return [name.strip() for name in (self.metrics_tenants or "").split(",") if name.strip()]
 
 
+def standard_names(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """OpenTelemetry's own variables that speak where none of ours does, by setting."""
+    names = {field: name for field, name in STANDARD_NAMES.items() if environ.get(name)}
+    endpoints = (name for name in _ENDPOINTS if environ.get(name))
+    if (name := next(endpoints, None)) is not None:
+        names["enable_otel"] = name
+    return {field: name for field, name in names.items() if not environ.get(prefix + field.upper())}
+
+
 def standard_values(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What OpenTelemetry's own variables say where no variable of ours does."""
-
-    def is_open(field: str) -> bool:
-        return not environ.get(prefix + field.upper())
-
-    values = {
-        field: environ[name]
-        for field, name in STANDARD_NAMES.items()
-        if environ.get(name) and is_open(field)
-    }
+    """What those variables say."""
     is_disabled = environ.get(_DISABLED, "").lower() == "true"
-    if is_open("enable_otel") and any(environ.get(name) for name in _ENDPOINTS):
+    values = {field: environ[name] for field, name in standard_names(environ, prefix).items()}
+    if "enable_otel" in values:
         values["enable_otel"] = "false" if is_disabled else "true"
     return values

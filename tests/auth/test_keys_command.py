@@ -80,11 +80,7 @@ def test_the_path_is_a_setting(
 def test_bad_arguments_are_named_and_change_nothing(
     path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, named: str
 ) -> None:
-    try:
-        found = main(["keys", "--path", str(path), *arguments])
-    except SystemExit as end:
-        found = int(str(end.code))
-    assert found == code
+    assert main(["keys", "--path", str(path), *arguments]) == code
     assert named in capsys.readouterr().err
     assert not path.exists()
 

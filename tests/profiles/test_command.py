@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 
 from profiles.catalogue import Catalogue
 from profiles.hardware import parse_hardware
-from service.commands.profiles import add_arguments, run
-from service.settings import Settings
+from service.__main__ import main
 
 Command = Callable[..., int]
 
@@ -23,12 +21,10 @@ Command = Callable[..., int]
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     def call(*arguments: str, **settings: object) -> int:
-        parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        return run(parser.parse_args(arguments), Settings(**settings))  # type: ignore[arg-type]
+        for name, value in settings.items():
+            monkeypatch.setenv(f"NIM_{name.upper()}", str(value))
+        return main(["profiles", *arguments])
 
-    for name in ("NIM_MODEL_NAME", "NIM_MODEL_PROFILE", "NIM_PROFILE_GOAL", "NIM_MAX_MODEL_LEN"):
-        monkeypatch.delenv(name, raising=False)
     return call
 
 
@@ -168,10 +164,8 @@ def test_a_model_path_chooses_the_model_it_holds(
 
 def test_the_listing_loads_neither_torch_nor_numpy() -> None:
     check = (
-        "import argparse, sys; from service.commands import profiles; "
-        "from service.settings import Settings; parser = argparse.ArgumentParser(); "
-        "profiles.add_arguments(parser); "
-        "profiles.run(parser.parse_args(['--hardware', 'h200', '--json']), Settings()); "
+        "import sys; from service.commands.profiles import profiles; "
+        "profiles(['--hardware', 'h200', '--json'], standalone_mode=False); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pynvml')))"
     )
     process = subprocess.run([sys.executable, "-c", check], check=False, capture_output=True)

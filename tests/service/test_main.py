@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from importlib.metadata import version
+from pathlib import Path
 
+import click
 import pytest
+from pydantic import SecretStr
 
 from service.__main__ import main
+from service.commands.flags import FOREIGN
+from service.commands.serve import curl_line
 from service.settings import Settings, flag_name
+from service.telemetry.logs import STANDS_OUT, TextFormatter
+from service.telemetry.redaction import Redactor
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([argument]) == 0
     assert capsys.readouterr().out == f"harmonium {version('harmonium')}\n"
 
 
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([])
-    assert caught.value.code == 2
-    assert "COMMAND" in capsys.readouterr().err
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    assert all(command in shown for command in ("serve", "profiles", "doctor", "keys", "config"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["serv"], "'serve'"),
+        (["serve", "--sever-port", "1"], "'--server-port'"),
+        (["serve", "--port", "24001"], "--server-port"),
+        (["serve", "--gpu-memory-utilization", "0.9"], "--model-profile"),
+        (["nim-serve", "--tensor-parallel-size=2"], "--tags-selector tp=N"),
+        (["serve", "--api-key", "x"], "NIM_API_KEYS"),
+        (["profiles", "--jsn"], "'--json'"),
+    ],
+)
+def test_what_is_misspelt_or_anothers_is_met_with_what_is_meant(
+    arguments: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert nearest in capsys.readouterr().err
+
+
+def test_every_flag_of_another_server_names_flags_that_exist() -> None:
+    ours = {flag for field in Settings.model_fields if (flag := flag_name(field))}
+    named = {flag for advice in FOREIGN.values() for flag in re.findall(r"--[a-z-]+", advice)}
+    assert named <= ours
+    assert not FOREIGN.keys() & ours
 
 
 @pytest.mark.parametrize("command", ["profiles", "list-model-profiles"])
@@ -29,14 +65,15 @@ def test_profiles_under_both_names(command: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("command", ["serve", "nim-serve"])
-def test_serve_has_a_flag_for_every_setting_but_secrets(
+def test_serve_has_a_flag_for_every_setting_but_secrets_in_groups(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
+    assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert all(flag in text for field in Settings.model_fields if (flag := flag_name(field)))
-    assert "--api-keys VALUE" not in text
+    assert "--api-keys " not in text
+    for group, flag in [("Server and log:", "--server-port"), ("Telemetry:", "--enable-otel")]:
+        assert flag in text.split(group)[1].split("\n\n")[0]
 
 
 def test_a_bad_setting_is_one_line_and_exit_code_2(
@@ -47,3 +84,93 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith("harmonium: NIM_SERVER_PORT has value 'http'")
+
+
+def test_a_bad_flag_is_named_as_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--server-port=http"]) == 2
+    assert capsys.readouterr().err.startswith("harmonium: --server-port has value 'http'")
+
+
+def test_config_says_where_each_value_comes_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIM_LOG_LEVEL", "debug")
+    monkeypatch.setenv("NIM_API_KEYS", "a-secret-that-must-not-show")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    assert main(["config", "--json", "--server-port=9001", "--jsonl-logging"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["NIM_SERVER_PORT"] == {"value": 9001, "from": "--server-port"}
+    assert found["NIM_JSONL_LOGGING"] == {"value": True, "from": "--jsonl-logging"}
+    assert found["NIM_LOG_LEVEL"] == {"value": "DEBUG", "from": "NIM_LOG_LEVEL"}
+    assert found["NIM_OTEL_SERVICE_NAME"] == {"value": "mine", "from": "OTEL_SERVICE_NAME"}
+    assert found["NIM_ENABLE_OTEL"] == {"value": True, "from": "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    assert found["NIM_API_KEYS"] == {"value": "(set)", "from": "NIM_API_KEYS"}
+    assert found["NIM_API_WORKERS"] == {"value": 1, "from": "default"}
+    assert found.keys() == {f"NIM_{field.upper()}" for field in Settings.model_fields}
+    assert main(["config", "--server-port=9001"]) == 0
+    text = capsys.readouterr().out
+    assert "NIM_SERVER_PORT" in text
+    assert "9001  <- --server-port" in text
+    assert "must-not-show" not in text
+
+
+def test_no_flag_turns_a_setting_of_the_environment_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIM_JSONL_LOGGING", "1")
+    assert main(["config", "--json", "--no-jsonl-logging"]) == 0
+    found = json.loads(capsys.readouterr().out)["NIM_JSONL_LOGGING"]
+    assert found == {"value": False, "from": "--jsonl-logging"}
+
+
+def test_a_dry_run_says_what_would_be_served_and_starts_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    flags = [f"--cache-path={tmp_path}", "--server-port=9001"]
+    assert main(["serve", "--dry-run", *flags]) == 0
+    told = capsys.readouterr()
+    assert "9001  <- --server-port" in told.out
+    assert "Profile: native-cpu-fp32" in told.err
+    assert main(["serve", "--dry-run", *flags, "--model-name=gpt-17"]) == 1
+    assert "gpt-17" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("harmonium ser", "serve"),
+        ("harmonium serve --server-p", "--server-port"),
+        ("harmonium serve --profile-goal lat", "latency"),
+    ],
+)
+def test_a_shell_completes_commands_flags_and_values(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    assert "_HARMONIUM_COMPLETE=bash_complete" in capsys.readouterr().out
+    monkeypatch.setenv("_HARMONIUM_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
+    assert f"plain,{expected}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("is_coloured", "level"), [(True, "INFO"), (True, "ERROR"), (False, "INFO")]
+)
+def test_the_ready_line_and_errors_stand_out_on_a_terminal_only(
+    is_coloured: bool, level: str
+) -> None:
+    line = logging.LogRecord("x", logging.getLevelName(level), "f", 1, "Ready", None, None)
+    line.__dict__.update(STANDS_OUT if level == "INFO" else {})
+    shown = TextFormatter(Redactor(), is_coloured=is_coloured).format(line)
+    assert ("\x1b[" in shown) is is_coloured
+    assert click.unstyle(shown).endswith("Ready")
+
+
+def test_what_is_to_be_pasted_is_not_redacted() -> None:
+    pasted = curl_line("http://h:1", "nano", Settings(api_keys=SecretStr("k" * 20)))
+    assert Redactor(["k" * 20])(pasted) == pasted
