@@ -67,7 +67,8 @@ class JSONFormatter(logging.Formatter):
 
     def _context(self) -> dict[str, str]:
         current = request_record.current()
-        return current.ids if current is not None else {}
+        ids = current.ids if current is not None else {}
+        return {name: self._redact(id) for name, id in ids.items()}  # one of them is the client's
 
 
 def parts_of(record: logging.LogRecord) -> list[str]:

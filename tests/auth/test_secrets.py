@@ -80,6 +80,8 @@ def test_no_secret_gets_out(
                 answer = client.send(request)
                 statuses.add(answer.status_code)
                 seen.append(f"{answer.headers} {answer.text}")
+            for request in misplaced(client, credential):
+                client.send(request)  # an answer may repeat it to the one who sent it
     assert {200, 400, 401, 404} <= statuses
     tree = [psutil.Process(server.process.pid)]
     tree += tree[0].children(recursive=True)
@@ -118,3 +120,25 @@ def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
     made.append(client.build_request("GET", "/v1/responses/resp_0", headers=headers[0]))
     made.append(client.build_request("GET", "/v1/models", headers={"X-API-Key": credential}))
     return made
+
+
+def misplaced(client: httpx.Client, credential: str) -> list[httpx.Request]:
+    """The credential where it does not belong and is taken for something else."""
+    key = {"X-API-Key": credential}
+    trace = f"00-{'1' * 32}-{'2' * 16}-01"
+    body = {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stop": [credential[:64]],
+    }
+    return [
+        client.build_request("GET", "/v1/models", headers=key | {"X-Request-Id": credential[:128]}),
+        client.build_request("GET", f"/v1/models/{credential}"[:200], headers=key),
+        client.build_request("GET", "/v1/models", headers=key | {"User-Agent": credential}),
+        client.build_request(
+            "POST",
+            CHAT,
+            json=body,
+            headers=key | {"traceparent": trace, "tracestate": f"vendor={credential[:200]}"},
+        ),
+    ]

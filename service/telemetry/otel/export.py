@@ -51,14 +51,16 @@ class OtelTelemetry(Telemetry):
         self._spans: Spans | None = None
         self._instruments: Instruments | None = None
         self._handler: OtelHandler | None = None
-        self._start_traces(settings, model, on_dropped)
+        self._start_traces(settings, model, on_dropped, redact)
         self._start_metrics(settings, model, on_dropped)
         self._start_logs(settings, on_dropped, redact)
 
-    def _start_traces(self, settings: TelemetrySettings, model: str, on_dropped: Any) -> None:
+    def _start_traces(
+        self, settings: TelemetrySettings, model: str, on_dropped: Any, redact: Redactor
+    ) -> None:
         exporter = providers.exporter_of("traces", settings)
         if exporter is not None:
-            outbox = providers.SpanOutbox(exporter, on_dropped)
+            outbox = providers.SpanOutbox(exporter, on_dropped, redact)
             self._outboxes.append(outbox.outbox)
             self._exporters.append(exporter)
             self._spans = Spans(providers.tracer_provider(self._resource, outbox), model)

@@ -58,7 +58,7 @@ class OtelHandler(logging.Handler):
             "code.line.number": record.lineno,
         }
         if "request_id" in ids:
-            attributes["harmonium.request.id"] = ids["request_id"]
+            attributes["harmonium.request.id"] = self._redact(ids["request_id"])
         if record.exc_info:
             text = self._formatter.formatException(record.exc_info)
             attributes["exception.stacktrace"] = self._redact(text)

@@ -23,6 +23,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from service.telemetry.otel.outbox import Outbox
+from service.telemetry.otel.span_redaction import without_secrets
+from service.telemetry.redaction import Redactor
 from service.telemetry.settings import TelemetrySettings
 
 OnDropped = Callable[[str, int], None]
@@ -74,9 +76,9 @@ def _is_success(result: Any) -> bool:
 class SpanOutbox(SpanProcessor):
     """Queues the spans that are sampled."""
 
-    def __init__(self, exporter: Any, on_dropped: OnDropped) -> None:
+    def __init__(self, exporter: Any, on_dropped: OnDropped, redact: Redactor) -> None:
         def send(batch: Sequence[ReadableSpan]) -> bool:
-            return _is_success(exporter.export(batch))
+            return _is_success(exporter.export([without_secrets(span, redact) for span in batch]))
 
         self.outbox = Outbox("traces", send, on_dropped)
 
