@@ -77,6 +77,8 @@ class KeyFolder:
 
     def _read_file(self, path: Path) -> KeyFile:
         try:
+            if not path.is_file():  # a pipe would be waited for without end
+                raise KeyStoreError(f"{path} is no file; `harmonium keys create` writes one.")
             return decode(path.read_bytes())
         except OSError as error:
             raise KeyStoreError(f"{path} cannot be read: {error.strerror}.") from None

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from auth import audit
+from auth.aside import run_aside
 from auth.base import Credentials, InvalidCredentials, Principal
 from auth.key_folder import KeyFolder, KeyStoreError, Signature
 from auth.key_record import KeyRecord, now
@@ -24,20 +25,27 @@ _NOBODY = bytes(32)  # compared with when the id is unknown, so that both take t
 class KeyStore:
     """Accepts the keys whose records lie under a path; a change takes effect within a second.
 
-    A file that cannot be read leaves the keys as they were and is logged; one that is gone
-    leaves none.
+    A file that cannot be read, or is not in time, leaves the keys as they were and is logged; one
+    that is gone leaves none.
     """
 
     def __init__(
-        self, path: Path, *, check_every_s: float = 1.0, clock: Callable[[], datetime] = now
+        self,
+        path: Path,
+        *,
+        check_every_s: float = 1.0,
+        patience_s: float = 2.0,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         self._folder = KeyFolder(path)
         self._check_every_s = check_every_s
+        self._patience_s = patience_s  # that a request waits for the files
         self._clock = clock
         self._signature: Signature = ()
         self._records: dict[str, KeyRecord] = {}
         self._checked_at = 0.0  # monotonic seconds
         self._checking: asyncio.Task[None] | None = None
+        self._is_late = False  # what runs as that
 
     def load(self) -> None:
         """Read the records for the first time; raises KeyStoreError."""
@@ -61,21 +69,29 @@ class KeyStore:
         return record.principal()
 
     async def _refresh(self) -> None:
-        """Look at the files now and then, in a thread: they may lie on a slow disk."""
+        """Look at the files now and then, in a thread: they may lie on a slow disk, or one that
+        does not answer, for which the first request waits a little and the others do not."""
         if self._checking is None:
             if time.monotonic() < self._checked_at + self._check_every_s:
                 return
             self._checking = asyncio.create_task(self._check())
-        await asyncio.shield(self._checking)
+        if self._is_late:
+            return
+        _, pending = await asyncio.wait((self._checking,), timeout=self._patience_s)
+        if pending and not self._is_late:
+            self._is_late = True
+            path, patience_s = self._folder.path, self._patience_s
+            log.error("API keys stay as they were: %s was not read in %g s", path, patience_s)
 
     async def _check(self) -> None:
         try:
-            await asyncio.to_thread(self._reread)
+            await run_aside(self._reread)
         except (KeyStoreError, OSError) as error:
             log.error("API keys stay as they were: %s", error)
         finally:
             self._checked_at = time.monotonic()
             self._checking = None
+            self._is_late = False
 
     def _reread(self) -> None:
         if self._folder.signature() != self._signature:

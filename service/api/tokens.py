@@ -100,8 +100,7 @@ def _each_text(token_ids: Sequence[int]) -> list[str]:
 
 def _check(model: str | None, runtime: Runtime) -> None:
     runtime.lifecycle.check_started()
-    if model is not None:
-        check_model(model, runtime)
+    check_model(model if model is not None else runtime.model.id, runtime)
 
 
 async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:

@@ -79,6 +79,12 @@ async def test_a_model_off_the_list_is_neither_listed_nor_used(client_of: Ask) -
     assert (await client.get("/v1/models", headers=as_("some"))).json()["data"] == []
     assert (await client.get("/v1/models/m", headers=as_("some"))).status_code == 403
     assert (await client.post(CHAT, json=BODY, headers=as_("some"))).status_code == 403
+    for path, body in (("/tokenize", {"prompt": "Hi"}), ("/detokenize", {"tokens": [1]})):
+        for model in ({}, {"model": "m"}):  # left out, it is the one that is served
+            answer = await client.post(path, json=body | model, headers=as_("some"))
+            assert answer.status_code == 403
+            answer = await client.post(path, json=body | model, headers=as_("it"))
+            assert answer.status_code == 200
     for word in ("all", "it"):
         assert (await client.post(CHAT, json=BODY, headers=as_(word))).status_code == 200
         assert (await client.get("/v1/models", headers=as_(word))).json()["data"]

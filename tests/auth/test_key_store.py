@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +17,7 @@ from typing import Any
 import pytest
 
 from auth.base import Credentials, InvalidCredentials, Principal, PrincipalLimits, Scope
-from auth.key_folder import KeyStoreError
+from auth.key_folder import KeyFolder, KeyStoreError
 from auth.key_store import KeyStore
 from service.__main__ import main
 
@@ -144,6 +150,67 @@ async def test_a_broken_file_leaves_the_keys_as_they_were_and_is_told_once(
     assert [await is_taken(store, key) for _ in range(3)] == [True] * 3
     [line] = [line for line in capsys.readouterr().err.splitlines() if "ERROR" in line]
     assert str(path) in line
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_a_pipe_in_a_files_place_is_not_waited_for(
+    create_key: CreateKey, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_folder: bool
+) -> None:
+    path = tmp_path / "keys.json"
+    key = create_key(path)
+    logging.getLogger().addHandler(caplog.handler)  # the command has configured logging
+    store = opened(tmp_path if is_folder else path)
+    path.unlink()
+    os.mkfifo(path)
+    async with asyncio.timeout(10):
+        assert await is_taken(store, key)
+    assert "keys.json is no file" in caplog.text
+    with pytest.raises(KeyStoreError, match="is no file"):
+        opened(path)
+
+
+async def test_a_file_system_that_hangs_holds_one_request_for_a_moment(
+    create_key: CreateKey,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "keys.json"
+    keys = [create_key(path), create_key(path)]
+    logging.getLogger().addHandler(caplog.handler)
+    store = opened(path, patience_s=0.1)
+    answers = threading.Event()
+    monkeypatch.setattr(KeyFolder, "signature", lambda _folder: answers.wait(30) and ())
+    async with asyncio.timeout(10):
+        for key in keys * 200:  # which would take 40 s if each of them waited
+            assert await is_taken(store, key)
+        assert not await is_taken(store, f"{keys[0][:-1]}{'a' if keys[0][-1] != 'a' else 'b'}")
+    assert caplog.text.count("was not read in 0.1 s") == 1
+    monkeypatch.undo()
+    assert main(["keys", "--path", str(path), "revoke", keys[0].split("_")[1]]) == 0
+    answers.set()
+    async with asyncio.timeout(10):
+        while await is_taken(store, keys[0]):
+            await asyncio.sleep(0.01)
+    assert await is_taken(store, keys[1])
+
+
+def test_a_process_ends_although_its_files_hang(tmp_path: Path) -> None:
+    """asyncio's own threads would be waited for."""
+    program = """
+import asyncio, threading
+from auth.aside import run_aside
+async def main():
+    try:
+        await asyncio.wait_for(run_aside(lambda: threading.Event().wait(60)), 0.1)
+    except TimeoutError:
+        print("ended")
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
 async def test_keys_that_are_gone_open_nothing(create_key: CreateKey, tmp_path: Path) -> None:
