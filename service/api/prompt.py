@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
 from service.budget import Budget, OverBudget
@@ -37,7 +38,7 @@ Ids = tuple[int, ...]
 # Writing a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS: Final = 16_384
 _TURN_CHARS: Final = 64  # what a message costs beside its text, in characters
-_SCALAR_CHARS: Final = 4
+_FEW_STEPS: Final = 8_000  # of describing tools: a few milliseconds
 
 MAX_COUNTED: Final = 262_144  # tokens of a prompt that nobody generates from
 TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
@@ -103,9 +104,10 @@ async def render_prompt(
     """
     bound.check(_least_tokens(conversation))
     try:
-        if _is_long(conversation):
-            return tuple(await written(bound, partial(render, conversation)))
-        return tuple(render(conversation))
+        if _num_chars(conversation) <= LONG_PROMPT_CHARS:
+            with suppress(ToolTooLarge):
+                return tuple(render(conversation, _FEW_STEPS))
+        return tuple(await written(bound, partial(render, conversation)))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
         raise RequestError(
@@ -131,30 +133,6 @@ async def written(bound: PromptBound, write: Callable[[], list[int]]) -> list[in
         raise bound.error() from None
 
 
-def _is_long(conversation: Conversation) -> bool:
-    """Whether writing it here would hold up the others."""
-    num_chars = _num_chars(conversation)
-    if num_chars > LONG_PROMPT_CHARS:
-        return True
-    schemas = [tool.parameters for tool in conversation.tools]
-    schemas += [conversation.response_format.schema] if conversation.response_format else []
-    return _is_larger(schemas, LONG_PROMPT_CHARS - num_chars)
-
-
-def _is_larger(value: Any, num_chars: int) -> bool:
-    """Whether JSON would have about so many characters; looks at no more of it than that."""
-    waiting = [value]
-    while waiting and num_chars >= 0:
-        found = waiting.pop()
-        if isinstance(found, Mapping):
-            num_chars -= sum(map(len, found))
-            waiting += found.values()
-        elif isinstance(found, list | tuple):
-            waiting += found
-        num_chars -= len(found) if isinstance(found, str) else _SCALAR_CHARS
-    return num_chars < 0
-
-
 def _least_tokens(conversation: Conversation) -> int:
     """Fewer it cannot be: what each user message needs, and how long a token's text can be."""
     messages = conversation.messages
@@ -164,7 +142,7 @@ def _least_tokens(conversation: Conversation) -> int:
 
 
 def _num_chars(conversation: Conversation) -> int:
-    """All that clients make long, but schemas."""
+    """All that clients make long, but schemas: what those cost shows when they are written."""
     return sum(len(tool.name) + len(tool.description) for tool in conversation.tools) + sum(
         _num_turn_chars(message) for message in conversation.messages
     )

@@ -13,7 +13,7 @@ from service.harmony.builtin import ALL_RECIPIENTS, describe_builtins
 from service.harmony.errors import UnknownToolCall
 from service.harmony.turns import rest
 from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall, recipient_of
-from service.harmony.typescript import describe_tools
+from service.harmony.typescript import MAX_STEPS, describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 
 _INSTRUCTION_ROLES = ("system", "developer")
@@ -30,15 +30,15 @@ _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {name
 NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
 
 
-def render(conversation: Conversation) -> list[int]:
+def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
     """Give the prompt of a conversation; it ends where the assistant's next header begins.
 
-    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge, and
-    OverBudget for more tokens than in_turns allows.
+    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools
+    that take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
     """
     token_ids = _turn("system", _system_text(conversation))
     num_leading = _num_leading(conversation.messages)
-    if text := _developer_text(conversation, num_leading):
+    if text := _developer_text(conversation, num_leading, max_steps):
         token_ids += _turn("developer", text)
     for turn in _History(conversation).turns(num_leading):
         token_ids += turn
@@ -85,11 +85,11 @@ def _num_leading(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-def _developer_text(conversation: Conversation, num_leading: int) -> str:
+def _developer_text(conversation: Conversation, num_leading: int, max_steps: int) -> str:
     instructions = [m.content for m in conversation.messages[:num_leading] if m.content]
     sections = [_instructions("\n\n".join(instructions))] if instructions else []
     if conversation.tools:
-        sections.append(describe_tools(conversation.tools, conversation.namespaces))
+        sections.append(describe_tools(conversation.tools, conversation.namespaces, max_steps))
     if conversation.response_format:
         sections.append(_response_format(conversation.response_format))
     return "\n\n".join(sections)

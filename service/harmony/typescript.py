@@ -53,12 +53,14 @@ _CHARS_COPIED = 64
 _CHARS_SPLIT = 8
 
 
-def describe_tools(tools: Iterable[Tool], namespaces: Mapping[str, str] = {}) -> str:
+def describe_tools(
+    tools: Iterable[Tool], namespaces: Mapping[str, str] = {}, max_steps: int = MAX_STEPS
+) -> str:
     """Write the `# Tools` section of a developer message; `namespaces` has their descriptions.
 
-    Raises ToolTooLarge for a schema or description that would take too long.
+    Raises ToolTooLarge where a schema or description would take more than those steps.
     """
-    budget = Budget(MAX_STEPS, "steps")
+    budget = Budget(max_steps, "steps")
     grouped: dict[str, list[Tool]] = {}
     for tool in tools:
         grouped.setdefault(tool.namespace, []).append(tool)

@@ -19,6 +19,9 @@ from service.limits.terms import TIMEOUT_HEADER
 GENERATING_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
+# These cost no step of the engine, but this process's time and its store's.
+_COUNTED_PATHS = frozenset({"/tokenize", "/detokenize"})
+_COUNTED_BELOW = tuple(f"{path}/" for path in sorted(GENERATING_PATHS))
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
@@ -69,9 +72,11 @@ class AskerMiddleware:
 
         try:
             _current.set(Asker(_timeout_s(Headers(scope=scope).get(TIMEOUT_HEADER)), added))
-            if scope["method"] == "POST" and scope["path"] in GENERATING_PATHS:
-                runtime = scope["app"].state.runtime
+            runtime, path = scope["app"].state.runtime, scope["path"]
+            if scope["method"] == "POST" and path in GENERATING_PATHS:
                 await runtime.gate.knock(runtime.engine)
+            elif path in _COUNTED_PATHS or path.startswith(_COUNTED_BELOW):
+                await runtime.gate.count()
         except RequestError as error:
             await error_response(error, scope["path"])(scope, receive, send_with_headers)
             return

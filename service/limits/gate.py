@@ -23,6 +23,7 @@ from service.limits.terms import Deadline, Terms
 if TYPE_CHECKING:
     from service.generation import Generation
 
+MOST_NEW_GRAMMARS: Final = 16  # of one tenant at a time; the engine has places for 64 of all
 _STATS_AGE_S: Final = 0.25  # how old the engine's counts may get before they are asked for anew
 _STALE_S: Final = 2.0  # older ones say nothing
 _MAX_RETRY_S: Final = 60
@@ -49,6 +50,13 @@ class Gate:
         self._stats_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
 
+    async def count(self) -> None:
+        """Count a request that costs the engine nothing, before anything of it is read.
+
+        Raises RequestError with Retry-After.
+        """
+        await self._quotas.knock(current())
+
     async def knock(self, engine: Engine) -> None:
         """Count a request before anything of it is read; refuse what no body could get in.
 
@@ -70,7 +78,9 @@ class Gate:
         self._check_priority(plan.priority)
         self._refresh(engine)
         deadline = self._deadline(asker)
-        self._check(self._load.ticket(plan, asker.tenant), asker.timeout_s)
+        ticket = self._load.ticket(plan, asker.tenant)
+        self._check(ticket, asker.timeout_s)
+        self._check_grammars(ticket)
         async with self._quotas.hold(asker, generation):
             ticket = self._load.ticket(plan, asker.tenant)  # anew: the quota may have taken time
             self._load.enter(ticket)
@@ -95,6 +105,19 @@ class Gate:
                 "server lets a request be (NIM_MIN_PRIORITY).",
                 param="priority",
                 code="invalid_value",
+            )
+
+    def _check_grammars(self, ticket: Ticket) -> None:
+        if ticket.new_grammar is None:
+            return
+        if self._load.num_new_grammars(ticket.tenant) >= MOST_NEW_GRAMMARS:
+            raise RequestError(
+                f"{MOST_NEW_GRAMMARS} requests with schemas or grammars that are new here wait for "
+                "them to be compiled, which is the most for one caller; try again later.",
+                status=429,
+                type="rate_limit_error",
+                code="too_many_new_grammars",
+                headers={"Retry-After": "1"},
             )
 
     def _deadline(self, asker: Asker) -> Deadline | None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from engines.base import EngineStats, SamplingParams
+from engines.grammar.tree import Literal
+from service.limits import gate
 from service.limits.gate import Bounds, Gate
 from service.limits.load import Load
 from service.plan import Plan
@@ -98,6 +100,57 @@ def test_one_slow_start_is_forgotten(clock: Clock, plan: Any) -> None:
         load.begin(ticket)
     enter(load, plan(), "", 1)
     assert load.predicted_wait_s(load.ticket(plan(), "")) < 0.5
+
+
+def test_who_waits_for_a_grammar_is_not_priced_and_is_ahead_of_nobody(
+    experienced: Load, plan: Any, clock: Clock
+) -> None:
+    """A slow grammar of one caller made the gate refuse all others after a while."""
+    for number in range(6):
+        slow = experienced.ticket(plan(grammar=Literal(f"{number}")), "flood")
+        experienced.enter(slow)
+    clock.now += 45
+    enter(experienced, plan(), "other", 1)
+    assert experienced.predicted_wait_s(experienced.ticket(plan(), "other")) == pytest.approx(2)
+    experienced.begin(slow)
+    assert experienced.predicted_wait_s(experienced.ticket(plan(), "other")) == pytest.approx(2)
+
+
+def test_requests_whose_grammar_is_compiled_wait_like_any_other(
+    experienced: Load, plan: Any
+) -> None:
+    guided = plan(grammar=Literal("a"))
+    first, second = (experienced.ticket(guided, "") for _ in range(2))
+    experienced.enter(first)
+    experienced.enter(second)
+    assert experienced.num_new_grammars("") == 1
+    experienced.begin(first)
+    assert experienced.num_new_grammars("") == 0
+    assert experienced.ticket(plan(), "").ahead == second.work
+    assert experienced.ticket(guided, "").new_grammar is None
+
+
+async def test_one_caller_may_have_so_many_new_grammars_waiting(
+    make_runtime: Any, make_client: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "MOST_NEW_GRAMMARS", 2)
+    runtime = make_runtime(ANSWER, step_s=0.1, max_num_seqs=1)
+    client = await make_client(runtime)
+
+    def ask(word: str) -> Any:
+        body = chat_body(structured_outputs={"choice": [word]}, max_tokens=1)
+        return asyncio.create_task(client.post(PATH, json=body))
+
+    running = asyncio.create_task(client.post(PATH, json=chat_body()))
+    taken = [ask("a"), ask("b")]
+    while runtime.lifecycle.num_running < 3:
+        await asyncio.sleep(0.01)
+    refused = await ask("c")
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "too_many_new_grammars"
+    assert [(await task).status_code for task in taken] == [200, 200]
+    assert (await ask("c")).status_code == 200
+    assert (await running).status_code == 200
 
 
 async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_used(

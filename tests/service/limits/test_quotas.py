@@ -1,4 +1,4 @@
-"""Each caller keeps to its own requests and tokens a minute, on every generating route."""
+"""Each caller keeps to its own requests and tokens a minute, on every route that costs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ ROUTES = [
     ("/v1/responses", {"input": "Hi", "stream": True}),
     ("/v1/responses", {"input": "Hi", "background": True}),
     ("/v1/messages", {"messages": MESSAGES, "max_tokens": 50}),
+    ("/v1/messages/count_tokens", {"messages": MESSAGES}),
+    ("/v1/chat/completions/render", {"messages": MESSAGES}),
+    ("/tokenize", {"prompt": "Hi"}),
+    ("/detokenize", {"tokens": [1]}),
 ]
 
 
@@ -52,6 +56,15 @@ async def test_requests_per_minute(
     assert other.status_code == 200
     for run in list(runtime.background.values()):
         await run.wait()
+
+
+async def test_looking_at_stored_responses_counts_as_well(
+    make_runtime: Any, make_client: Any, named: Any, hello: str
+) -> None:
+    client = await make_client(make_runtime(hello, authenticator=named(requests_per_min=2)))
+    paths = ["/v1/responses/resp_a", "/v1/responses/resp_a/input_items", "/v1/responses/resp_b"]
+    answers = [await client.get(path, headers=key("ann")) for path in paths]
+    assert [answer.status_code for answer in answers] == [404, 404, 429]
 
 
 async def test_a_body_that_is_wrong_counts_too_and_its_answer_says_how_the_caller_stands(
