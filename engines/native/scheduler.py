@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
@@ -27,7 +27,15 @@ from engines.native.block_manager import BlockManager
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
 
-Draft = Callable[[Sequence], tuple[int, ...]]  # guesses of a sequence's next tokens
+
+class Drafter(Protocol):
+    """Guesses the next tokens of a sequence, which the backend then verifies in one step."""
+
+    def wants(self, sequence: Sequence) -> bool:
+        """Whether to guess pays: the sequence then waits until its last token is known."""
+        ...
+
+    def guess(self, sequence: Sequence) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +94,28 @@ class _Step:
         self.preempted.add(sequence)
 
 
-def no_drafts(sequence: Sequence) -> tuple[int, ...]:
-    """Guess nothing."""
-    return ()
+class NoDrafter:
+    """Guesses nothing."""
+
+    def wants(self, sequence: Sequence) -> bool:
+        return False
+
+    def guess(self, sequence: Sequence) -> tuple[int, ...]:
+        return ()
 
 
 class Scheduler:
     """Holds every unfinished sequence, waiting or running, and shares out the blocks."""
 
-    def __init__(self, blocks: BlockManager, limits: Limits, draft: Draft = no_drafts) -> None:
+    def __init__(
+        self, blocks: BlockManager, limits: Limits, drafter: Drafter | None = None
+    ) -> None:
         self.blocks = blocks
         self.limits = limits
         self.counters = Counters()
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
-        self._draft = draft
+        self._drafter = drafter or NoDrafter()
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
 
@@ -184,6 +199,8 @@ class Scheduler:
         decoding, prefilling = [], []
         for sequence in self.running:
             num_tokens = sequence.num_schedulable_tokens
+            if sequence.num_pending_tokens and self._drafter.wants(sequence):
+                continue
             if num_tokens == 1:
                 decoding.append(sequence)
             elif num_tokens > 1:
@@ -210,13 +227,16 @@ class Scheduler:
         step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
 
     def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
-        """Guesses for a sequence whose every token is known; none that could not be kept."""
-        if not self.limits.max_drafts or sequence.is_masked:
+        """Guesses for a sequence that decodes; none that could not be kept."""
+        if sequence.is_masked or sequence.num_schedulable_tokens > 1:
             return ()
-        if sequence.num_pending_tokens or sequence.num_schedulable_tokens > 1:
+        if not self._drafter.wants(sequence):
+            return ()
+            return ()
+        if not self._drafter.wants(sequence):
             return ()
         num_left = sequence.max_len - len(sequence.token_ids) - 1
-        return self._draft(sequence)[: min(self.limits.max_drafts, budget - 1, num_left)]
+        return self._drafter.guess(sequence)[: min(self.limits.max_drafts, budget - 1, num_left)]
 
     def _preempt(self, sequence: Sequence, step: _Step) -> None:
         step.drop(sequence)

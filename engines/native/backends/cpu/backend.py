@@ -14,18 +14,19 @@ from engines.native.backends.cpu.layout import LayoutBuilder
 from engines.native.backends.cpu.logits import Logits
 from engines.native.backends.cpu.memory import available_bytes
 from engines.native.backends.cpu.model import GptOss, Loader
-from engines.native.backends.cpu.sampler import sample
-from engines.native.backends.cpu.slots import Slot, Slots, Span
+from engines.native.backends.cpu.sampler import sample, verify
+from engines.native.backends.cpu.slots import Slots, Span
 from engines.native.backends.cpu.threads import ThreadChooser
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
 from engines.native.tensors import tensor_specs
 from engines.native.weights import Checkpoint
 
+MAX_DRAFTS = 8  # in a row; they are verified one after another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 _MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
 
-Forward = Callable[[list[Span]], Logits]  # a row of logits for each span with is_last
+Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
 
 
 class CpuBackend:
@@ -47,36 +48,49 @@ class CpuBackend:
 
     def launch(self, batch: Batch) -> CpuStep:
         spans = self._slots.apply(batch)
-        step = CpuStep(self._forward(spans), [span.slot for span in spans if span.is_last])
-        if any(row.is_masked for row in batch.rows):
-            step.rows = [i for i, row in enumerate(batch.rows) if row.is_last]
-        else:
-            step.sample({})
+        sampled = {i: span for i, span in enumerate(spans) if span.is_last}
+        step = CpuStep(self._forward(spans), sampled)
+        if not any(row.is_masked for row in batch.rows):
+            step.mask({})
         return step
 
 
 class CpuStep:
-    """A step with logits, and with tokens once it is sampled."""
+    """A step with logits, and with tokens once it has its masks."""
 
-    def __init__(self, logits: Logits, slots: list[Slot]) -> None:
+    def __init__(self, logits: Logits, spans: dict[int, Span]) -> None:
+        """`spans` that are last, by their row in the batch."""
         self._logits: Logits | None = logits
-        self._slots = slots
+        self._spans = spans
         self._sampled: list[Sampled] = []
-        self.rows: list[int] = []  # of the batch, one for each slot; set if masks are to come
 
     def mask(self, masks: Mapping[int, TokenMask]) -> None:
-        self.sample({i: masks[row] for i, row in enumerate(self.rows) if row in masks})
-
-    def sample(self, masks: Mapping[int, TokenMask]) -> None:
-        """Choose the tokens; `masks` by the row of the logits. The slots go on with them."""
         assert self._logits is not None
-        self._sampled = sample(self._logits, self._slots, masks)
+        self._sampled = _sample(self._logits, self._spans, masks)
         self._logits = None
-        for slot, sampled in zip(self._slots, self._sampled, strict=True):
-            slot.token_ids += sampled.token_ids
+        for span, sampled in zip(self._spans.values(), self._sampled, strict=True):
+            span.slot.token_ids += sampled.token_ids
 
     def collect(self) -> list[Sampled]:
         return self._sampled
+
+
+def _sample(
+    logits: Logits, spans: dict[int, Span], masks: Mapping[int, TokenMask]
+) -> list[Sampled]:
+    if not any(span.drafts for span in spans.values()):
+        masks = {i: masks[row] for i, row in enumerate(spans) if row in masks}
+        return sample(logits, [span.slot for span in spans.values()], masks)
+    sampled, first = [], 0
+    for row, span in spans.items():
+        end = first + span.num_sampled
+        rows = Logits(logits.values[first:end], logits.columns)
+        if span.drafts:
+            sampled.append(verify(rows, span.slot, span.drafts))
+        else:
+            sampled += sample(rows, [span.slot], {0: masks[row]} if row in masks else {})
+        first = end
+    return sampled
 
 
 class TorchModel:
@@ -92,7 +106,7 @@ class TorchModel:
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
         num_blocks = choose_num_blocks(model, config, _budget())
         self.capacity = Capacity(
-            num_blocks, config.block_size, longest_sequence(model, config, num_blocks)
+            num_blocks, config.block_size, longest_sequence(model, config, num_blocks), MAX_DRAFTS
         )
         self._cache = KVCache(model, config, num_blocks, device)
         self._layouts = LayoutBuilder(
@@ -106,7 +120,7 @@ class TorchModel:
     def forward(self, spans: list[Span]) -> Logits:
         """Compute all spans in one pass, writing their K/V.
 
-        Returns a row of logits for each span that is a last one, in the spans' order.
+        Returns a row of logits for each position that wants some, in the spans' order.
         """
         return self._model.forward(self._layouts.build(spans), self._cache)
 

@@ -81,8 +81,12 @@ class LayoutBuilder:
         runs = split_runs(spans, self._max_group_tokens)
         order = [index for run in runs for index in run]
         ends = accumulate(spans[index].num_tokens for index in order)
-        rows = {index: end - 1 for index, end in zip(order, ends, strict=True)}
-        sampled = [rows[index] for index, span in enumerate(spans) if span.is_last]
+        ends_of = dict(zip(order, ends, strict=True))
+        sampled = [
+            row
+            for index, span in enumerate(spans)
+            for row in range(ends_of[index] - span.num_sampled, ends_of[index])
+        ]
         spans = [spans[index] for index in order]
         return Layout(
             input_ids=self._ints([t for span in spans for t in span.token_ids]),

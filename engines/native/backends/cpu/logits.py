@@ -67,6 +67,10 @@ class Logits:
         """The rows that are taken."""
         return Logits(self.values[torch.tensor(is_taken)], self.columns)
 
+    def row(self, index: int) -> Logits:
+        """One row alone; a copy, so that sampling leaves the others as they are."""
+        return Logits(self.values[index : index + 1].clone(), self.columns)
+
     def spread(self) -> Tensor:
         """A column for each token: (rows, vocabulary)."""
         if self.columns is None:

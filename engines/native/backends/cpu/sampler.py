@@ -55,6 +55,28 @@ def sample(
     return [next(free_tokens if free else others) for free in is_free]
 
 
+def verify(logits: Logits, slot: Slot, drafts: tuple[int, ...]) -> Sampled:
+    """Sample one token after another for as long as each is the draft, and one more.
+
+    logits: a row after each draft, and one before them. What is drawn is what would be without
+    drafts; so every token has the distribution of the model.
+    """
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    num_known = len(slot.token_ids)
+    for i, draft in enumerate((*drafts, None)):
+        [one] = sample(logits.row(i), [slot])
+        token_ids += one.token_ids
+        logprobs += one.logprobs or ()
+        if one.token_ids != (draft,):
+            break
+        slot.token_ids += one.token_ids
+    del slot.token_ids[num_known:]
+    if not one.token_ids:
+        return _NO_TOKEN
+    return Sampled(tuple(token_ids), tuple(logprobs) or None)
+
+
 def _is_free(slot: Slot) -> bool:
     """Whether the token is the best one, or drawn from the model's distribution as it is."""
     if slot.is_biased or _wants_logprobs(slot):

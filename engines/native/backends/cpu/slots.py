@@ -47,16 +47,22 @@ class Slot:
 
 
 class Span(NamedTuple):
-    """The positions [start, end) of one slot, to be computed."""
+    """The positions [start, end) of one slot, to be computed; drafts stand at the last of them."""
 
     slot: Slot
     start: int
     end: int
     is_last: bool
+    drafts: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         return self.end - self.start
+
+    @property
+    def num_sampled(self) -> int:
+        """How many of the last positions want logits."""
+        return 1 + len(self.drafts) if self.is_last else 0
 
     @property
     def positions(self) -> range:
@@ -64,7 +70,7 @@ class Span(NamedTuple):
 
     @property
     def token_ids(self) -> list[int]:
-        return self.slot.token_ids[self.start : self.end]
+        return [*self.slot.token_ids[self.start : self.end - len(self.drafts)], *self.drafts]
 
     def blocks(self, is_sliding: bool) -> list[int]:
         return self.slot.window_blocks if is_sliding else self.slot.full_blocks
@@ -91,4 +97,4 @@ class Slots:
             slot = self._slots[row.slot]
             slot.full_blocks += row.full_blocks
             slot.window_blocks += row.window_blocks
-            yield Span(slot, row.start, row.end, row.is_last)
+            yield Span(slot, row.start, row.end + len(row.drafts), row.is_last, row.drafts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,16 +63,25 @@ class HashModel:
         self.num_steps += 1
         self.before_step(spans)
         values = [self._compute(span) for span in spans]
-        last = [logits_of(v) for v, span in zip(values, spans, strict=True) if span.is_last]
+        last = [
+            logits_of(value)
+            for each, span in zip(values, spans, strict=True)
+            for value in each[len(each) - span.num_sampled :]
+        ]
         return Logits(torch.stack(last) if last else torch.empty(0, VOCAB_SIZE))
 
     def backend(self) -> CpuBackend:
-        capacity = Capacity(self.num_blocks, self.block_size, self.max_model_len)
+        capacity = Capacity(self.num_blocks, self.block_size, self.max_model_len, max_drafts=8)
         return CpuBackend(capacity, self.forward)
 
-    def _compute(self, span: Span) -> int:
+    def core(self, backend: Backend, **options: Any) -> EngineCore:
+        """The overlapped loop over a backend of this model."""
+        config = NativeConfig(Path("unused"), overlap_steps=True, **options)
+        return assemble_core(config, backend, self.window, VOCAB_SIZE)
+
+    def _compute(self, span: Span) -> list[int]:
         assert span.num_tokens > 0
-        value = 0
+        values = []
         for position, token_id in zip(span.positions, span.token_ids, strict=True):
             first = max(0, position - self.window + 1)
             full = [self.kv[self._place(span.slot.full_blocks, p)] for p in range(position)]
@@ -79,9 +89,10 @@ class HashModel:
                 self.kv[self._place(span.slot.window_blocks, p)] for p in range(first, position)
             ]
             value = kv_value(token_id, position, full, window)
+            values.append(value)
             self.kv[self._place(span.slot.full_blocks, position)] = value
             self.kv[self._place(span.slot.window_blocks, position)] = value + 1
-        return value
+        return values
 
     def _place(self, table: list[int], position: int) -> tuple[int, int]:
         block = table[position // self.block_size]
@@ -184,12 +195,13 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             "max_num_waiting": options.pop("max_num_waiting", 100),
         }
         is_prefix_caching = options.pop("is_prefix_caching", True)
+        drafter = options.pop("drafter", None)
         model = HashModel(**options)
         backend: Backend = LateBackend(model.backend()) if is_overlapped else model.backend()
         blocks = BlockManager(
             model.num_blocks, BLOCK_SIZE, WINDOW, is_prefix_caching=is_prefix_caching
         )
-        scheduler = Scheduler(blocks, Limits(**limits))
+        scheduler = Scheduler(blocks, Limits(**limits, max_drafts=8), drafter)
         cores.append(EngineCore(backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped))
         return cores[-1]
 
