@@ -232,9 +232,6 @@ class Scheduler:
             return ()
         if not self._drafter.wants(sequence):
             return ()
-            return ()
-        if not self._drafter.wants(sequence):
-            return ()
         num_left = sequence.max_len - len(sequence.token_ids) - 1
         return self._drafter.guess(sequence)[: min(self.limits.max_drafts, budget - 1, num_left)]
 
