@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+from contextlib import suppress
 
 _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
+_OPEN_FILES_ANYWHERE = 10240  # what macOS allows where it says "unlimited"
 _REASONS = {
     errno.EADDRINUSE: "it is in use; stop the program that has it, or set NIM_SERVER_PORT",
     errno.EACCES: "this user may not take it; set NIM_SERVER_PORT to 1024 or above",
@@ -36,8 +38,12 @@ def allow_open_files() -> None:
     """Let this process and its children have as many as the system allows: a connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    for limit in (wanted, _OPEN_FILES_ANYWHERE):
+        if soft == resource.RLIM_INFINITY or soft >= limit:
+            return
+        with suppress(ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return
 
 
 def url_of(listener: socket.socket) -> str:
