@@ -111,7 +111,7 @@ def test_pages_from_everywhere_are_warned_of(
 
 
 def test_off_and_keys_contradict_each_other() -> None:
-    with pytest.raises(SettingsError, match=r"NIM_AUTH .*NIM_API_KEYS"):
+    with pytest.raises(SettingsError, match=r"--auth .*NIM_API_KEYS"):
         load({"auth": "off", "api_keys": SecretStr("one-configured-key")})
 
 

@@ -264,6 +264,7 @@ class TestFetching:
         monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.3)
 
         async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handlers.append(asyncio.current_task())
             writer.write(start)
             with contextlib.suppress(ConnectionError):
                 while True:
@@ -271,15 +272,14 @@ class TestFetching:
                     await writer.drain()
                     await asyncio.sleep(0.02)
             writer.close()
-            ended.set()
 
-        ended = asyncio.Event()
+        handlers: list[Any] = []
         async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             async with asyncio.timeout(10):
                 with pytest.raises(OSError, match="no whole answer"):
                     await get_json(f"http://127.0.0.1:{port}/jwks")
-                await ended.wait()
+                await asyncio.gather(*handlers)
 
     @pytest.mark.parametrize(
         "url", ["http://idp.example/", "ftp://127.0.0.1/", "//127.0.0.1", "jwks", ""]

@@ -59,7 +59,7 @@ def test_no_secret_gets_out(
     token = idp.token(scope="inference models metrics admin")
     wrong = [new_key()[0], idp.token(aud="urn:other"), "sk-wrong-key-of-somebody"]
     server = serve(
-        "--jsonl-logging=1",
+        "--jsonl-logging",
         "--log-level=DEBUG",
         f"--api-keys-path={tmp_path / 'keys.json'}",
         f"--jwt-public-key-path={tmp_path / 'key.pem'}",
