@@ -1,0 +1,196 @@
+"""The CUDA backend on this machine's GPU: decode steps and prefill beside their floors.
+
+    python -m benchmarks.gpu [--model 20b|120b] [--json FILE]
+
+Random MXFP4 weights of the true shape, made on the device. The floor of a step is the exact bytes
+it must read (weights of the experts it really hits, bf16 rest, K/V) over the read bandwidth
+measured on this very card. Prints a table and one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engines.native.backends.cuda.buffers import Scratch, StepInputs
+from engines.native.backends.cuda.choices import Choices, choices_for
+from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.random_model import gpt_oss, random_weights
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.weights import ModelWeights
+
+_DEVICE = torch.device("cuda")
+_STEPS = 512
+
+
+@dataclass(slots=True)
+class Bench:
+    """One model on the device, with a cache that any of the cases fits into."""
+
+    shape: Shape
+    weights: ModelWeights
+    block_size: int
+    bandwidth: float  # bytes a second
+
+    def decode(
+        self, rows: int, context: int, steps: int = _STEPS, choices: Choices | None = None
+    ) -> dict[str, Any]:
+        """Median milliseconds of a step while the context grows from `context` on."""
+        case = self.step(rows, context + steps, choices)
+        step, inputs, scratch = case
+        graph = capture(step)
+        reset(inputs, rows, context)
+        for _ in range(5):
+            graph.replay()
+        reset(inputs, rows, context)
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+        events[0].record()
+        for event in events[1:]:
+            graph.replay()
+            event.record()
+        torch.cuda.synchronize()
+        times = sorted(a.elapsed_time(b) for a, b in pairwise(events))
+        hit = num_hit(scratch, rows, self.shape)
+        floor = self.floor_ms(rows, context + steps // 2, hit)
+        median = times[len(times) // 2]
+        mean = events[0].elapsed_time(events[-1]) / steps
+        return {
+            "rows": rows,
+            "context": context,
+            "ms": round(median, 4),
+            "mean_ms": round(mean, 4),
+            "tokens_per_s": round(rows / median * 1e3, 1),
+            "experts_last_layer": hit,
+            "floor_ms": round(floor, 4),
+            "share_of_floor": round(floor / median, 3),
+            "is_finite": bool(torch.isfinite(scratch.logits[:rows]).all()),
+        }
+
+    def step(
+        self, rows: int, longest: int, choices: Choices | None = None
+    ) -> tuple[DecodeStep, StepInputs, Scratch]:
+        config, device = self.shape.config, _DEVICE
+        blocks = -(-longest // self.block_size) + 1
+        values = self.block_size * 2 * config.kv_size
+        kinds = config.layer_types
+        layers = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
+        cache = torch.zeros(
+            (layers, rows * blocks + 1, values), dtype=torch.bfloat16, device=device
+        )
+        inputs = StepInputs.allocate(rows, blocks, device)
+        table = torch.randperm(rows * blocks, device=device).view(rows, blocks) + 1
+        inputs.full_tables.copy_(table)
+        inputs.window_tables.copy_(table)
+        inputs.num_rows.fill_(rows)
+        scratch = Scratch(self.shape, rows, device)
+        step = DecodeStep(
+            self.shape, self.weights, cache, self.block_size, rows,
+            choices or choices_for(rows), inputs, scratch,
+        )  # fmt: skip
+        return step, inputs, scratch
+
+    def floor_ms(self, rows: int, context: int, experts: int) -> float:
+        """Milliseconds that reading the step's bytes takes at the measured bandwidth."""
+        c = self.shape.config
+        dense = 2 * self.shape.hidden * (self.shape.qkv_size + c.q_size + c.num_local_experts)
+        expert = 3 * c.hidden_size * c.intermediate_size * 17 / 32
+        expert += 2 * (c.hidden_size + 2 * c.intermediate_size)
+        total = c.num_hidden_layers * (dense + experts * expert)
+        total += 2 * c.vocab_size * c.hidden_size
+        for layer in range(c.num_hidden_layers):
+            window = self.shape.window(layer)
+            seen = min(context, window) if window else context
+            total += rows * seen * 4 * c.kv_size
+        return float(total / self.bandwidth * 1e3)
+
+
+def capture(step: Any) -> torch.cuda.CUDAGraph:
+    """Compile by running once, then record."""
+    step.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.run()
+    return graph
+
+
+def reset(inputs: StepInputs, rows: int, context: int) -> None:
+    """Rows with tokens, seeds and routes of their own, sampled at temperature 1."""
+    generator = torch.Generator(_DEVICE).manual_seed(1)
+    inputs.token_ids.random_(0, 200000, generator=generator)
+    inputs.seeds.copy_(torch.arange(rows) + 1)
+    inputs.positions.fill_(context)
+    inputs.generated.fill_(0)
+    inputs.temperatures.fill_(1.0)
+
+
+def num_hit(scratch: Scratch, rows: int, shape: Shape) -> int:
+    if rows == 1:
+        return shape.top_k
+    return int((scratch.counts > 0).sum())
+
+
+def read_bandwidth() -> float:
+    """Bytes a second of a reduction over 8 GB: the best of ten."""
+    data = torch.empty(2**31, dtype=torch.int32, device=_DEVICE).random_()
+    best = float("inf")
+    for _ in range(10):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        data.view(torch.float32).amax()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end))
+    return data.numel() * 4 / best * 1e3
+
+
+def load(model: str, num_positions: int, block_size: int = 64) -> Bench:
+    """Random weights of one model, and the card's bandwidth."""
+    bandwidth = read_bandwidth()
+    torch.cuda.empty_cache()
+    config = gpt_oss(model)
+    weights = random_weights(config, num_positions, _DEVICE)
+    return Bench(Shape(config), weights, block_size, bandwidth)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=["20b", "120b"], default="20b")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    bench = load(arguments.model, num_positions=9000)
+    cases = [(rows, 128) for rows in arguments.rows] + [(1, 8000)]
+    print(f"{torch.cuda.get_device_name()}, reads {bench.bandwidth / 1e12:.2f} TB/s")
+    print(f"{'rows':>5} {'context':>8} {'ms':>8} {'tok/s':>9} {'floor ms':>9} {'share':>6} experts")
+    found = []
+    for rows, context in cases:
+        result = bench.decode(rows, context)
+        found.append(result)
+        print(
+            f"{rows:5} {context:8} {result['ms']:8.3f} {result['tokens_per_s']:9.0f} "
+            f"{result['floor_ms']:9.3f} {result['share_of_floor']:6.0%} "
+            f"{result['experts_last_layer']}",
+            flush=True,
+        )
+        torch.cuda.empty_cache()
+    line = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "model": arguments.model,
+        "bandwidth_tb_per_s": round(bench.bandwidth / 1e12, 3),
+        "decode": found,
+    }
+    print(json.dumps(line))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(line, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Which kernel variant runs at how many rows: measured on an H100, see docs/engine.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+class Tiles(NamedTuple):
+    """A product of bf16 weights with rows."""
+
+    bn: int
+    bk: int
+    splits: int
+    stages: int
+    is_swapped: bool = True
+    num_warps: int = 4
+
+
+class Stream(NamedTuple):
+    """A product of streamed MXFP4 weights: kernels/experts.py."""
+
+    num_warps: int
+    step: int
+    groups: int
+    depth: int = 1
+    columns: int = 8
+
+
+class Grouped(NamedTuple):
+    """A product of experts' tiles on the tensor cores: kernels/experts_grouped.py."""
+
+    bm: int
+    groups: int
+    num_warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What one batch bucket runs."""
+
+    qkv: Tiles
+    out: Tiles
+    head: Tiles
+    gate_up: Stream | Grouped
+    down: Stream | Grouped
+    splits: int = 8  # of a long context, at most
+    min_split: int = 256
+    context_tile: int = 128
+    attention_warps: int = 8
+    router_each: int = 1
+    is_dependent: bool = False  # programmatic dependent launch of all kernels but attention
+    is_head_dependent: bool = False
+
+
+_FEW = Choices(
+    qkv=Tiles(64, 64, 2, 6),
+    out=Tiles(64, 64, 4, 6),
+    head=Tiles(16, 256, 1, 4, is_swapped=False),
+    gate_up=Stream(1, 1, 2),
+    down=Stream(2, 2, 2),
+)
+
+_BY_ROWS = {
+    1: Choices(
+        qkv=Tiles(2, 0, 1, 1),
+        out=Tiles(4, 0, 1, 1),
+        head=Tiles(8, 0, 1, 1),
+        gate_up=Stream(2, 4, 1),
+        down=Stream(4, 4, 1, depth=2),
+        is_dependent=True,
+    ),
+    8: replace(_FEW, splits=8),
+    32: replace(
+        _FEW,
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(128, 128, 1, 4, is_swapped=False),
+        gate_up=Stream(2, 2, 2),
+        splits=4,
+    ),
+    64: replace(
+        _FEW,
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(128, 64, 1, 4, is_swapped=False),
+        gate_up=Stream(2, 2, 2, columns=16),
+        down=Stream(2, 2, 2, columns=16),
+        splits=2,
+        router_each=4,
+    ),
+    256: replace(
+        _FEW,
+        out=Tiles(64, 64, 2, 4),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(16, 4, 4, 4),
+        down=Grouped(16, 4, 4, 4),
+        splits=1,
+    ),
+}
+
+
+def choices_for(rows: int) -> Choices:
+    """The measured choices of the smallest bucket that holds `rows`."""
+    return _BY_ROWS[min(size for size in _BY_ROWS if size >= rows)]

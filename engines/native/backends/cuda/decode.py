@@ -1,0 +1,268 @@
+"""One decode step: the next token of up to some hundred sequences, without the host.
+
+Six launches a layer for one row, seven to ten for more; `DecodeStep.run` only launches, so that a
+step is captured as one CUDA graph and replayed. The step feeds its tokens back to itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.cuda.buffers import Scratch, StepInputs
+from engines.native.backends.cuda.choices import Choices, Grouped, Stream, Tiles
+from engines.native.backends.cuda.kernels import (
+    attention,
+    experts,
+    experts_grouped,
+    linear,
+    norm,
+    router,
+    sampling,
+)
+from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+
+
+class DecodeStep:
+    """The launches of one batch bucket."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        weights: ModelWeights,
+        cache: Tensor,
+        block_size: int,
+        rows: int,
+        choices: Choices,
+        inputs: StepInputs,
+        scratch: Scratch,
+    ) -> None:
+        """`cache` (layers of a kind, blocks, values of a block): engines/native/kv_cache.py."""
+        self._shape, self._weights, self._cache = shape, weights, cache
+        self._block_size, self._rows, self._choices = block_size, rows, choices
+        self._in, self._s = inputs, scratch
+        types = shape.config.layer_types
+        self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
+        self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
+
+    def run(self) -> None:
+        """Launch the step on the current stream."""
+        s, shape = self._s, self._shape
+        self._launch(
+            norm.embed_kernel, (self._rows,), self._in.token_ids, self._weights.embedding, s.x,
+            H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
+        )  # fmt: skip
+        for index, layer in enumerate(self._weights.layers):
+            if "qkv" not in self.skipped:
+                self._qkv(layer, is_first=index == 0)
+            if "attention" not in self.skipped:
+                self._attention(index, layer)
+            if "out" not in self.skipped:
+                self._out(layer)
+            if "router" not in self.skipped:
+                self._route(layer)
+            if "gate_up" not in self.skipped:
+                self._gate_up(layer.gate_up)
+            if "down" not in self.skipped:
+                self._down(layer.down)
+        if "head" not in self.skipped:
+            self._head()
+        if "sampling" not in self.skipped:
+            self._sample()
+
+    def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        launch(kernel, grid, *args, is_dependent=self._choices.is_dependent, **options)
+
+    def _norm(self, gain: Tensor, to: Tensor, top_k: int) -> None:
+        shape = self._shape
+        self._launch(
+            norm.add_norm_kernel, (self._rows,),
+            self._s.x, self._s.outputs, self._s.weights, gain, to,
+            H=shape.hidden, STRIDE=to.shape[1], BLOCK=shape.hidden_block,
+            EPS=shape.config.rms_norm_eps, TOP_K=top_k, num_warps=8,
+        )  # fmt: skip
+
+    def _qkv(self, layer: LayerWeights, is_first: bool) -> None:
+        s, tiles = self._s, self._choices.qkv
+        if self._rows == 1:
+            self._gemv(s.x, layer.attention_norm, layer.qkv, layer.qkv_bias, s.qkv, tiles)
+            return
+        self._norm(layer.attention_norm, s.normed, 0 if is_first else self._shape.top_k)
+        self._product(s.normed, layer.qkv, layer.qkv_bias, s.qkv, tiles)
+
+    def _attention(self, index: int, layer: LayerWeights) -> None:
+        s, shape, c = self._s, self._shape, self._choices
+        window = shape.window(index)
+        tables = self._in.window_tables if window else self._in.full_tables
+        splits = 1 if window else c.splits
+        launch(
+            attention.decode_attention_kernel,
+            (shape.config.num_key_value_heads, splits, self._rows),
+            s.qkv, self._cache[self._cache_layers[index]], tables, layer.sinks,
+            self._in.positions, self._in.num_rows, self._weights.cosines, self._weights.sines,
+            s.part_out, s.part_max, s.part_sum, s.row_arrivals, s.attended,
+            TABLE_STRIDE=tables.shape[1], KV_HEADS=shape.config.num_key_value_heads,
+            GROUP=shape.group, D=shape.config.head_dim, BLOCK=self._block_size, WINDOW=window,
+            SPLITS=splits, MIN_SPLIT=c.min_split, BT=c.context_tile,
+            SCALE=shape.config.head_dim**-0.5, num_warps=c.attention_warps,
+        )  # fmt: skip
+
+    def _out(self, layer: LayerWeights) -> None:
+        s, tiles = self._s, self._choices.out
+        if self._rows == 1:
+            self._gemv(s.attended, None, layer.out, layer.out_bias, s.x, tiles, is_added=True)
+        else:
+            self._product(s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
+
+    def _route(self, layer: LayerWeights) -> None:
+        if isinstance(self._choices.gate_up, Grouped):
+            self._route_many(layer, self._choices.gate_up.bm)
+        else:
+            self._route_few(layer)
+
+    def _route_few(self, layer: LayerWeights) -> None:
+        s, shape, each = self._s, self._shape, self._choices.router_each
+        experts_ = shape.num_experts
+        self._launch(
+            router.route_few_kernel, (experts_ // each, self._rows),
+            s.x, layer.moe_norm, layer.router, layer.router_bias, self._in.num_rows,
+            s.experts_in, s.router_logits, s.tile_arrivals, s.active, s.counts, s.pairs, s.weights,
+            M=self._rows, BM=next_power_of_2(self._rows), H=shape.hidden,
+            STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block, E=experts_,
+            BE=next_power_of_2(experts_), EACH=each, SLOTS=len(s.active),
+            CAPACITY=s.pairs.shape[1], TOP_K=shape.top_k, EPS=shape.config.rms_norm_eps,
+            num_warps=4,
+        )  # fmt: skip
+
+    def _route_many(self, layer: LayerWeights, bm: int) -> None:
+        s, shape = self._s, self._shape
+        wide, num = next_power_of_2(shape.num_experts), shape.num_experts
+        self._norm(layer.moe_norm, s.experts_in_wide, 0)
+        self._launch(
+            router.choose_kernel, (-(-self._rows // 16),),
+            s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
+            s.weights, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16),
+            BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+        )  # fmt: skip
+        self._launch(
+            router.list_kernel, (num,), s.experts, self._rows * shape.top_k, s.counts, s.pairs,
+            CAPACITY=s.pairs.shape[1], BLOCK=1024, num_warps=4,
+        )  # fmt: skip
+        self._launch(
+            router.tile_kernel, (1,), s.counts, s.active, s.tiles,
+            E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm), SLOTS=num, num_warps=1,
+        )  # fmt: skip
+
+    def _num_tiles(self, bm: int) -> int:
+        pairs = self._rows * self._shape.top_k
+        return min(pairs, self._shape.num_experts + pairs // bm)
+
+    def _num_slots(self) -> int:
+        return min(self._shape.num_experts, self._rows * self._shape.top_k)
+
+    def _gate_up(self, packed: PackedExperts) -> None:
+        s, shape, choice = self._s, self._shape, self._choices.gate_up
+        config = shape.config
+        shared: dict[str, Any] = {
+            "K": shape.hidden_stride, "INNER": shape.inner, "H_STRIDE": shape.inner_stride,
+            "CAPACITY": s.pairs.shape[1], "TOP_K": shape.top_k, "ALPHA": config.swiglu_alpha,
+            "LIMIT": config.swiglu_limit,
+        }  # fmt: skip
+        if isinstance(choice, Grouped):
+            self._launch(
+                experts_grouped.gate_up_grouped_kernel,
+                (shape.inner // 8 // choice.groups, self._num_tiles(choice.bm)),
+                s.experts_in_wide, packed.words.view(torch.int16), packed.scales, packed.bias,
+                s.tiles, s.counts, s.pairs, s.inner_wide, X_STRIDE=shape.hidden_stride,
+                BM=choice.bm, GROUPS=choice.groups, STAGES=choice.stages,
+                num_warps=choice.num_warps, **shared,
+            )  # fmt: skip
+            return
+        self._launch(
+            experts.gate_up_kernel, (shape.inner // 8 // choice.groups, self._num_slots()),
+            s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
+            s.counts, s.pairs, s.inner, X_WORDS=shape.hidden_stride // 2,
+            **_stream(choice, self._rows), **shared,
+        )  # fmt: skip
+
+    def _down(self, packed: PackedExperts) -> None:
+        s, shape, choice = self._s, self._shape, self._choices.down
+        if isinstance(choice, Grouped):
+            self._launch(
+                experts_grouped.down_grouped_kernel,
+                (shape.hidden // 16 // choice.groups, self._num_tiles(choice.bm)),
+                s.inner_wide, packed.words.view(torch.int16), packed.scales, packed.bias, s.tiles,
+                s.counts, s.pairs, s.outputs, K=shape.inner_stride, HIDDEN=shape.hidden,
+                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1], BM=choice.bm,
+                GROUPS=choice.groups, STAGES=choice.stages, num_warps=choice.num_warps,
+            )  # fmt: skip
+            return
+        self._launch(
+            experts.down_kernel, (shape.hidden // 16 // choice.groups, self._num_slots()),
+            s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
+            s.counts, s.pairs, s.weights, s.outputs, s.x, s.tile_arrivals, K=shape.inner_stride,
+            HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2, CAPACITY=s.pairs.shape[1],
+            TOP_K=shape.top_k, **_stream(choice, self._rows),
+        )  # fmt: skip
+
+    def _head(self) -> None:
+        s, weights, tiles = self._s, self._weights, self._choices.head
+        if self._rows == 1:
+            self._gemv(s.x, weights.norm, weights.head, None, s.logits, tiles)
+            return
+        self._norm(weights.norm, s.normed, self._shape.top_k)
+        self._product(s.normed, weights.head, None, s.logits, tiles)
+
+    def _sample(self) -> None:
+        s, i = self._s, self._in
+        self._launch(
+            sampling.draw_kernel, (s.num_chunks, self._rows),
+            s.logits, i.num_rows, i.temperatures, i.seeds, i.generated, i.temperatures,
+            s.part_best, s.part_token, self._shape.config.vocab_size,
+            CHUNKS=s.num_chunks, BLOCK=512, HAS_FLOORS=False, num_warps=4,
+        )  # fmt: skip
+        self._launch(
+            sampling.pick_kernel, (self._rows,), s.part_best, s.part_token, i.num_rows,
+            i.token_ids, i.positions, i.generated, CHUNKS=s.num_chunks, num_warps=1,
+        )  # fmt: skip
+
+    def _gemv(
+        self, x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None, y: Tensor,
+        tiles: Tiles, is_added: bool = False,
+    ) -> None:  # fmt: skip
+        n, k = weight.shape
+        k1 = next_power_of_2(k) // 2
+        self._launch(
+            linear.gemv_kernel, (-(-n // tiles.bn),), x, x if gain is None else gain, weight,
+            weight if bias is None else bias, y, n, K=k, K1=k1, K2=next_power_of_2(k - k1),
+            BN=tiles.bn, EPS=self._shape.config.rms_norm_eps, HAS_NORM=gain is not None,
+            HAS_BIAS=bias is not None, IS_ADDED=is_added, num_warps=tiles.num_warps,
+        )  # fmt: skip
+
+    def _product(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tiles: Tiles,
+        is_added: bool = False,
+    ) -> None:  # fmt: skip
+        n, k = weight.shape
+        self._launch(
+            linear.rows_kernel, (-(-n // tiles.bn), tiles.splits), x, weight,
+            weight if bias is None else bias, y, self._s.parts, self._s.tile_arrivals, n,
+            M=self._rows, K=k, BM=max(16, next_power_of_2(self._rows)), BN=tiles.bn, BK=tiles.bk,
+            SPLITS=tiles.splits, STAGES=tiles.stages, HAS_BIAS=bias is not None,
+            IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped, num_warps=tiles.num_warps,
+        )  # fmt: skip
+
+
+def _stream(choice: Stream, rows: int) -> dict[str, Any]:
+    return {
+        "IS_ONE_ROW": rows == 1,
+        "STEP": choice.step,
+        "GROUPS": choice.groups,
+        "DEPTH": choice.depth,
+        "COLUMNS": choice.columns,
+        "num_warps": choice.num_warps,
+    }

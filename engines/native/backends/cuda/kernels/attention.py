@@ -1,0 +1,182 @@
+"""Attention of a decode step over the paged KV cache: RoPE, KV write and sinks included.
+
+The query heads that share a K/V head are the rows of one product. A long context is split over
+programs, whose parts the last to arrive combines in order; a split holds at least MIN_SPLIT
+positions, so that one captured graph serves a short context without a combination and a long one.
+
+The cache of one layer is (slots, 2, kv_heads, head_dim): slot = block * block_size + offset, keys
+before values. `tables` (rows, blocks) has each row's blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engines.native.backends.cuda.kernels.launch import dot
+
+
+@triton.jit
+def rotated(low, high, cos, sin):
+    """Both halves of a head, rotated."""
+    return low * cos - high * sin, high * cos + low * sin
+
+
+@triton.jit
+def decode_attention_kernel(
+    qkv,
+    cache,
+    tables,
+    sinks,
+    positions,
+    num_rows,
+    cosines,
+    sines,
+    part_out,
+    part_max,
+    part_sum,
+    arrivals,
+    out,
+    TABLE_STRIDE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MIN_SPLIT: tl.constexpr,
+    BT: tl.constexpr,
+    SCALE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (kv_heads, SPLITS, rows): one token a row; WINDOW 0 sees all before it.
+
+    qkv (rows, q + 2 * kv) float32 before rotation; out (rows, q) of any float type.
+    """
+    head = tl.program_id(0)
+    split = tl.program_id(1)
+    row = tl.program_id(2)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    Q: tl.constexpr = KV_HEADS * GROUP * D
+    SLOT: tl.constexpr = 2 * KV_HEADS * D
+    HALF: tl.constexpr = D // 2
+    position = tl.load(positions + row)
+    start = tl.maximum(position - WINDOW + 1, 0) if WINDOW > 0 else 0
+    share = tl.cdiv(tl.cdiv(position - start, SPLITS), BT) * BT
+    share = tl.maximum(share, MIN_SPLIT)
+    num_splits = tl.maximum(tl.cdiv(position - start, share), 1)
+    if (split < num_splits) & (row < tl.load(num_rows)):
+        i = tl.arange(0, 16)  # query heads of the group, padded to what the tensor cores take
+        d = tl.arange(0, HALF)
+        dv = tl.arange(0, D)
+        is_i = i < GROUP
+        first = start + split * share
+        end = tl.minimum(first + share, position)
+        cos = tl.load(cosines + position * HALF + d)
+        sin = tl.load(sines + position * HALF + d)
+        source = qkv + row * (Q + SLOT)
+        q = source + (head * GROUP + i)[:, None] * D + d[None, :]
+        low = tl.load(q, mask=is_i[:, None], other=0)
+        high = tl.load(q + HALF, mask=is_i[:, None], other=0)
+        low, high = rotated(low, high, cos[None, :], sin[None, :])
+        q_low = (low * SCALE).to(cache.dtype.element_ty)
+        q_high = (high * SCALE).to(cache.dtype.element_ty)
+        table = tables + row * TABLE_STRIDE
+        peak = tl.full([16], -1e30, tl.float32)
+        total = tl.zeros([16], tl.float32)
+        acc = tl.zeros([16, D], tl.float32)
+        if split == 0:  # the token itself, and the sink
+            k = source + Q + head * D + d
+            k_low, k_high = rotated(tl.load(k), tl.load(k + HALF), cos, sin)
+            k_low = k_low.to(cache.dtype.element_ty)
+            k_high = k_high.to(cache.dtype.element_ty)
+            v = tl.load(source + Q + KV_HEADS * D + head * D + dv).to(cache.dtype.element_ty)
+            slot = tl.load(table + position // BLOCK).to(tl.int64) * BLOCK + position % BLOCK
+            to = cache + slot * SLOT + head * D
+            tl.store(to + d, k_low)
+            tl.store(to + HALF + d, k_high)
+            tl.store(to + KV_HEADS * D + dv, v)
+            own = q_low.to(tl.float32) * k_low.to(tl.float32)[None, :]
+            own += q_high.to(tl.float32) * k_high.to(tl.float32)[None, :]
+            score = tl.sum(own, 1)
+            sink = tl.load(sinks + head * GROUP + i, mask=is_i, other=0).to(tl.float32)
+            peak = tl.maximum(score, sink)
+            weight = tl.exp(score - peak)
+            total = weight + tl.exp(sink - peak)
+            acc = weight[:, None] * v.to(tl.float32)[None, :]
+        for t0 in tl.range(first, end, BT, num_stages=1 if WINDOW > 0 else 2):
+            t = t0 + tl.arange(0, BT)
+            is_t = t < end
+            block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
+            at = cache + (block * BLOCK + t % BLOCK) * SLOT + head * D
+            k_low = tl.load(at[None, :] + d[:, None], mask=is_t[None, :], other=0)
+            k_high = tl.load(at[None, :] + HALF + d[:, None], mask=is_t[None, :], other=0)
+            v = tl.load(at[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
+            score = dot(q_high, k_high, dot(q_low, k_low, tl.zeros([16, BT], tl.float32)))
+            score = tl.where(is_t[None, :], score, -1e30)
+            new_peak = tl.maximum(peak, tl.max(score, 1))
+            weight = tl.exp(score - new_peak[:, None])
+            shrink = tl.exp(peak - new_peak)
+            acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
+            total = total * shrink + tl.sum(weight, 1)
+            peak = new_peak
+        to = out + row * Q + (head * GROUP + i)[:, None] * D + dv[None, :]
+        if num_splits == 1:
+            tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_i[:, None])
+        else:
+            base = (row * KV_HEADS + head) * SPLITS
+            part = (base + split) * 16 + i
+            tl.store(part_out + part[:, None] * D + dv[None, :], acc)
+            tl.store(part_max + part, peak)
+            tl.store(part_sum + part, total)
+            tl.debug_barrier()
+            arrival = arrivals + row * KV_HEADS + head
+            if tl.atomic_add(arrival, 1, sem="acq_rel") == num_splits - 1:
+                peak = tl.full([16], -1e30, tl.float32)
+                total = tl.zeros([16], tl.float32)
+                acc = tl.zeros([16, D], tl.float32)
+                for s in tl.range(0, num_splits, num_stages=1):
+                    part = (base + s) * 16 + i
+                    its_peak = tl.load(part_max + part, cache_modifier=".cg")
+                    its_total = tl.load(part_sum + part, cache_modifier=".cg")
+                    its_out = tl.load(
+                        part_out + part[:, None] * D + dv[None, :], cache_modifier=".cg"
+                    )
+                    new_peak = tl.maximum(peak, its_peak)
+                    mine = tl.exp(peak - new_peak)
+                    its = tl.exp(its_peak - new_peak)
+                    acc = acc * mine[:, None] + its_out * its[:, None]
+                    total = total * mine + its_total * its
+                    peak = new_peak
+                tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_i[:, None])
+                tl.store(arrival, 0)
+
+
+def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (rows, heads, head_dim), cos and sin (rows, head_dim / 2)."""
+    low, high = x.chunk(2, -1)
+    cos, sin = cos.to(x.dtype).unsqueeze(1), sin.to(x.dtype).unsqueeze(1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
+
+
+def attention_reference(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int) -> Tensor:
+    """The last tokens of one sequence: q (queries, heads, d) rotated, k and v (keys, kv_heads, d),
+    sinks (heads) -> (queries, heads * d). Query i sees keys up to keys - queries + i; of a window
+    above 0 only so many of the last."""
+    num_queries, num_heads, d = q.shape
+    k, v = (t.to(q.dtype).repeat_interleave(num_heads // t.shape[1], 1) for t in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * d**-0.5
+    behind = torch.arange(num_queries, device=q.device)[:, None] + len(k) - num_queries
+    behind = behind - torch.arange(len(k), device=q.device)
+    is_hidden = behind < 0
+    if window:
+        is_hidden |= behind >= window
+    scores = scores.masked_fill(is_hidden, float("-inf"))
+    sink = sinks.to(q.dtype).view(-1, 1, 1).expand(-1, num_queries, 1)
+    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)

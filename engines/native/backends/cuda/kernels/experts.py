@@ -1,0 +1,314 @@
+"""The experts of a decode step: streamed MXFP4 weights times a few rows each.
+
+Weights stream: each program walks along the inputs of 16 output rows (or twice 16, sharing the
+activations), the next supertile's words being loaded while this one's are multiplied. Few warps
+and many programs keep the memory busy.
+
+Routing (kernels/router.py) has named the active experts, and for each its *pairs*: token times
+experts per token plus a rank. Every pair has its own row of activations and of outputs, and rows
+are added up in the order of their ranks: nothing is added atomically, so equal steps give equal
+bits.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engines.native.backends.cuda.kernels.fragments import (
+    load_columns,
+    load_supertiles,
+    product_8,
+    product_16,
+)
+
+
+@triton.jit
+def _multiply(
+    words,
+    scales,
+    x0,
+    x1,
+    is_in0,
+    is_in1,
+    K: tl.constexpr,
+    STEP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Groups of rows times 8 or 16 columns: four [128] accumulators, as `product_8` lays them.
+
+    x0 and x1 point at columns 0..7 and 8..15; GROUPS neighbours share them. STEP supertiles are
+    taken at a time and DEPTH steps are in flight. Returns (group 0, columns 0..7), (group 0,
+    columns 8..15), (group 1, columns 0..7), (group 1, columns 8..15); what is not wanted is 0.
+    """
+    NUM: tl.constexpr = K // 192
+    RW: tl.constexpr = 2 * K  # words of a group of rows
+    RS: tl.constexpr = K // 6
+    offset = tl.arange(0, STEP)
+    a0 = tl.zeros([STEP, 128], tl.float32)
+    a1 = tl.zeros([STEP, 128], tl.float32)
+    b0 = tl.zeros([STEP, 128], tl.float32)
+    b1 = tl.zeros([STEP, 128], tl.float32)
+    w0, w1, w2, s = load_supertiles(words, scales, offset, NUM)
+    v0, v1, v2, vs = w0, w1, w2, s
+    if GROUPS == 2:
+        v0, v1, v2, vs = load_supertiles(words + RW, scales + RS, offset, NUM)
+    if DEPTH == 2:
+        v0, v1, v2, vs = load_supertiles(words, scales, offset + STEP, NUM)
+    for step in tl.range(0, (NUM + STEP - 1) // STEP, num_stages=1):
+        now = step * STEP + offset
+        is_now = (now < NUM)[:, None]
+        if DEPTH == 1:
+            n0, n1, n2, ns = load_supertiles(words, scales, now + STEP, NUM)
+        else:
+            n0, n1, n2, ns = v0, v1, v2, vs
+            v0, v1, v2, vs = load_supertiles(words, scales, now + 2 * STEP, NUM)
+        if GROUPS == 2:
+            m0, m1, m2, ms = load_supertiles(words + RW, scales + RS, now + STEP, NUM)
+        at = now[:, None] * 96
+        c0, c1, c2, c3, c4, c5 = load_columns(x0[None, :] + at, is_in0[None, :] & is_now)
+        if COLUMNS == 16:
+            d0, d1, d2, d3, d4, d5 = load_columns(x1[None, :] + at, is_in1[None, :] & is_now)
+            p, q = product_16(w0, w1, w2, s, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
+            a0 += p
+            a1 += q
+            if GROUPS == 2:
+                p, q = product_16(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
+                b0 += p
+                b1 += q
+        else:
+            a0 += product_8(w0, w1, w2, s, c0, c1, c2, c3, c4, c5)
+            if GROUPS == 2:
+                b0 += product_8(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5)
+        w0, w1, w2, s = n0, n1, n2, ns
+        if GROUPS == 2:
+            v0, v1, v2, vs = m0, m1, m2, ms
+    return tl.sum(a0, 0), tl.sum(a1, 0), tl.sum(b0, 0), tl.sum(b1, 0)
+
+
+@triton.jit
+def _swiglu(v, bias, ALPHA: tl.constexpr, LIMIT: tl.constexpr):
+    """Accumulators [128] of 8 gates and 8 ups by 8 columns -> [64], one per gate and column."""
+    gate, up = tl.split(tl.permute(tl.reshape(v, [32, 2, 2]), [0, 2, 1]))
+    gate = tl.reshape(gate, [64]) + tl.load(bias)
+    up = tl.reshape(up, [64]) + tl.load(bias + 1)
+    gate = tl.minimum(gate, LIMIT)
+    up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
+    return gate * tl.sigmoid(ALPHA * gate) * (up + 1.0)
+
+
+@triton.jit
+def gate_up_kernel(
+    x,
+    words,
+    scales,
+    bias,
+    active,
+    counts,
+    pairs,
+    h,
+    K: tl.constexpr,
+    INNER: tl.constexpr,
+    X_WORDS: tl.constexpr,
+    H_STRIDE: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    TOP_K: tl.constexpr,
+    ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr,
+    IS_ONE_ROW: tl.constexpr,
+    STEP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (INNER / 8 / GROUPS, active experts): h[pair] = SwiGLU(gate_up(x[token]))."""
+    group = tl.program_id(0) * GROUPS
+    slot = tl.program_id(1)
+    if IS_DEPENDENT:  # wait first: `down` may then read the routing before its own wait
+        gdc_wait()
+        gdc_launch_dependents()
+    expert = tl.load(active + slot)
+    if expert >= 0:
+        row = (expert * (INNER // 8) + group).to(tl.int64)
+        lane = tl.arange(0, 128)
+        within = ((lane // 4) % 4) * 4 + lane % 4
+        out = tl.arange(0, 64)
+        i = group * 8 + out // 8
+        gates = bias + expert * 2 * INNER + 2 * i
+        count = 1 if IS_ONE_ROW else tl.load(counts + expert)
+        for first in tl.range(0, count, COLUMNS, num_stages=1):
+            column = first + lane // 16
+            in0 = column < count
+            in1 = column + 8 < count
+            x0 = x + within
+            x1 = x0
+            if not IS_ONE_ROW:
+                listed = pairs + expert * CAPACITY + column
+                x0 = x + (tl.load(listed, mask=in0, other=0) // TOP_K) * X_WORDS + within
+                if COLUMNS == 16:
+                    x1 = x + (tl.load(listed + 8, mask=in1, other=0) // TOP_K) * X_WORDS + within
+            a0, a1, b0, b1 = _multiply(
+                words + row * (2 * K),
+                scales + row * (K // 6),
+                x0,
+                x1,
+                in0,
+                in1,
+                K,
+                STEP,
+                GROUPS,
+                DEPTH,
+                COLUMNS,
+            )
+            for part in tl.static_range(COLUMNS // 8):
+                a, b = (a0, b0) if part == 0 else (a1, b1)
+                to = first + 8 * part + 2 * ((out // 2) % 4) + out % 2
+                is_to = to < count
+                pair = slot
+                if not IS_ONE_ROW:
+                    pair = tl.load(pairs + expert * CAPACITY + to, mask=is_to, other=0)
+                at = h + pair * H_STRIDE + i
+                tl.store(at, _swiglu(a, gates, ALPHA, LIMIT).to(tl.float16), mask=is_to)
+                if GROUPS == 2:
+                    second = _swiglu(b, gates + 16, ALPHA, LIMIT)
+                    tl.store(at + 8, second.to(tl.float16), mask=is_to)
+
+
+@triton.jit
+def down_kernel(
+    h,
+    words,
+    scales,
+    bias,
+    active,
+    counts,
+    pairs,
+    weights,
+    outputs,
+    residual,
+    arrivals,
+    K: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    H_WORDS: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    TOP_K: tl.constexpr,
+    IS_ONE_ROW: tl.constexpr,
+    STEP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (HIDDEN / 16 / GROUPS, active experts): outputs[pair] = down(h[pair]) + bias.
+
+    With one row the last program of a group of rows also adds the weighted outputs to the
+    residual; with more rows `add_norm` does.
+    """
+    group = tl.program_id(0) * GROUPS
+    slot = tl.program_id(1)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+    expert = tl.load(active + slot, cache_modifier=".cg")
+    if expert >= 0:
+        row = (expert * (HIDDEN // 16) + group).to(tl.int64)
+        lane = tl.arange(0, 128)
+        within = ((lane // 4) % 4) * 4 + lane % 4
+        r = group * 16 + lane // 16 + 8 * ((lane // 2) % 2)
+        to0 = 2 * ((lane // 4) % 4) + lane % 2
+        b = bias + expert * HIDDEN + r
+        count = 1 if IS_ONE_ROW else tl.load(counts + expert, cache_modifier=".cg")
+        if IS_DEPENDENT:
+            gdc_wait()
+        for first in tl.range(0, count, COLUMNS, num_stages=1):
+            column = first + lane // 16
+            in0 = column < count
+            in1 = column + 8 < count
+            x0 = h + slot * H_WORDS + within
+            x1 = x0
+            if not IS_ONE_ROW:
+                listed = pairs + expert * CAPACITY + column
+                x0 = h + tl.load(listed, mask=in0, other=0) * H_WORDS + within
+                if COLUMNS == 16:
+                    x1 = h + tl.load(listed + 8, mask=in1, other=0) * H_WORDS + within
+            a0, a1, b0, b1 = _multiply(
+                words + row * (2 * K),
+                scales + row * (K // 6),
+                x0,
+                x1,
+                in0,
+                in1,
+                K,
+                STEP,
+                GROUPS,
+                DEPTH,
+                COLUMNS,
+            )
+            for part in tl.static_range(COLUMNS // 8):
+                v, u = (a0, b0) if part == 0 else (a1, b1)
+                to = first + 8 * part + to0
+                is_to = to < count
+                pair = slot
+                if not IS_ONE_ROW:
+                    pair = tl.load(pairs + expert * CAPACITY + to, mask=is_to, other=0)
+                at = outputs + pair * HIDDEN + r
+                tl.store(at, v + tl.load(b), mask=is_to)
+                if GROUPS == 2:
+                    tl.store(at + 16, u + tl.load(b + 16), mask=is_to)
+        if IS_ONE_ROW:
+            tl.debug_barrier()
+            arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
+            if arrived == TOP_K - 1:
+                o = group * 16 + tl.arange(0, 16 * GROUPS)
+                total = tl.load(residual + o)
+                for k in tl.static_range(TOP_K):
+                    part = tl.load(outputs + k * HIDDEN + o, cache_modifier=".cg")
+                    total += tl.load(weights + k) * part
+                tl.store(residual + o, total)
+                tl.store(arrivals + tl.program_id(0), 0)
+    else:
+        if IS_DEPENDENT:
+            gdc_wait()
+
+
+class Matrices(Protocol):
+    """The experts' matrices, by expert: a tensor (experts, out, in) is such."""
+
+    def __getitem__(self, expert: int, /) -> Tensor: ...
+
+
+def gate_up_reference(
+    x: Tensor, weight: Matrices, bias: Tensor, experts: Tensor, alpha: float, limit: float
+) -> Tensor:
+    """x (tokens, hidden), weight (experts, 2 * inner, hidden), bias (experts, 2 * inner), experts
+    (tokens, top_k) -> (tokens * top_k, inner); gates and ups take turns."""
+    _tokens, ranks = experts.shape
+    rows = x.repeat_interleave(ranks, 0)
+    gate, up = _apply(rows, weight, bias, experts.flatten()).unflatten(-1, (-1, 2)).unbind(-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+
+def down_reference(
+    h: Tensor, weight: Matrices, bias: Tensor, experts: Tensor, weights: Tensor
+) -> Tensor:
+    """h (tokens * top_k, inner), weight (experts, hidden, inner), experts and weights (tokens,
+    top_k) -> the weighted sum (tokens, hidden)."""
+    out = _apply(h, weight, bias, experts.flatten()).unflatten(0, experts.shape)
+    return (out * weights.unsqueeze(-1)).sum(1)
+
+
+def _apply(rows: Tensor, weight: Matrices, bias: Tensor, experts: Tensor) -> Tensor:
+    """Each expert's matrix is asked for once, as it may have to be made."""
+    out = rows.new_empty(len(rows), bias.shape[1])
+    for expert in experts.unique().tolist():
+        mine = experts == expert
+        out[mine] = rows[mine] @ weight[expert].to(rows.dtype).T + bias[expert].to(rows.dtype)
+    return out

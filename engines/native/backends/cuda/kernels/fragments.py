@@ -1,0 +1,195 @@
+"""A product of MXFP4 tiles in fragment order with a few columns of activations.
+
+One call takes a supertile (16 rows x 192 inputs) of each of a warp's lanes and 8 columns. The
+assembly decodes 8 weights with 11 integer operations, multiplies them as fp16 on the tensor
+cores with float32 accumulators, and applies the scale of each 32 inputs to the accumulator:
+weights are never rounded. `_product_spelt_out` is the same in Triton, for the interpreter.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from engines.native.backends.cuda.kernels.launch import IS_INTERPRETED
+
+_TILES = 3
+
+
+def _assembly(num_blocks: int) -> str:
+    """PTX for one lane: accumulators of `num_blocks` x 8 columns from words, scales, columns."""
+    num_out = 4 * num_blocks
+    words, scales = num_out, num_out + 4 * _TILES
+    columns = scales + 4
+    lines = [
+        "{ .reg .b32 a0,a1,a2,a3,t,sa,sb; .reg .f32 f0,f1;",
+        "".join(f".reg .f32 d{i};" for i in range(num_out)),
+    ]
+    lines += [f"mov.f32 ${i}, 0f00000000;" for i in range(num_out)]
+    for tile in range(_TILES):
+        for block in range(2):
+            for pair in range(2):
+                word = f"${words + 4 * tile + 2 * block + pair}"
+                lines += _decode(word)
+                if pair == 0:
+                    lines += [f"mov.f32 d{i}, 0f00000000;" for i in range(num_out)]
+                for n in range(num_blocks):
+                    x = columns + 24 * n + 12 * block + 4 * tile + 2 * pair
+                    d = ",".join(f"d{4 * n + i}" for i in range(4))
+                    lines.append(
+                        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                        f"{{{d}}},{{a0,a1,a2,a3}},{{${x},${x + 1}}},{{{d}}};"
+                    )
+            lines += _scale(f"${scales + tile}", block, num_blocks)
+    return "\n".join([*lines, "}"])
+
+
+def _decode(word: str) -> list[str]:
+    return [
+        f"and.b32 a0,{word},0x8E008E00;",
+        f"shl.b32 a1,{word},3;",
+        "and.b32 a1,a1,0x8E008E00;",
+        f"shl.b32 a2,{word},6;",
+        "and.b32 a2,a2,0x0E000E00;",
+        f"shl.b32 t,{word},1;",
+        "lop3.b32 a2,t,0x80008000,a2,0xEA;",
+        f"shl.b32 a3,{word},9;",
+        "and.b32 a3,a3,0x0E000E00;",
+        f"shl.b32 t,{word},2;",
+        "lop3.b32 a3,t,0x80008000,a3,0xEA;",
+    ]
+
+
+def _scale(scale: str, block: int, num_blocks: int) -> list[str]:
+    """Add the accumulators of one block of 32 inputs, times the scales of rows g and g + 8."""
+    shifts = ("shl.b32 sa,{0},23;", "shl.b32 sb,{0},15;")
+    if block == 1:
+        shifts = ("shl.b32 sa,{0},7;", "shr.b32 sb,{0},1;")
+    lines = [shift.format(scale) for shift in shifts]
+    lines += ["and.b32 sa,sa,0x7F800000;", "and.b32 sb,sb,0x7F800000;"]
+    lines += ["mov.b32 f0,sa;", "mov.b32 f1,sb;"]
+    for i in range(4 * num_blocks):
+        lines.append(f"fma.rn.f32 ${i},d{i},f{(i // 2) % 2},${i};")
+    return lines
+
+
+def _constraints(num_blocks: int) -> str:
+    num_in = 4 * _TILES + 4 + 24 * num_blocks
+    return ",".join(["=&f"] * (4 * num_blocks) + ["r"] * num_in)
+
+
+_ASSEMBLY_8 = tl.constexpr(_assembly(1))
+_CONSTRAINTS_8 = tl.constexpr(_constraints(1))
+_ASSEMBLY_16 = tl.constexpr(_assembly(2))
+_CONSTRAINTS_16 = tl.constexpr(_constraints(2))
+
+
+@triton.jit
+def load_supertiles(words, scales, supertile, NUM: tl.constexpr):
+    """The weights of some supertiles [n] of a group of rows: three tiles and scales, [n, 128]."""
+    lane_word = tl.arange(0, 128)
+    is_in = (supertile < NUM)[:, None]
+    at = words + supertile[:, None] * 384 + lane_word[None, :]
+    w0 = tl.load(at, mask=is_in, other=0, eviction_policy="evict_first")
+    w1 = tl.load(at + 128, mask=is_in, other=0, eviction_policy="evict_first")
+    w2 = tl.load(at + 256, mask=is_in, other=0, eviction_policy="evict_first")
+    row_word = (lane_word // 16) * 4 + lane_word % 4
+    s = tl.load(scales + supertile[:, None] * 32 + row_word[None, :], mask=is_in, other=0)
+    return w0, w1, w2, s
+
+
+@triton.jit
+def load_columns(at, is_in):
+    """The activations that meet a supertile, from pointers to pairs of fp16 as int32."""
+    x0 = tl.load(at, mask=is_in, other=0)
+    x1 = tl.load(at + 32, mask=is_in, other=0)
+    x2 = tl.load(at + 64, mask=is_in, other=0)
+    x3 = tl.load(at + 16, mask=is_in, other=0)
+    x4 = tl.load(at + 48, mask=is_in, other=0)
+    x5 = tl.load(at + 80, mask=is_in, other=0)
+    return x0, x1, x2, x3, x4, x5
+
+
+@triton.jit
+def product_8(w0, w1, w2, s, x0, x1, x2, x3, x4, x5):
+    """(n, 128) of each, 128 = 32 lanes x 4 -> (n, 128) accumulators of 16 rows x 8 columns.
+
+    Lane (g, q) ends with rows g (two values) and g + 8 (two), of columns 2q and 2q + 1.
+    """
+    if IS_INTERPRETED:
+        return _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
+    return tl.inline_asm_elementwise(
+        _ASSEMBLY_8,
+        _CONSTRAINTS_8,
+        [w0, w1, w2, s, x0, x1, x2, x3, x4, x5],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def product_16(w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5):
+    """The same for columns 0 to 7 (x) and 8 to 15 (y), decoding the weights once."""
+    if IS_INTERPRETED:
+        a = _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
+        b = _product_spelt_out(w0, w1, w2, s, y0, y1, y2, y3, y4, y5)
+        return a, b
+    return tl.inline_asm_elementwise(
+        _ASSEMBLY_16,
+        _CONSTRAINTS_16,
+        [w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5],
+        dtype=(tl.float32, tl.float32),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5):
+    N: tl.constexpr = w0.shape[0]
+    low = tl.zeros([N, 8, 8], tl.float32)  # rows g by columns
+    high = tl.zeros([N, 8, 8], tl.float32)  # rows g + 8
+    scale_words = tl.max(tl.reshape(s, [N, 8, 4, 4]), 2)  # every quarter q holds the same
+    is_tile = tl.arange(0, 4)[None, None, :]
+    for tile in tl.static_range(3):
+        w, a, b = (w0, x0, x3) if tile == 0 else ((w1, x1, x4) if tile == 1 else (w2, x2, x5))
+        w = tl.reshape(w, [N, 8, 4, 2, 2])  # g q block pair
+        x = tl.reshape(tl.join(a, b), [N, 8, 4, 2, 2, 2])  # column q pair late block
+        x = tl.join(x & 0xFFFF, (x >> 16) & 0xFFFF)
+        x = _floats(tl.reshape(tl.permute(x, [0, 1, 5, 2, 3, 4, 6]), [N, 1, 8, 2, 32]))
+        odd = w >> 16
+        early = tl.join(w & 0x8E00, odd & 0x8E00)
+        late = tl.join(
+            ((w << 1) & 0x8000) | ((w << 6) & 0x0E00), ((odd << 1) & 0x8000) | ((odd << 6) & 0x0E00)
+        )
+        low_products = tl.sum(_rows(early, late, N) * x, 4)
+        early = tl.join((w << 3) & 0x8E00, (odd << 3) & 0x8E00)
+        late = tl.join(
+            ((w << 2) & 0x8000) | ((w << 9) & 0x0E00), ((odd << 2) & 0x8000) | ((odd << 9) & 0x0E00)
+        )
+        high_products = tl.sum(_rows(early, late, N) * x, 4)
+        scale = tl.sum(tl.where(is_tile == tile, scale_words, 0), 2)  # (n, 8)
+        low += tl.sum(low_products * _powers(scale, scale >> 16, N), 3)
+        high += tl.sum(high_products * _powers(scale >> 8, scale >> 24, N), 3)
+    out = tl.join(tl.reshape(low, [N, 8, 4, 2]), tl.reshape(high, [N, 8, 4, 2]))
+    return tl.reshape(tl.permute(out, [0, 1, 2, 4, 3]), [N, 128])
+
+
+@triton.jit
+def _rows(early, late, N: tl.constexpr):
+    """fp16 bits (n, g, q, block, pair, half), inputs 0, 1 and 2, 3 -> (n, g, 1, block, 32)."""
+    bits = tl.permute(tl.join(early, late), [0, 1, 3, 2, 4, 6, 5])
+    return _floats(tl.reshape(bits, [N, 8, 1, 2, 32]))
+
+
+@triton.jit
+def _floats(bits):
+    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _powers(first, second, N: tl.constexpr):
+    """2 ** (byte - 127) of two blocks: (n, 8) -> (n, 8, 1, 2)."""
+    powers = ((tl.join(first, second) & 0xFF) << 23).to(tl.float32, bitcast=True)
+    return tl.reshape(powers, [N, 8, 1, 2])

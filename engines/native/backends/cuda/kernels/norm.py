@@ -1,0 +1,67 @@
+"""The residual stream between the products: embedding rows, and RMSNorm after an addition."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def embed_kernel(
+    token_ids, table, x, H: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
+):
+    """Grid (rows): x[row] = table[token_ids[row]], float32."""
+    row = tl.program_id(0)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    k = tl.arange(0, BLOCK)
+    token = tl.load(token_ids + row).to(tl.int64)
+    value = tl.load(table + token * H + k, mask=k < H, other=0)
+    tl.store(x + row * H + k, value.to(tl.float32), mask=k < H)
+
+
+@triton.jit
+def add_norm_kernel(
+    x,
+    outputs,
+    weights,
+    gain,
+    normed,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (rows): x[row] += sum of weights[pair] * outputs[pair]; normed = rms_norm(x) * gain.
+
+    The pairs of a row are TOP_K * row and on, added in this order; TOP_K 0 adds nothing. x is
+    float32, `normed` (rows, STRIDE) of any float type.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+    k = tl.arange(0, BLOCK)
+    is_k = k < H
+    g = tl.load(gain + k, mask=is_k, other=0).to(tl.float32)
+    if IS_DEPENDENT:
+        gdc_wait()
+    v = tl.load(x + row * H + k, mask=is_k, other=0)
+    if TOP_K > 0:
+        for rank in tl.static_range(TOP_K):
+            pair = row * TOP_K + rank
+            part = tl.load(outputs + pair * H + k, mask=is_k, other=0).to(tl.float32)
+            v += tl.load(weights + pair) * part
+        tl.store(x + row * H + k, v, mask=is_k)
+    out = v * tl.rsqrt(tl.sum(v * v) / H + EPS) * g
+    tl.store(normed + row * STRIDE + k, out.to(normed.dtype.element_ty), mask=is_k)
+
+
+def norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """x (rows, hidden) -> the same: x / sqrt(mean(x²) + eps) * gain."""
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * gain.to(x.dtype)

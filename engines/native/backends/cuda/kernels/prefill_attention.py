@@ -1,0 +1,139 @@
+"""Attention of a chunk of prompts: rotation and KV write, then flash attention over the pages.
+
+A tile is BQ query tokens of one sequence, whose heads of one group stand beside each other: the
+product's rows are token * group + head. `tiles` (tiles, 4) int32: the row of `tables`, the first
+token's row in the chunk, its position, the number of tokens (0: nothing to do).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engines.native.backends.cuda.kernels.attention import rotated
+from engines.native.backends.cuda.kernels.launch import dot
+
+
+@triton.jit
+def rotate_write_kernel(
+    qkv,
+    q,
+    cache,
+    slots,
+    positions,
+    cosines,
+    sines,
+    KV_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
+    BH: tl.constexpr,
+    D: tl.constexpr,
+    SCALE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (tokens): q rotated and scaled, k rotated and v into the cache; slot -1 is padding.
+
+    BH: a power of two, at least the query heads.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    SLOT: tl.constexpr = 2 * KV_HEADS * D
+    HALF: tl.constexpr = D // 2
+    slot = tl.load(slots + token)
+    if slot >= 0:
+        position = tl.load(positions + token)
+        d = tl.arange(0, HALF)
+        cos = tl.load(cosines + position * HALF + d)[None, :]
+        sin = tl.load(sines + position * HALF + d)[None, :]
+        source = qkv + token * (HEADS * D + SLOT)
+        h = tl.arange(0, BH)
+        is_h = (h < HEADS)[:, None]
+        at = h[:, None] * D + d[None, :]
+        low = tl.load(source + at, mask=is_h, other=0).to(tl.float32)
+        high = tl.load(source + at + HALF, mask=is_h, other=0).to(tl.float32)
+        low, high = rotated(low, high, cos, sin)
+        to = q + token * (HEADS * D) + at
+        tl.store(to, (low * SCALE).to(q.dtype.element_ty), mask=is_h)
+        tl.store(to + HALF, (high * SCALE).to(q.dtype.element_ty), mask=is_h)
+        at = tl.arange(0, KV_HEADS)[:, None] * D + d[None, :]
+        source += HEADS * D
+        low, high = rotated(
+            tl.load(source + at).to(tl.float32),
+            tl.load(source + at + HALF).to(tl.float32),
+            cos,
+            sin,
+        )
+        to = cache + slot.to(tl.int64) * SLOT
+        tl.store(to + at, low.to(cache.dtype.element_ty))
+        tl.store(to + at + HALF, high.to(cache.dtype.element_ty))
+        values = tl.arange(0, KV_HEADS * D)
+        v = tl.load(source + KV_HEADS * D + values)
+        tl.store(to + KV_HEADS * D + values, v.to(cache.dtype.element_ty))
+
+
+@triton.jit
+def prefill_attention_kernel(
+    q,
+    cache,
+    tables,
+    sinks,
+    tiles,
+    out,
+    TABLE_STRIDE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    BQ: tl.constexpr,
+    BT: tl.constexpr,
+    STAGES: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (tiles, kv_heads): q (tokens, heads * d) rotated and scaled -> out of that shape."""
+    tile = tiles + tl.program_id(0) * 4
+    head = tl.program_id(1)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    num = tl.load(tile + 3)
+    if num > 0:
+        SLOT: tl.constexpr = 2 * KV_HEADS * D
+        M: tl.constexpr = BQ * GROUP
+        m = tl.arange(0, M)
+        dv = tl.arange(0, D)
+        token = m // GROUP
+        is_m = token < num
+        table = tables + tl.load(tile) * TABLE_STRIDE
+        position = tl.load(tile + 2) + token
+        row = (tl.load(tile + 1) + token).to(tl.int64)
+        at = row * (KV_HEADS * GROUP * D) + (head * GROUP + m % GROUP) * D
+        query = tl.load(q + at[:, None] + dv[None, :], mask=is_m[:, None], other=0)
+        peak = tl.load(sinks + head * GROUP + m % GROUP).to(tl.float32)
+        total = tl.full([M], 1.0, tl.float32)
+        acc = tl.zeros([M, D], tl.float32)
+        last = tl.load(tile + 2) + num  # one past the last key that is seen
+        start = 0
+        if WINDOW > 0:
+            start = tl.maximum(tl.load(tile + 2) - WINDOW + 1, 0) // BT * BT
+        for t0 in tl.range(start, last, BT, num_stages=STAGES):
+            t = t0 + tl.arange(0, BT)
+            is_t = t < last
+            block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
+            source = cache + (block * BLOCK + t % BLOCK) * SLOT + head * D
+            k = tl.load(source[None, :] + dv[:, None], mask=is_t[None, :], other=0)
+            v = tl.load(source[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
+            is_seen = t[None, :] <= position[:, None]
+            if WINDOW > 0:
+                is_seen = is_seen & (t[None, :] > position[:, None] - WINDOW)
+            score = tl.where(is_seen, dot(query, k, tl.zeros([M, BT], tl.float32)), -1e30)
+            new_peak = tl.maximum(peak, tl.max(score, 1))
+            weight = tl.exp(score - new_peak[:, None])
+            shrink = tl.exp(peak - new_peak)
+            acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
+            total = total * shrink + tl.sum(weight, 1)
+            peak = new_peak
+        value = (acc / total[:, None]).to(out.dtype.element_ty)
+        tl.store(out + at[:, None] + dv[None, :], value, mask=is_m[:, None])

@@ -1,0 +1,231 @@
+"""Which experts compute which tokens: router, choice, softmax and the experts' lists.
+
+Written for the experts' kernels: `active` (slots) the experts that have work, then -1;
+`counts` (experts) their rows; `pairs` (experts, capacity) these rows as token * top_k + rank,
+tokens ascending; `weights` (tokens * top_k) by pair. A token's ranks ascend with the expert.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from engines.native.backends.cuda.kernels.launch import dot
+
+
+@triton.jit
+def _choose(logits, is_expert, TOP_K: tl.constexpr):
+    """The best TOP_K of each row of logits (rows, experts): a 0/1 mask, and their softmax."""
+    E: tl.constexpr = logits.shape[1]
+    left = tl.where(is_expert, logits, -1e30)
+    best = tl.max(left, 1)
+    chosen = tl.zeros(logits.shape, tl.int32)
+    experts = tl.arange(0, E)[None, :]
+    for _ in tl.static_range(TOP_K):
+        hit = experts == tl.argmax(left, 1)[:, None]
+        chosen = tl.where(hit, 1, chosen)
+        left = tl.where(hit, -3e38, left)
+    share = tl.where(chosen == 1, tl.exp(logits - best[:, None]), 0.0)
+    return chosen, share / tl.sum(share, 1)[:, None]
+
+
+@triton.jit
+def route_few_kernel(
+    x,
+    gain,
+    weight,
+    bias,
+    num_rows,
+    normed,
+    logits,
+    arrivals,
+    active,
+    counts,
+    pairs,
+    weights,
+    M: tl.constexpr,
+    BM: tl.constexpr,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    E: tl.constexpr,
+    BE: tl.constexpr,
+    EACH: tl.constexpr,
+    SLOTS: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    TOP_K: tl.constexpr,
+    EPS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (E / EACH, M): norm (fp16) and EACH logits a program; the last to arrive chooses.
+
+    Rows from num_rows[0] on are padding and get no experts.
+    """
+    block = tl.program_id(0)
+    row = tl.program_id(1)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+    k = tl.arange(0, BLOCK)
+    is_k = k < H
+    g = tl.load(gain + k, mask=is_k, other=0).to(tl.float32)
+    if EACH == 1:  # before the wait: the weights do not depend on anything
+        w = tl.load(weight + block * H + k, mask=is_k, other=0).to(tl.float32)
+    if IS_DEPENDENT:
+        gdc_wait()
+    v = tl.load(x + row * H + k, mask=is_k, other=0)
+    v = v * tl.rsqrt(tl.sum(v * v) / H + EPS) * g
+    if block == 0:
+        tl.store(normed + row * STRIDE + k, v.to(tl.float16), mask=is_k)
+    for i in tl.static_range(EACH):
+        expert = block * EACH + i
+        if EACH > 1:
+            w = tl.load(weight + expert * H + k, mask=is_k, other=0).to(tl.float32)
+        tl.store(logits + row * E + expert, tl.sum(v * w) + tl.load(bias + expert).to(tl.float32))
+    tl.debug_barrier()
+    arrived = tl.atomic_add(arrivals, 1, sem="acq_rel")
+    if arrived == (E // EACH) * M - 1:
+        e = tl.arange(0, BE)
+        m = tl.arange(0, BM)
+        is_e = e < E
+        is_row = m < tl.load(num_rows)
+        at = m[:, None] * E + e[None, :]
+        is_at = is_row[:, None] & is_e[None, :]
+        value = tl.load(logits + at, mask=is_at, other=-1e30, cache_modifier=".cg")
+        chosen, share = _choose(value, is_e[None, :], TOP_K)
+        chosen = tl.where(is_at, chosen, 0)
+        rank = tl.cumsum(chosen, 1) - 1
+        pair = m[:, None] * TOP_K + rank
+        tl.store(weights + pair, share, mask=chosen == 1)
+        if M == 1:
+            tl.store(active + rank, tl.broadcast_to(e[None, :], [BM, BE]), mask=chosen == 1)
+        else:
+            place = tl.cumsum(chosen, 0) - 1
+            tl.store(pairs + e[None, :] * CAPACITY + place, pair, mask=chosen == 1)
+            num = tl.sum(chosen, 0)
+            tl.store(counts + e, num, mask=is_e)
+            is_active = (num > 0).to(tl.int32)
+            slot = tl.cumsum(is_active, 0) - 1
+            tl.store(active + slot, e, mask=num > 0)
+            rest = tl.sum(is_active, 0) + e
+            tl.store(active + rest, tl.full([BE], -1, tl.int32), mask=rest < SLOTS)
+        tl.store(arrivals, 0)
+
+
+@triton.jit
+def choose_kernel(
+    x,
+    weight,
+    bias,
+    num_rows,
+    experts,
+    weights,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    E: tl.constexpr,
+    BM: tl.constexpr,
+    BE: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+    TOP_K: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (rows / BM): experts and weights (rows, TOP_K) of normed rows x; -1 for padding."""
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    e = tl.arange(0, BE)
+    is_e = e < E
+    is_row = m < tl.load(num_rows)
+    acc = tl.zeros([BM, BE], tl.float32)
+    for first in tl.range(0, H, BK, num_stages=STAGES):
+        k = first + tl.arange(0, BK)
+        is_k = k < H
+        v = tl.load(
+            x + m.to(tl.int64)[:, None] * STRIDE + k[None, :],
+            mask=is_row[:, None] & is_k[None, :],
+            other=0,
+        )
+        w = tl.load(
+            weight + e[None, :] * H + k[:, None], mask=is_k[:, None] & is_e[None, :], other=0
+        )
+        acc = dot(v.to(w.dtype), w, acc)
+    acc += tl.load(bias + e, mask=is_e, other=0).to(tl.float32)[None, :]
+    chosen, share = _choose(acc, is_e[None, :], TOP_K)
+    rank = tl.cumsum(chosen, 1) - 1
+    at = m[:, None] * TOP_K + rank
+    named = tl.where(is_row[:, None], tl.broadcast_to(e[None, :], [BM, BE]), -1)
+    tl.store(experts + at, named, mask=chosen == 1)
+    tl.store(weights + at, share, mask=chosen == 1)
+
+
+@triton.jit
+def list_kernel(
+    experts,
+    num_pairs,
+    counts,
+    pairs,
+    CAPACITY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (experts): each gathers its own pairs, in order."""
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    expert = tl.program_id(0)
+    count = 0
+    for first in tl.range(0, num_pairs, BLOCK, num_stages=2):
+        pair = first + tl.arange(0, BLOCK)
+        is_mine = tl.load(experts + pair, mask=pair < num_pairs, other=-1) == expert
+        place = count + tl.cumsum(is_mine.to(tl.int32), 0) - 1
+        tl.store(pairs + expert * CAPACITY + place, pair, mask=is_mine)
+        count += tl.sum(is_mine.to(tl.int32), 0)
+    tl.store(counts + expert, count)
+
+
+@triton.jit
+def tile_kernel(
+    counts,
+    active,
+    tiles,
+    E: tl.constexpr,
+    BE: tl.constexpr,
+    BM: tl.constexpr,
+    NUM_TILES: tl.constexpr,
+    SLOTS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (1): tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on."""
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    e = tl.arange(0, BE)
+    count = tl.load(counts + e, mask=e < E, other=0)
+    is_active = (count > 0).to(tl.int32)
+    num_active = tl.sum(is_active, 0)
+    tl.store(active + tl.cumsum(is_active, 0) - 1, e, mask=count > 0)
+    tl.store(active + num_active + e, tl.full([BE], -1, tl.int32), mask=num_active + e < SLOTS)
+    num = (count + BM - 1) // BM
+    first = tl.cumsum(num, 0) - num
+    for i in tl.range(0, tl.max(num, 0)):
+        tl.store(tiles + first + i, e * 65536 + i, mask=i < num)
+    for after in tl.range(tl.sum(num, 0), NUM_TILES, BE):
+        tl.store(tiles + after + e, tl.full([BE], -1, tl.int32), mask=after + e < NUM_TILES)
+
+
+def route_reference(x: Tensor, weight: Tensor, bias: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """x (rows, hidden), weight (experts, hidden) -> experts, ascending, and weights, both
+    (rows, top_k)."""
+    logits, ids = (x @ weight.to(x.dtype).T + bias.to(x.dtype)).topk(top_k, -1)
+    ids, order = ids.sort(-1)
+    return ids, torch.softmax(logits, -1).gather(-1, order)
+
+
+def lists_reference(experts: Tensor, num_experts: int) -> list[list[int]]:
+    """The pairs of each expert, from experts (rows, top_k)."""
+    flat = experts.flatten()
+    return [(flat == e).nonzero().flatten().tolist() for e in range(num_experts)]

@@ -1,0 +1,112 @@
+"""From logits to the next tokens, on the device.
+
+A token is drawn by the exponential race: the largest of logit / temperature - ln(E), with E
+exponentially distributed noise (Gumbel's trick). The noise of a token comes from Philox, keyed by
+the request's seed and counted by the token and its position in the answer: neither batch
+neighbours nor the place in the batch can change a draw. Temperature 0 is the largest logit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def _log_noise(seed, position, token):
+    """ln of exponential noise of tokens [4n]..[4n + 3], for n = token // 4, shape of token."""
+    r0, r1, r2, r3 = tl.philox(seed, token // 4, position, 0, 0)
+    which = token % 4
+    bits = tl.where(which < 2, tl.where(which == 0, r0, r1), tl.where(which == 2, r2, r3))
+    u = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    u = tl.minimum(u, 0.99999994)
+    # -log(1 - u), exact for small u, where 1 - u would round: these win the race.
+    e = tl.where(u < 1e-3, u + 0.5 * u * u, -tl.log(1.0 - u))
+    return tl.log(e)
+
+
+@triton.jit
+def draw_kernel(
+    logits,
+    num_rows,
+    temperatures,
+    seeds,
+    generated,
+    floors,
+    part_best,
+    part_token,
+    V,
+    CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_FLOORS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (CHUNKS, rows): the winner of each part of the vocabulary.
+
+    `seeds` int64, `generated` int32: tokens of the answer so far. Logits under floors[row] are out.
+    """
+    chunk = tl.program_id(0)
+    row = tl.program_id(1)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    if row < tl.load(num_rows):
+        temperature = tl.load(temperatures + row)
+        seed = tl.load(seeds + row)
+        position = tl.load(generated + row)
+        size = tl.cdiv(V, CHUNKS)
+        best = tl.full([BLOCK], -3.4e38, tl.float32)
+        at = tl.zeros([BLOCK], tl.int32)
+        inverse = 1.0 / tl.maximum(temperature, 1e-6)
+        floor = tl.load(floors + row) if HAS_FLOORS else -3.4e38
+        for first in tl.range(0, size, BLOCK, num_stages=2):
+            within = first + tl.arange(0, BLOCK)
+            token = chunk * size + within
+            is_in = (within < size) & (token < V)
+            value = tl.load(logits + row.to(tl.int64) * V + token, mask=is_in, other=-3.4e38)
+            if temperature > 0:
+                noisy = value * inverse - _log_noise(seed, position, token)
+                value = tl.where(value >= floor, noisy, -3.4e38)
+            value = tl.where(is_in, value, -3.4e38)
+            at = tl.where(value > best, token, at)
+            best = tl.maximum(value, best)
+        peak = tl.max(best, 0)
+        tl.store(part_best + row * CHUNKS + chunk, peak)
+        winner = tl.min(tl.where(best == peak, at, 2147483647), 0)
+        tl.store(part_token + row * CHUNKS + chunk, winner)
+
+
+@triton.jit
+def pick_kernel(
+    part_best,
+    part_token,
+    num_rows,
+    token_ids,
+    positions,
+    generated,
+    CHUNKS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (rows): the winner of all parts becomes the row's next input."""
+    row = tl.program_id(0)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    if row < tl.load(num_rows):
+        i = tl.arange(0, CHUNKS)
+        best = tl.load(part_best + row * CHUNKS + i)
+        token = tl.load(part_token + row * CHUNKS + i)
+        winner = tl.min(tl.where(best == tl.max(best, 0), token, 2147483647), 0)
+        tl.store(token_ids + row, winner)
+        tl.store(positions + row, tl.load(positions + row) + 1)
+        tl.store(generated + row, tl.load(generated + row) + 1)
+
+
+def draw_reference(logits: Tensor, temperature: float, noise: Tensor) -> int:
+    """logits and exponential noise (vocabulary) -> the token."""
+    if temperature == 0:
+        return int(logits.argmax())
+    return int((logits.double() / temperature - torch.log(noise.double())).argmax())

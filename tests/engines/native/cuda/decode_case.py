@@ -1,0 +1,75 @@
+"""A random model with sequences of random lengths in a permuted paged cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.cuda.buffers import Scratch, StepInputs
+from engines.native.backends.cuda.choices import Choices, choices_for
+from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.random_model import random_weights
+from engines.native.backends.cuda.reference import Outcome, forward_reference
+from engines.native.backends.cuda.shape import Shape
+from engines.native.config import ModelConfig
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU
+
+Past = list[tuple[Tensor, Tensor]]
+
+
+class DecodeCase:
+    """Sequences whose past is random K/V; the next step is checked."""
+
+    def __init__(self, config: ModelConfig, lengths: list[int], block_size: int) -> None:
+        torch.manual_seed(len(lengths))
+        self.shape, self.lengths, self.block_size = Shape(config), lengths, block_size
+        self.weights = random_weights(config, max(lengths) + 8, DEVICE)
+        per_sequence = max(lengths) // block_size + 2
+        num_blocks = len(lengths) * per_sequence + 1
+        values = block_size * 2 * config.kv_size
+        kinds = config.layer_types
+        group = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
+        # Full and window layers share the pool, so that either finds the other's blocks beside its.
+        self.cache = torch.randn(
+            (group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE
+        )
+        self.inputs = StepInputs.allocate(len(lengths), per_sequence, DEVICE)
+        order = torch.randperm(2 * num_blocks - 2)[: 2 * len(lengths) * per_sequence] + 1
+        full, window = order.view(2, len(lengths), per_sequence).int()
+        self.inputs.full_tables.copy_(full)
+        self.inputs.window_tables.copy_(window)
+        self.inputs.num_rows.fill_(len(lengths))
+        self.inputs.positions.copy_(torch.tensor(lengths))
+        self.inputs.token_ids.random_(0, config.vocab_size)
+        self.scratch = Scratch(self.shape, len(lengths), DEVICE, num_chunks=128 if IS_GPU else 2)
+
+    def step(self, choices: Choices | None = None, rows: int | None = None) -> DecodeStep:
+        rows = rows or len(self.lengths)
+        return DecodeStep(
+            self.shape,
+            self.weights,
+            self.cache,
+            self.block_size,
+            rows,
+            choices or choices_for(rows),
+            self.inputs,
+            self.scratch,
+        )
+
+    def past(self, row: int) -> Past:
+        """K/V of a row as the cache holds them now, up to the row's length."""
+        config, past = self.shape.config, []
+        for index, kind in enumerate(config.layer_types):
+            is_full = kind == "full_attention"
+            tables = self.inputs.full_tables if is_full else self.inputs.window_tables
+            layer = self.cache[config.layer_types[:index].count(kind)]
+            slots = layer[tables[row].long()]
+            slots = slots.view(-1, 2, config.num_key_value_heads, config.head_dim)
+            keys, values = slots[: self.lengths[row]].unbind(1)
+            past.append((keys.clone(), values.clone()))
+        return past
+
+    def expected(self, row: int) -> Outcome:
+        return forward_reference(
+            self.shape, self.weights, self.inputs.token_ids[row : row + 1], self.past(row)
+        )

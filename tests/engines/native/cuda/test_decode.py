@@ -1,0 +1,71 @@
+"""A whole decode step against the model in float64."""
+
+import pytest
+import torch
+
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
+
+from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
+
+TOLERANCE = 6e-3  # of the logits' norm: bf16 attention and fp16 activations of the experts
+TIE = 1e-2  # between router logits; closer, either expert is right
+
+ROWS = [1, 7, 32, 100, 200] if IS_GPU else [1, 2]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_logits_are_those_of_the_model(rows: int) -> None:
+    longest = 3000 if IS_GPU else 40
+    lengths = [int(n) for n in torch.randint(1, longest, (rows,))]
+    lengths[0] = longest
+    case = DecodeCase(model_config(), lengths, block_size=16)
+    checked = range(rows) if rows < 10 else range(0, rows, rows // 8)
+    expected = [case.expected(row) for row in checked]
+    case.scratch.logits.fill_(float("nan"))
+    case.step().run()
+    compared = 0
+    for row, outcome in zip(checked, expected, strict=True):
+        if float(outcome.closest) < TIE:
+            continue
+        error = relative_error(case.scratch.logits[row], outcome.logits[0])
+        assert error < TOLERANCE, f"row {row}, context {lengths[row]}"
+        compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("rows", ROWS[:2])
+def test_a_step_gives_the_same_bits_again(rows: int) -> None:
+    case = DecodeCase(model_config(), [30] * rows, block_size=16)
+    tokens, positions = case.inputs.token_ids.clone(), case.inputs.positions.clone()
+    case.step().run()
+    first = case.scratch.logits.clone()
+    for _ in range(20 if IS_GPU else 1):
+        case.inputs.token_ids.copy_(tokens)
+        case.inputs.positions.copy_(positions)
+        case.step().run()
+        assert torch.equal(case.scratch.logits, first)
+
+
+def test_the_step_feeds_its_token_back() -> None:
+    case = DecodeCase(model_config(), [5], block_size=16)
+    case.step().run()
+    assert case.inputs.token_ids.tolist() == [int(case.scratch.logits[0].argmax())]
+    assert case.inputs.positions.tolist() == [6]
+    assert case.inputs.generated.tolist() == [1]
+
+
+@pytest.mark.skipif(not IS_GPU, reason="CUDA graphs need a GPU")
+def test_a_captured_step_gives_the_bits_of_the_launched_one() -> None:
+    case = DecodeCase(model_config(), [200] * 8, block_size=16)
+    step = case.step()
+    tokens = case.inputs.token_ids.clone()
+    step.run()
+    launched = case.scratch.logits.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step.run()
+    case.inputs.token_ids.copy_(tokens)
+    case.inputs.positions.fill_(200)
+    graph.replay()
+    torch.cuda.synchronize(DEVICE)
+    assert torch.equal(case.scratch.logits, launched)

@@ -1,0 +1,138 @@
+"""The experts' kernels against their references."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engines.native.cuda.kernel_fixtures import (
+    DEVICE,
+    random,
+    random_mxfp4,
+    relative_error,
+)
+
+from engines.native import mxfp4  # isort: skip
+from engines.native.backends.cuda import fragment_order  # isort: skip
+from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
+from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
+
+HIDDEN, INNER, NUM_EXPERTS, TOP_K = 192, 32, 4, 2
+PADDED_INNER = 192
+
+
+class Case:
+    """Random experts and routed tokens."""
+
+    def __init__(self, tokens: int) -> None:
+        torch.manual_seed(tokens)
+        up, down = (
+            random_mxfp4(NUM_EXPERTS, 2 * INNER, HIDDEN),
+            random_mxfp4(NUM_EXPERTS, HIDDEN, INNER),
+        )
+        self.up = fragment_order.pack(*up, is_gate_up=True)
+        self.down = fragment_order.pack(*down)
+        self.up_weight = mxfp4.dequantise(*up, torch.float32).double()
+        self.down_weight = mxfp4.dequantise(*down, torch.float32).double()
+        self.up_bias = random(NUM_EXPERTS, 2 * INNER, dtype=torch.bfloat16)
+        self.down_bias = random(NUM_EXPERTS, HIDDEN, dtype=torch.bfloat16)
+        self.x = random(tokens, HIDDEN, dtype=torch.float16)
+        logits = random(tokens, NUM_EXPERTS)
+        self.experts = logits.topk(TOP_K).indices.sort().values
+        self.weights = torch.softmax(random(tokens, TOP_K), -1)
+        lists = router.lists_reference(self.experts, NUM_EXPERTS)
+        self.counts = torch.tensor([len(pairs) for pairs in lists], device=DEVICE).int()
+        self.pairs = torch.zeros((NUM_EXPERTS, tokens), dtype=torch.int32, device=DEVICE)
+        for expert, pairs in enumerate(lists):
+            self.pairs[expert, : len(pairs)] = torch.tensor(pairs)
+        active = [e for e, pairs in enumerate(lists) if pairs]
+        active += [-1] * (NUM_EXPERTS - len(active))
+        self.active = torch.tensor(active, device=DEVICE).int()
+        if tokens == 1:
+            self.active = self.experts[0].int()
+
+    def expected_h(self) -> torch.Tensor:
+        x = self.x.double()
+        return experts.gate_up_reference(
+            x, self.up_weight, self.up_bias, self.experts, alpha=1.702, limit=7.0
+        )
+
+    def expected(self, h: torch.Tensor) -> torch.Tensor:
+        return experts.down_reference(
+            h.double(), self.down_weight, self.down_bias, self.experts, self.weights.double()
+        )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "step", "groups", "depth", "columns"),
+    [(1, 2, 1, 2, 8), (3, 1, 2, 1, 8), (11, 1, 1, 1, 16)],
+)
+def test_streamed_experts(tokens: int, step: int, groups: int, depth: int, columns: int) -> None:
+    case = Case(tokens)
+    is_one = tokens == 1
+    h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).half()
+    h[:, INNER:] = 0
+    shared: dict[str, Any] = {
+        "CAPACITY": tokens,
+        "TOP_K": TOP_K,
+        "IS_ONE_ROW": is_one,
+        "STEP": step,
+        "DEPTH": depth,
+        "COLUMNS": columns,
+    }
+    slots = len(case.active)
+    launch(
+        experts.gate_up_kernel,
+        (INNER // 8 // groups, slots),
+        case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs, h,
+        K=HIDDEN, INNER=INNER, X_WORDS=HIDDEN // 2, H_STRIDE=PADDED_INNER, ALPHA=1.702, LIMIT=7.0,
+        GROUPS=groups, **shared,
+    )  # fmt: skip
+    assert relative_error(h[:, :INNER], case.expected_h()) < 1e-3  # fp16's rounding
+    outputs = torch.full((tokens * TOP_K, HIDDEN), float("nan"), device=DEVICE)
+    residual = random(tokens, HIDDEN)
+    before = residual.clone()
+    launch(
+        experts.down_kernel,
+        (HIDDEN // 16 // groups, slots),
+        h.view(torch.int32), *case.down, case.down_bias, case.active, case.counts, case.pairs,
+        case.weights, outputs, residual,
+        torch.zeros(HIDDEN // 16, dtype=torch.int32, device=DEVICE),
+        K=PADDED_INNER, HIDDEN=HIDDEN, H_WORDS=PADDED_INNER // 2, GROUPS=groups, **shared,
+    )  # fmt: skip
+    change = residual - before
+    if not is_one:
+        change = (outputs.view(tokens, TOP_K, HIDDEN) * case.weights.unsqueeze(-1)).sum(1)
+    assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(5, 16), (40, 16)])
+def test_grouped_experts(tokens: int, rows: int) -> None:
+    case = Case(tokens)
+    num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
+    tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
+    launch(
+        router.tile_kernel, (1,), case.counts, case.active, tiles,
+        E=NUM_EXPERTS, BE=4, BM=rows, NUM_TILES=num_tiles, SLOTS=NUM_EXPERTS,
+    )  # fmt: skip
+    x = case.x.to(torch.bfloat16)
+    case.x = x
+    h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).bfloat16()
+    h[:, INNER:] = 0
+    shared: dict[str, Any] = {"CAPACITY": tokens, "BM": rows, "STAGES": 1}
+    lists = (tiles, case.counts, case.pairs)
+    launch(
+        experts_grouped.gate_up_grouped_kernel, (INNER // 8 // 4, num_tiles),
+        x, case.up[0].view(torch.int16), case.up[1], case.up_bias, *lists, h,
+        K=HIDDEN, INNER=INNER, X_STRIDE=HIDDEN, H_STRIDE=PADDED_INNER, TOP_K=TOP_K,
+        ALPHA=1.702, LIMIT=7.0, GROUPS=4, **shared,
+    )  # fmt: skip
+    assert relative_error(h[:, :INNER], case.expected_h()) < 5e-3  # bf16's rounding
+    outputs = torch.full((tokens * TOP_K, HIDDEN), float("nan"), device=DEVICE)
+    launch(
+        experts_grouped.down_grouped_kernel, (HIDDEN // 16 // 4, num_tiles),
+        h, case.down[0].view(torch.int16), case.down[1], case.down_bias, *lists, outputs,
+        K=PADDED_INNER, HIDDEN=HIDDEN, H_STRIDE=PADDED_INNER, GROUPS=4, **shared,
+    )  # fmt: skip
+    total = (outputs.view(tokens, TOP_K, HIDDEN) * case.weights.unsqueeze(-1)).sum(1)
+    assert relative_error(total, case.expected(h[:, :INNER])) < 1e-5
