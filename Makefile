@@ -62,4 +62,4 @@ docs: installed-test ## Regenerate the tables in docs/
 
 include faults.mk
 
-include nano/nano.mk packaging.mk rolling.mk clients.mk conformance.mk monitoring.mk oidc.mk audit.mk
+include gpu.mk nano/nano.mk packaging.mk rolling.mk clients.mk conformance.mk monitoring.mk oidc.mk audit.mk

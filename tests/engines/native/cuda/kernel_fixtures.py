@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from engines.native.config import ModelConfig
@@ -14,6 +15,7 @@ IS_GPU = torch.cuda.is_available()
 if not IS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, hence before kernels
 
+pytest.importorskip("triton", reason="Triton has no build for this platform")
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
