@@ -9,7 +9,7 @@ from engines.native.backends.cuda.fragment_order import RAISED
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import LayerType, ModelConfig, RopeConfig
-from engines.native.layers.rope import RotaryEmbedding
+from engines.native.backends.cpu.rope import RotaryEmbedding
 
 _SIZES = {"20b": (24, 32), "120b": (36, 128)}  # layers, experts
 
