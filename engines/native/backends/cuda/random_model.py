@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engines.native.backends.cpu.rope import RotaryEmbedding
 from engines.native.backends.cuda.fragment_order import RAISED
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import LayerType, ModelConfig, RopeConfig
-from engines.native.backends.cpu.rope import RotaryEmbedding
 
 _SIZES = {"20b": (24, 32), "120b": (36, 128)}  # layers, experts
 
