@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Scratch, StepInputs
-from engines.native.backends.cuda.choices import Choices, choices_for
+from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.prefill import Chunk, Prefill, PrefillBuffers
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
+from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import ModelWeights
 
@@ -43,12 +47,13 @@ class Bench:
     ) -> dict[str, Any]:
         """Median milliseconds of a step while the context grows from `context` on."""
         case = self.step(rows, context + steps, choices)
-        step, inputs, scratch = case
-        graph = capture(step)
-        reset(inputs, rows, context)
+        step, slots, sampler, scratch = case
+        inputs = sampler.rows
+        graph = capture(step.run, lambda: sampler.run(rows))
+        reset(slots, inputs, context)
         for _ in range(5):
             graph.replay()
-        reset(inputs, rows, context)
+        reset(slots, inputs, context)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
         events[0].record()
         for event in events[1:]:
@@ -69,31 +74,73 @@ class Bench:
             "experts_last_layer": hit,
             "floor_ms": round(floor, 4),
             "share_of_floor": round(floor / median, 3),
-            "is_finite": bool(torch.isfinite(scratch.logits[:rows]).all()),
+            "is_finite": bool(torch.isfinite(sampler.logits[:rows]).all()),
         }
+
+    def prefill(
+        self, tokens: int, up: Grouped | None = None, down: Grouped | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Median milliseconds of one prompt of `tokens`, as one captured chunk."""
+        blocks = -(-tokens // self.block_size) + 1
+        slots = Slots.allocate(1, blocks, _DEVICE)
+        table = torch.randperm(blocks, device=_DEVICE) + 1
+        slots.full_tables.copy_(table)
+        slots.window_tables.copy_(table)
+        buffers = PrefillBuffers(self.shape, tokens, 1, _DEVICE)
+        prompt = torch.randint(0, 200000, (tokens,)).tolist()
+        host = buffers.packed.cpu()
+        buffers.pack([Chunk(0, 0, prompt)], host)
+        buffers.packed.copy_(host)
+        prefill = Prefill(
+            self.shape, self.weights, self.cache(blocks + 1), self.block_size, tokens, slots,
+            buffers, up, down,
+        )  # fmt: skip
+        prefill.skipped = skipped
+        graph = capture(prefill.run)
+        times = []
+        for _ in range(10):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end))
+        median = sorted(times)[5]
+        return {
+            "tokens": tokens,
+            "ms": round(median, 3),
+            "tokens_per_s": round(tokens / median * 1e3),
+            "is_finite": bool(torch.isfinite(buffers.x).all()),
+        }
+
+    def cache(self, num_blocks: int) -> Tensor:
+        config = self.shape.config
+        kinds = config.layer_types
+        layers = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
+        size = (layers, num_blocks, self.block_size * 2 * config.kv_size)
+        return torch.zeros(size, dtype=torch.bfloat16, device=_DEVICE)
 
     def step(
         self, rows: int, longest: int, choices: Choices | None = None
-    ) -> tuple[DecodeStep, StepInputs, Scratch]:
+    ) -> tuple[DecodeStep, Slots, Sampler, Scratch]:
         config, device = self.shape.config, _DEVICE
         blocks = -(-longest // self.block_size) + 1
-        values = self.block_size * 2 * config.kv_size
-        kinds = config.layer_types
-        layers = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
-        cache = torch.zeros(
-            (layers, rows * blocks + 1, values), dtype=torch.bfloat16, device=device
-        )
-        inputs = StepInputs.allocate(rows, blocks, device)
+        cache = self.cache(rows * blocks + 1)
+        slots = Slots.allocate(rows, blocks, device)
+        inputs = Rows(rows, device)
+        inputs.slots.copy_(torch.arange(rows))
         table = torch.randperm(rows * blocks, device=device).view(rows, blocks) + 1
-        inputs.full_tables.copy_(table)
-        inputs.window_tables.copy_(table)
+        slots.full_tables.copy_(table)
+        slots.window_tables.copy_(table)
         inputs.num_rows.fill_(rows)
         scratch = Scratch(self.shape, rows, device)
+        sampler = Sampler(inputs, slots, config.vocab_size, device)
         step = DecodeStep(
             self.shape, self.weights, cache, self.block_size, rows,
-            choices or choices_for(rows), inputs, scratch,
+            choices or choices_for(rows), slots, inputs, scratch, sampler.logits,
         )  # fmt: skip
-        return step, inputs, scratch
+        return step, slots, sampler, scratch
 
     def floor_ms(self, rows: int, context: int, experts: int) -> float:
         """Milliseconds that reading the step's bytes takes at the measured bandwidth."""
@@ -110,24 +157,29 @@ class Bench:
         return float(total / self.bandwidth * 1e3)
 
 
-def capture(step: Any) -> torch.cuda.CUDAGraph:
+def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Compile by running once, then record."""
-    step.run()
+
+    def run() -> None:
+        for launch in launches:
+            launch()
+
+    run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step.run()
+        run()
     return graph
 
 
-def reset(inputs: StepInputs, rows: int, context: int) -> None:
+def reset(slots: Slots, inputs: Rows, context: int) -> None:
     """Rows with tokens, seeds and routes of their own, sampled at temperature 1."""
     generator = torch.Generator(_DEVICE).manual_seed(1)
-    inputs.token_ids.random_(0, 200000, generator=generator)
-    inputs.seeds.copy_(torch.arange(rows) + 1)
+    slots.token_ids.random_(0, 200000, generator=generator)
+    slots.seeds.copy_(torch.arange(len(slots.seeds)) + 1)
+    slots.temperatures.fill_(1.0)
     inputs.positions.fill_(context)
     inputs.generated.fill_(0)
-    inputs.temperatures.fill_(1.0)
 
 
 def num_hit(scratch: Scratch, rows: int, shape: Shape) -> int:
@@ -163,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["20b", "120b"], default="20b")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
+    parser.add_argument("--prefill", type=int, nargs="*", default=[128, 512, 2048])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     bench = load(arguments.model, num_positions=9000)
@@ -180,12 +233,18 @@ def main() -> None:
             flush=True,
         )
         torch.cuda.empty_cache()
+    prefills = []
+    for tokens in arguments.prefill:
+        prefills.append(bench.prefill(tokens))
+        print("prefill", prefills[-1], flush=True)
+        torch.cuda.empty_cache()
     line = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "model": arguments.model,
         "bandwidth_tb_per_s": round(bench.bandwidth / 1e12, 3),
         "decode": found,
+        "prefill": prefills,
     }
     print(json.dumps(line))
     if arguments.json:

@@ -1,7 +1,7 @@
-"""One decode step: the next token of up to some hundred sequences, without the host.
+"""One decode step: logits of the next token of up to some hundred sequences, without the host.
 
 Six launches a layer for one row, seven to ten for more; `DecodeStep.run` only launches, so that a
-step is captured as one CUDA graph and replayed. The step feeds its tokens back to itself.
+step is captured as one CUDA graph and replayed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Scratch, StepInputs
+from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import Choices, Grouped, Stream, Tiles
 from engines.native.backends.cuda.kernels import (
     attention,
@@ -20,7 +20,6 @@ from engines.native.backends.cuda.kernels import (
     linear,
     norm,
     router,
-    sampling,
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.shape import Shape
@@ -38,13 +37,16 @@ class DecodeStep:
         block_size: int,
         rows: int,
         choices: Choices,
-        inputs: StepInputs,
+        slots: Slots,
+        inputs: Rows,
         scratch: Scratch,
+        logits: Tensor,
     ) -> None:
-        """`cache` (layers of a kind, blocks, values of a block): engines/native/kv_cache.py."""
+        """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
+        `logits` (rows or more, vocabulary) float32 is the result."""
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
-        self._in, self._s = inputs, scratch
+        self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -53,8 +55,8 @@ class DecodeStep:
         """Launch the step on the current stream."""
         s, shape = self._s, self._shape
         self._launch(
-            norm.embed_kernel, (self._rows,), self._in.token_ids, self._weights.embedding, s.x,
-            H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
+            norm.embed_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
+            self._weights.embedding, s.x, H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
         )  # fmt: skip
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
@@ -71,8 +73,14 @@ class DecodeStep:
                 self._down(layer.down)
         if "head" not in self.skipped:
             self._head()
-        if "sampling" not in self.skipped:
-            self._sample()
+
+    def head(self, normed: Tensor) -> None:
+        """Logits of rows (rows, hidden) bf16 that another pass has made."""
+        tiles, weight = self._choices.head, self._weights.head
+        if self._rows == 1:
+            self._gemv(normed, None, weight, None, self._logits, tiles)
+        else:
+            self._product(normed, weight, None, self._logits, tiles)
 
     def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
         launch(kernel, grid, *args, is_dependent=self._choices.is_dependent, **options)
@@ -97,13 +105,14 @@ class DecodeStep:
     def _attention(self, index: int, layer: LayerWeights) -> None:
         s, shape, c = self._s, self._shape, self._choices
         window = shape.window(index)
-        tables = self._in.window_tables if window else self._in.full_tables
+        tables = self._slots.window_tables if window else self._slots.full_tables
         splits = 1 if window else c.splits
         launch(
             attention.decode_attention_kernel,
             (shape.config.num_key_value_heads, splits, self._rows),
             s.qkv, self._cache[self._cache_layers[index]], tables, layer.sinks,
-            self._in.positions, self._in.num_rows, self._weights.cosines, self._weights.sines,
+            self._in.slots, self._in.positions, self._in.num_rows, self._weights.cosines,
+            self._weights.sines,
             s.part_out, s.part_max, s.part_sum, s.row_arrivals, s.attended,
             TABLE_STRIDE=tables.shape[1], KV_HEADS=shape.config.num_key_value_heads,
             GROUP=shape.group, D=shape.config.head_dim, BLOCK=self._block_size, WINDOW=window,
@@ -145,7 +154,7 @@ class DecodeStep:
         self._launch(
             router.choose_kernel, (-(-self._rows // 16),),
             s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
-            s.weights, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16),
+            s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16),
             BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         self._launch(
@@ -212,23 +221,10 @@ class DecodeStep:
     def _head(self) -> None:
         s, weights, tiles = self._s, self._weights, self._choices.head
         if self._rows == 1:
-            self._gemv(s.x, weights.norm, weights.head, None, s.logits, tiles)
+            self._gemv(s.x, weights.norm, weights.head, None, self._logits, tiles)
             return
         self._norm(weights.norm, s.normed, self._shape.top_k)
-        self._product(s.normed, weights.head, None, s.logits, tiles)
-
-    def _sample(self) -> None:
-        s, i = self._s, self._in
-        self._launch(
-            sampling.draw_kernel, (s.num_chunks, self._rows),
-            s.logits, i.num_rows, i.temperatures, i.seeds, i.generated, i.temperatures,
-            s.part_best, s.part_token, self._shape.config.vocab_size,
-            CHUNKS=s.num_chunks, BLOCK=512, HAS_FLOORS=False, num_warps=4,
-        )  # fmt: skip
-        self._launch(
-            sampling.pick_kernel, (self._rows,), s.part_best, s.part_token, i.num_rows,
-            i.token_ids, i.positions, i.generated, CHUNKS=s.num_chunks, num_warps=1,
-        )  # fmt: skip
+        self._product(s.normed, weights.head, None, self._logits, tiles)
 
     def _gemv(
         self, x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None, y: Tensor,

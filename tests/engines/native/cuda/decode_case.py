@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Scratch, StepInputs
+from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import Choices, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.random_model import random_weights
 from engines.native.backends.cuda.reference import Outcome, forward_reference
+from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.config import ModelConfig
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU
@@ -33,15 +34,20 @@ class DecodeCase:
         self.cache = torch.randn(
             (group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE
         )
-        self.inputs = StepInputs.allocate(len(lengths), per_sequence, DEVICE)
+        self.slots = Slots.allocate(len(lengths), per_sequence, DEVICE)
+        self.inputs = Rows(len(lengths), DEVICE)
+        self.inputs.slots.copy_(torch.randperm(len(lengths)))
         order = torch.randperm(2 * num_blocks - 2)[: 2 * len(lengths) * per_sequence] + 1
         full, window = order.view(2, len(lengths), per_sequence).int()
-        self.inputs.full_tables.copy_(full)
-        self.inputs.window_tables.copy_(window)
+        self.slots.full_tables.copy_(full)
+        self.slots.window_tables.copy_(window)
         self.inputs.num_rows.fill_(len(lengths))
         self.inputs.positions.copy_(torch.tensor(lengths))
-        self.inputs.token_ids.random_(0, config.vocab_size)
-        self.scratch = Scratch(self.shape, len(lengths), DEVICE, num_chunks=128 if IS_GPU else 2)
+        self.slots.token_ids.random_(0, config.vocab_size)
+        self.scratch = Scratch(self.shape, len(lengths), DEVICE)
+        self.sampler = Sampler(
+            self.inputs, self.slots, config.vocab_size, DEVICE, num_chunks=128 if IS_GPU else 2
+        )
 
     def step(self, choices: Choices | None = None, rows: int | None = None) -> DecodeStep:
         rows = rows or len(self.lengths)
@@ -52,24 +58,28 @@ class DecodeCase:
             self.block_size,
             rows,
             choices or choices_for(rows),
+            self.slots,
             self.inputs,
             self.scratch,
+            self.sampler.logits,
         )
 
     def past(self, row: int) -> Past:
         """K/V of a row as the cache holds them now, up to the row's length."""
         config, past = self.shape.config, []
+        slot = int(self.inputs.slots[row])
         for index, kind in enumerate(config.layer_types):
             is_full = kind == "full_attention"
-            tables = self.inputs.full_tables if is_full else self.inputs.window_tables
+            tables = self.slots.full_tables if is_full else self.slots.window_tables
             layer = self.cache[config.layer_types[:index].count(kind)]
-            slots = layer[tables[row].long()]
+            slots = layer[tables[slot].long()]
             slots = slots.view(-1, 2, config.num_key_value_heads, config.head_dim)
             keys, values = slots[: self.lengths[row]].unbind(1)
             past.append((keys.clone(), values.clone()))
         return past
 
     def expected(self, row: int) -> Outcome:
+        slot = int(self.inputs.slots[row])
         return forward_reference(
-            self.shape, self.weights, self.inputs.token_ids[row : row + 1], self.past(row)
+            self.shape, self.weights, self.slots.token_ids[slot : slot + 1], self.past(row)
         )

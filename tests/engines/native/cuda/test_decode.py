@@ -21,13 +21,13 @@ def test_logits_are_those_of_the_model(rows: int) -> None:
     case = DecodeCase(model_config(), lengths, block_size=16)
     checked = range(rows) if rows < 10 else range(0, rows, rows // 8)
     expected = [case.expected(row) for row in checked]
-    case.scratch.logits.fill_(float("nan"))
+    case.sampler.logits.fill_(float("nan"))
     case.step().run()
     compared = 0
     for row, outcome in zip(checked, expected, strict=True):
         if float(outcome.closest) < TIE:
             continue
-        error = relative_error(case.scratch.logits[row], outcome.logits[0])
+        error = relative_error(case.sampler.logits[row], outcome.logits[0])
         assert error < TOLERANCE, f"row {row}, context {lengths[row]}"
         compared += 1
     assert compared
@@ -36,20 +36,21 @@ def test_logits_are_those_of_the_model(rows: int) -> None:
 @pytest.mark.parametrize("rows", ROWS[:2])
 def test_a_step_gives_the_same_bits_again(rows: int) -> None:
     case = DecodeCase(model_config(), [30] * rows, block_size=16)
-    tokens, positions = case.inputs.token_ids.clone(), case.inputs.positions.clone()
+    tokens, positions = case.slots.token_ids.clone(), case.inputs.positions.clone()
     case.step().run()
-    first = case.scratch.logits.clone()
+    first = case.sampler.logits.clone()
     for _ in range(20 if IS_GPU else 1):
-        case.inputs.token_ids.copy_(tokens)
+        case.slots.token_ids.copy_(tokens)
         case.inputs.positions.copy_(positions)
         case.step().run()
-        assert torch.equal(case.scratch.logits, first)
+        assert torch.equal(case.sampler.logits, first)
 
 
 def test_the_step_feeds_its_token_back() -> None:
     case = DecodeCase(model_config(), [5], block_size=16)
     case.step().run()
-    assert case.inputs.token_ids.tolist() == [int(case.scratch.logits[0].argmax())]
+    case.sampler.run(1)
+    assert case.slots.token_ids.tolist() == [int(case.sampler.logits[0].argmax())]
     assert case.inputs.positions.tolist() == [6]
     assert case.inputs.generated.tolist() == [1]
 
@@ -58,14 +59,14 @@ def test_the_step_feeds_its_token_back() -> None:
 def test_a_captured_step_gives_the_bits_of_the_launched_one() -> None:
     case = DecodeCase(model_config(), [200] * 8, block_size=16)
     step = case.step()
-    tokens = case.inputs.token_ids.clone()
+    tokens = case.slots.token_ids.clone()
     step.run()
-    launched = case.scratch.logits.clone()
+    launched = case.sampler.logits.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step.run()
-    case.inputs.token_ids.copy_(tokens)
+    case.slots.token_ids.copy_(tokens)
     case.inputs.positions.fill_(200)
     graph.replay()
     torch.cuda.synchronize(DEVICE)
-    assert torch.equal(case.scratch.logits, launched)
+    assert torch.equal(case.sampler.logits, launched)

@@ -5,7 +5,7 @@ programs, whose parts the last to arrive combines in order; a split holds at lea
 positions, so that one captured graph serves a short context without a combination and a long one.
 
 The cache of one layer is (slots, 2, kv_heads, head_dim): slot = block * block_size + offset, keys
-before values. `tables` (rows, blocks) has each row's blocks.
+before values. `tables` (sequences, blocks) has each sequence's blocks, `slots` a row's sequence.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def decode_attention_kernel(
     cache,
     tables,
     sinks,
+    slots,
     positions,
     num_rows,
     cosines,
@@ -86,7 +87,7 @@ def decode_attention_kernel(
         low, high = rotated(low, high, cos[None, :], sin[None, :])
         q_low = (low * SCALE).to(cache.dtype.element_ty)
         q_high = (high * SCALE).to(cache.dtype.element_ty)
-        table = tables + row * TABLE_STRIDE
+        table = tables + tl.load(slots + row).to(tl.int64) * TABLE_STRIDE
         peak = tl.full([16], -1e30, tl.float32)
         total = tl.zeros([16], tl.float32)
         acc = tl.zeros([16, D], tl.float32)

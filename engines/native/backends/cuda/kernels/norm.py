@@ -11,15 +11,15 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def embed_kernel(
-    token_ids, table, x, H: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
+    slots, token_ids, table, x, H: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
 ):
-    """Grid (rows): x[row] = table[token_ids[row]], float32."""
+    """Grid (rows): x[row] = table[token_ids[slots[row]]], float32; token 0 for one below 0."""
     row = tl.program_id(0)
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     k = tl.arange(0, BLOCK)
-    token = tl.load(token_ids + row).to(tl.int64)
+    token = tl.maximum(tl.load(token_ids + tl.load(slots + row)), 0).to(tl.int64)
     value = tl.load(table + token * H + k, mask=k < H, other=0)
     tl.store(x + row * H + k, value.to(tl.float32), mask=k < H)
 

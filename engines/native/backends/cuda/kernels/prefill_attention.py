@@ -20,10 +20,13 @@ def rotate_write_kernel(
     qkv,
     q,
     cache,
+    tables,
     slots,
     positions,
     cosines,
     sines,
+    TABLE_STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEADS: tl.constexpr,
     BH: tl.constexpr,
@@ -31,7 +34,8 @@ def rotate_write_kernel(
     SCALE: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (tokens): q rotated and scaled, k rotated and v into the cache; slot -1 is padding.
+    """Grid (tokens): q rotated and scaled, k rotated and v into the cache. `slots` (tokens): the
+    row of `tables`, -1 for padding.
 
     BH: a power of two, at least the query heads.
     """
@@ -65,7 +69,8 @@ def rotate_write_kernel(
             cos,
             sin,
         )
-        to = cache + slot.to(tl.int64) * SLOT
+        block = tl.load(tables + slot.to(tl.int64) * TABLE_STRIDE + position // BLOCK)
+        to = cache + (block.to(tl.int64) * BLOCK + position % BLOCK) * SLOT
         tl.store(to + at, low.to(cache.dtype.element_ty))
         tl.store(to + at + HALF, high.to(cache.dtype.element_ty))
         values = tl.arange(0, KV_HEADS * D)
@@ -106,7 +111,7 @@ def prefill_attention_kernel(
         dv = tl.arange(0, D)
         token = m // GROUP
         is_m = token < num
-        table = tables + tl.load(tile) * TABLE_STRIDE
+        table = tables + tl.load(tile).to(tl.int64) * TABLE_STRIDE
         position = tl.load(tile + 2) + token
         row = (tl.load(tile + 1) + token).to(tl.int64)
         at = row * (KV_HEADS * GROUP * D) + (head * GROUP + m % GROUP) * D

@@ -122,6 +122,7 @@ def choose_kernel(
     num_rows,
     experts,
     weights,
+    M,
     H: tl.constexpr,
     STRIDE: tl.constexpr,
     E: tl.constexpr,
@@ -132,7 +133,7 @@ def choose_kernel(
     TOP_K: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows / BM): experts and weights (rows, TOP_K) of normed rows x; -1 for padding."""
+    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x; -1 for padding."""
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -158,8 +159,9 @@ def choose_kernel(
     rank = tl.cumsum(chosen, 1) - 1
     at = m[:, None] * TOP_K + rank
     named = tl.where(is_row[:, None], tl.broadcast_to(e[None, :], [BM, BE]), -1)
-    tl.store(experts + at, named, mask=chosen == 1)
-    tl.store(weights + at, share, mask=chosen == 1)
+    is_stored = (chosen == 1) & (m < M)[:, None]
+    tl.store(experts + at, named, mask=is_stored)
+    tl.store(weights + at, share, mask=is_stored)
 
 
 @triton.jit

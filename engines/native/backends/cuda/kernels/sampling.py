@@ -32,6 +32,7 @@ def _log_noise(seed, position, token):
 def draw_kernel(
     logits,
     num_rows,
+    slots,
     temperatures,
     seeds,
     generated,
@@ -41,12 +42,12 @@ def draw_kernel(
     V,
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
-    HAS_FLOORS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (CHUNKS, rows): the winner of each part of the vocabulary.
 
-    `seeds` int64, `generated` int32: tokens of the answer so far. Logits under floors[row] are out.
+    `temperatures` and `seeds` (slots), `generated` (rows): tokens of the answer so far. Logits
+    under floors[row] are out. A logit that is no number wins with token -1.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1)
@@ -54,19 +55,22 @@ def draw_kernel(
         gdc_launch_dependents()
         gdc_wait()
     if row < tl.load(num_rows):
-        temperature = tl.load(temperatures + row)
-        seed = tl.load(seeds + row)
+        slot = tl.load(slots + row)
+        temperature = tl.load(temperatures + slot)
+        seed = tl.load(seeds + slot)
         position = tl.load(generated + row)
         size = tl.cdiv(V, CHUNKS)
         best = tl.full([BLOCK], -3.4e38, tl.float32)
         at = tl.zeros([BLOCK], tl.int32)
+        broken = tl.zeros([BLOCK], tl.int32)
         inverse = 1.0 / tl.maximum(temperature, 1e-6)
-        floor = tl.load(floors + row) if HAS_FLOORS else -3.4e38
+        floor = tl.load(floors + row)
         for first in tl.range(0, size, BLOCK, num_stages=2):
             within = first + tl.arange(0, BLOCK)
             token = chunk * size + within
             is_in = (within < size) & (token < V)
             value = tl.load(logits + row.to(tl.int64) * V + token, mask=is_in, other=-3.4e38)
+            broken = tl.maximum(broken, ((value != value) | (value > 3.3e38)).to(tl.int32))
             if temperature > 0:
                 noisy = value * inverse - _log_noise(seed, position, token)
                 value = tl.where(value >= floor, noisy, -3.4e38)
@@ -74,8 +78,11 @@ def draw_kernel(
             at = tl.where(value > best, token, at)
             best = tl.maximum(value, best)
         peak = tl.max(best, 0)
-        tl.store(part_best + row * CHUNKS + chunk, peak)
         winner = tl.min(tl.where(best == peak, at, 2147483647), 0)
+        if tl.max(broken, 0) > 0:
+            peak = 3.4e38
+            winner = -1
+        tl.store(part_best + row * CHUNKS + chunk, peak)
         tl.store(part_token + row * CHUNKS + chunk, winner)
 
 
@@ -84,13 +91,15 @@ def pick_kernel(
     part_best,
     part_token,
     num_rows,
+    slots,
     token_ids,
+    sampled,
     positions,
     generated,
     CHUNKS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows): the winner of all parts becomes the row's next input."""
+    """Grid (rows): the winner of all parts becomes the next input of the row's slot."""
     row = tl.program_id(0)
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -100,7 +109,8 @@ def pick_kernel(
         best = tl.load(part_best + row * CHUNKS + i)
         token = tl.load(part_token + row * CHUNKS + i)
         winner = tl.min(tl.where(best == tl.max(best, 0), token, 2147483647), 0)
-        tl.store(token_ids + row, winner)
+        tl.store(sampled + row, winner)
+        tl.store(token_ids + tl.load(slots + row), winner)
         tl.store(positions + row, tl.load(positions + row) + 1)
         tl.store(generated + row, tl.load(generated + row) + 1)
 

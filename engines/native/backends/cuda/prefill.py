@@ -1,0 +1,209 @@
+"""Chunks of prompts: many tokens of some sequences at once, replayed as CUDA graphs too.
+
+The dense products are cuBLAS's; attention, routing and the experts are our kernels. A graph is
+for a number of tokens; what is beyond the batch's own is padding, which no kernel touches.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engines.native.backends.cuda.buffers import Slots
+from engines.native.backends.cuda.choices import Grouped
+from engines.native.backends.cuda.kernels import (
+    experts_grouped,
+    norm,
+    prefill_attention,
+    router,
+)
+from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.weights import LayerWeights, ModelWeights
+
+TILE_TOKENS: Final = 16  # queries of an attention tile
+
+
+class Chunk(NamedTuple):
+    """Neighbouring tokens of one sequence."""
+
+    slot: int
+    start: int  # position of the first
+    token_ids: list[int]
+
+
+class PrefillBuffers:
+    """What a prefill reads and writes, for up to `tokens` tokens of `sequences` sequences."""
+
+    def __init__(self, shape: Shape, tokens: int, sequences: int, device: torch.device) -> None:
+        config, pairs = shape.config, tokens * shape.top_k
+        self.num_tiles = tokens // TILE_TOKENS + sequences
+
+        def make(*size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        ints = torch.int32
+        self.packed = make(1 + 3 * tokens + 4 * self.num_tiles + sequences, dtype=ints)
+        sizes = [1, tokens, tokens, tokens, 4 * self.num_tiles, sequences]
+        parts = self.packed.split(sizes)
+        self.num_tokens, self.token_ids, self.slots, self.positions = parts[:4]
+        self.tiles, self.last_rows = parts[4].view(-1, 4), parts[5]
+        self.x = make(tokens, shape.hidden, dtype=torch.float32)
+        self.normed = make(tokens, shape.hidden_stride)
+        self.qkv = make(tokens, shape.qkv_size)
+        self.q = make(tokens, config.q_size)
+        self.attended = make(tokens, config.q_size)
+        self.inner = make(pairs, shape.inner_stride)
+        self.outputs = make(pairs, shape.hidden)
+        self.experts = make(pairs, dtype=ints)
+        self.weights = make(pairs, dtype=torch.float32)
+        self.counts = make(shape.num_experts, dtype=ints)
+        self.active = make(shape.num_experts, dtype=ints)
+        self.pairs = make(shape.num_experts, tokens, dtype=ints)
+        self.expert_tiles = make(shape.num_experts + pairs, dtype=ints)
+
+    def pack(self, chunks: list[Chunk], to: Tensor) -> None:
+        """Write a batch into `to`, a host tensor like `packed`."""
+        sizes = [len(self.num_tokens), *[len(self.token_ids)] * 3, self.tiles.numel()]
+        num, token_ids, slots, positions, tiles, last = to.split([*sizes, len(self.last_rows)])
+        slots.fill_(-1)
+        tiles.zero_()
+        first, rows = 0, []
+        described: list[int] = []
+        for chunk in chunks:
+            end = first + len(chunk.token_ids)
+            token_ids[first:end] = torch.tensor(chunk.token_ids, dtype=torch.int32)
+            slots[first:end] = chunk.slot
+            positions[first:end] = torch.arange(
+                chunk.start, chunk.start + len(chunk.token_ids), dtype=torch.int32
+            )
+            for at in range(0, len(chunk.token_ids), TILE_TOKENS):
+                count = min(TILE_TOKENS, len(chunk.token_ids) - at)
+                described += [chunk.slot, first + at, chunk.start + at, count]
+            rows.append(end - 1)
+            first = end
+        num[0] = first
+        tiles[: len(described)] = torch.tensor(described, dtype=torch.int32)
+        last[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+
+
+class Prefill:
+    """The launches for one number of tokens; `run` leaves the residual stream in buffers.x."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        weights: ModelWeights,
+        cache: Tensor,
+        block_size: int,
+        tokens: int,
+        slots: Slots,
+        buffers: PrefillBuffers,
+        gate_up: Grouped | None = None,
+        down: Grouped | None = None,
+    ) -> None:
+        self._shape, self._weights, self._cache = shape, weights, cache
+        self._block_size, self._tokens = block_size, tokens
+        self._slots, self._b = slots, buffers
+        self.gate_up = gate_up or _grouped(tokens)
+        self.down = down or _grouped(tokens)
+        types = shape.config.layer_types
+        self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
+        self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
+
+    def run(self) -> None:
+        """Launch the chunk on the current stream."""
+        b, n = self._b, self._tokens
+        tokens = b.token_ids[:n].clamp(min=0)
+        b.x[:n] = F.embedding(tokens, self._weights.embedding)
+        for index, layer in enumerate(self._weights.layers):
+            self._norm(layer.attention_norm, 0 if index == 0 else self._shape.top_k)
+            self._attend(index, layer)
+            self._norm(layer.moe_norm, 0)
+            if "experts" not in self.skipped:
+                self._experts(layer)
+        self._norm(self._weights.norm, self._shape.top_k)
+
+    def _norm(self, gain: Tensor, top_k: int) -> None:
+        b, shape = self._b, self._shape
+        launch(
+            norm.add_norm_kernel, (self._tokens,), b.x, b.outputs, b.weights, gain, b.normed,
+            H=shape.hidden, STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block,
+            EPS=shape.config.rms_norm_eps, TOP_K=top_k, num_warps=8,
+        )  # fmt: skip
+
+    def _attend(self, index: int, layer: LayerWeights) -> None:
+        b, shape, n = self._b, self._shape, self._tokens
+        config, cache = shape.config, self._cache[self._cache_layers[index]]
+        window = shape.window(index)
+        tables = self._slots.window_tables if window else self._slots.full_tables
+        normed = b.normed[:n, : shape.hidden]
+        torch.addmm(layer.qkv_bias, normed, layer.qkv.t(), out=b.qkv[:n])
+        shared: dict[str, Any] = {
+            "TABLE_STRIDE": tables.shape[1], "BLOCK": self._block_size,
+            "KV_HEADS": config.num_key_value_heads, "D": config.head_dim,
+        }  # fmt: skip
+        launch(
+            prefill_attention.rotate_write_kernel, (n,), b.qkv, b.q, cache, tables, b.slots,
+            b.positions, self._weights.cosines, self._weights.sines,
+            HEADS=config.num_attention_heads, BH=next_power_of_2(config.num_attention_heads),
+            SCALE=config.head_dim**-0.5, num_warps=4, **shared,
+        )  # fmt: skip
+        if "attention" not in self.skipped:
+            num_tiles = n // TILE_TOKENS + len(b.last_rows)
+            launch(
+                prefill_attention.prefill_attention_kernel,
+                (min(num_tiles, b.num_tiles), config.num_key_value_heads),
+                b.q, cache, tables, layer.sinks, b.tiles, b.attended, GROUP=shape.group,
+                WINDOW=window, BQ=TILE_TOKENS, BT=64, STAGES=3, num_warps=4, **shared,
+            )  # fmt: skip
+        b.x[:n] += torch.addmm(layer.out_bias, b.attended[:n], layer.out.t())
+
+    def _experts(self, layer: LayerWeights) -> None:
+        b, shape, n = self._b, self._shape, self._tokens
+        config, num = shape.config, shape.num_experts
+        wide, rows = next_power_of_2(num), 16 if n < 1024 else 32
+        launch(
+            router.choose_kernel, (-(-n // rows),), b.normed, layer.router, layer.router_bias,
+            b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride, E=num,
+            BM=rows, BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+        )  # fmt: skip
+        launch(
+            router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
+            CAPACITY=b.pairs.shape[1], BLOCK=1024, num_warps=4,
+        )  # fmt: skip
+        up, down = self.gate_up, self.down
+        tiles = min(n * shape.top_k, num + n * shape.top_k // up.bm)
+        launch(
+            router.tile_kernel, (1,), b.counts, b.active, b.expert_tiles,
+            E=num, BE=wide, BM=up.bm, NUM_TILES=tiles, SLOTS=num, num_warps=1,
+        )  # fmt: skip
+        shared: dict[str, Any] = {
+            "H_STRIDE": shape.inner_stride, "CAPACITY": b.pairs.shape[1], "BM": up.bm,
+        }  # fmt: skip
+        lists = (b.expert_tiles, b.counts, b.pairs)
+        launch(
+            experts_grouped.gate_up_grouped_kernel, (shape.inner // 8 // up.groups, tiles),
+            b.normed, layer.gate_up.words.view(torch.int16), layer.gate_up.scales,
+            layer.gate_up.bias, *lists, b.inner, K=shape.hidden_stride, INNER=shape.inner,
+            X_STRIDE=shape.hidden_stride, TOP_K=shape.top_k, ALPHA=config.swiglu_alpha,
+            LIMIT=config.swiglu_limit, GROUPS=up.groups, STAGES=up.stages,
+            num_warps=up.num_warps, **shared,
+        )  # fmt: skip
+        launch(
+            experts_grouped.down_grouped_kernel, (shape.hidden // 16 // down.groups, tiles),
+            b.inner, layer.down.words.view(torch.int16), layer.down.scales, layer.down.bias,
+            *lists, b.outputs, K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups,
+            STAGES=down.stages, num_warps=down.num_warps, **shared,
+        )  # fmt: skip
+
+
+def _grouped(tokens: int) -> Grouped:
+    if tokens <= 256:
+        return Grouped(32, 4, 4, 4)
+    if tokens <= 512:
+        return Grouped(64, 4, 4, 3)
+    return Grouped(128, 4, 4, 3) if tokens <= 1024 else Grouped(256, 4, 8, 3)

@@ -1,0 +1,39 @@
+"""The draw of the next tokens from logits on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.cuda.buffers import Rows, Slots
+from engines.native.backends.cuda.kernels import sampling
+from engines.native.backends.cuda.kernels.launch import launch
+
+
+class Sampler:
+    """Rows to be sampled and their logits; the tokens go into rows.sampled and to the slots."""
+
+    def __init__(
+        self, rows: Rows, slots: Slots, vocab_size: int, device: torch.device, num_chunks: int = 128
+    ) -> None:
+        """`num_chunks`: parts of the vocabulary that are drawn from side by side."""
+        num = len(rows.slots)
+        self.rows, self._slots, self._num_chunks = rows, slots, num_chunks
+        self.logits = torch.zeros(num, vocab_size, device=device)
+        self.floors = torch.full((num,), -3.4e38, device=device)  # logits under it are out
+        self._part_best = torch.zeros(num, num_chunks, device=device)
+        self._part_token = torch.zeros(num, num_chunks, dtype=torch.int32, device=device)
+
+    def run(self, num: int) -> None:
+        """Launch the draw of the first `num` rows on the current stream."""
+        rows, slots = self.rows, self._slots
+        parts: tuple[Tensor, Tensor] = (self._part_best, self._part_token)
+        launch(
+            sampling.draw_kernel, (self._num_chunks, num), self.logits, rows.num_rows, rows.slots,
+            slots.temperatures, slots.seeds, rows.generated, self.floors, *parts,
+            self.logits.shape[1], CHUNKS=self._num_chunks, BLOCK=512, num_warps=4,
+        )  # fmt: skip
+        launch(
+            sampling.pick_kernel, (num,), *parts, rows.num_rows, rows.slots, slots.token_ids,
+            rows.sampled, rows.positions, rows.generated, CHUNKS=self._num_chunks, num_warps=1,
+        )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Chunks of prompts against the model in float64."""
+
+import pytest
+import torch
+
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
+
+from engines.native.backends.cuda.prefill import (  # isort: skip
+    Chunk,
+    Prefill,
+    PrefillBuffers,
+)
+from engines.native.backends.cuda.reference import forward_reference  # isort: skip
+from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
+
+TOLERANCE = 3e-2  # of the logits' norm: activations are bf16 between the products
+TIE = 5e-2  # between router logits; closer, either expert is right
+
+# Tokens cached before, and new ones, of each sequence of a chunk; then the padded size.
+CASES = (
+    [([0, 300], [130, 7], 256), ([0, 1000, 2500], [1, 200, 40], 256), ([0], [2000], 2048)]
+    if IS_GPU
+    else [([0, 20], [3, 18], 24)]
+)
+
+
+@pytest.mark.parametrize(("cached", "new", "size"), CASES)
+def test_the_last_token_of_each_chunk(cached: list[int], new: list[int], size: int) -> None:
+    lengths = [past + count for past, count in zip(cached, new, strict=True)]
+    case = DecodeCase(model_config(), lengths, block_size=16)
+    tokens = [torch.randint(0, case.shape.config.vocab_size, (n,), device=DEVICE) for n in new]
+    slots = case.inputs.slots.tolist()
+    outcomes = []
+    for row, ids in enumerate(tokens):
+        past = [(keys[: cached[row]], values[: cached[row]]) for keys, values in case.past(row)]
+        outcomes.append(forward_reference(case.shape, case.weights, ids, past))
+    buffers = PrefillBuffers(case.shape, size, len(new), DEVICE)
+    buffers.attended.fill_(float("nan"))
+    buffers.q.fill_(float("nan"))
+    host = buffers.packed.cpu()
+    chunks = [Chunk(slots[i], cached[i], tokens[i].tolist()) for i in range(len(new))]
+    buffers.pack(chunks, host)
+    buffers.packed.copy_(host)
+    Prefill(
+        case.shape, case.weights, case.cache, case.block_size, size, case.slots, buffers
+    ).run()  # fmt: skip
+    last = buffers.normed[buffers.last_rows.long(), : case.shape.hidden]
+    logits = last.double() @ case.weights.head.double().T
+    compared = 0
+    for row, outcome in enumerate(outcomes):
+        if float(outcome.closest[-1]) < TIE:
+            continue
+        error = relative_error(logits[row], outcome.logits[-1])
+        assert error < TOLERANCE, f"chunk {row}"
+        compared += 1
+    assert compared
