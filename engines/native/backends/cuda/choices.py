@@ -18,13 +18,15 @@ class Tiles(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A product of streamed MXFP4 weights: kernels/experts.py."""
+    """A product of streamed MXFP4 weights: kernels/experts.py. A warp needs a whole row of the
+    tensors that the assembly works on, so step * side >= num_warps."""
 
     num_warps: int
     step: int
     groups: int
     depth: int = 1
     columns: int = 8
+    side: int = 1
 
 
 class Grouped(NamedTuple):
@@ -34,6 +36,7 @@ class Grouped(NamedTuple):
     groups: int
     num_warps: int
     stages: int
+    is_swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,13 @@ class Choices:
     is_head_dependent: bool = False
 
 
+_SIDE_BY_SIDE = Stream(2, 1, 2, side=2)
+
 _FEW = Choices(
     qkv=Tiles(64, 64, 2, 6),
     out=Tiles(64, 64, 4, 6),
     head=Tiles(16, 256, 1, 4, is_swapped=False),
-    gate_up=Stream(1, 1, 2),
+    gate_up=_SIDE_BY_SIDE,
     down=Stream(2, 2, 2),
 )
 
@@ -71,29 +76,38 @@ _BY_ROWS = {
         down=Stream(4, 4, 1, depth=2),
         is_dependent=True,
     ),
-    8: replace(_FEW, splits=8),
+    8: _FEW,
     32: replace(
         _FEW,
         out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 128, 1, 4, is_swapped=False),
-        gate_up=Stream(2, 2, 2),
         splits=4,
     ),
     64: replace(
         _FEW,
         out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
-        gate_up=Stream(2, 2, 2, columns=16),
-        down=Stream(2, 2, 2, columns=16),
+        gate_up=_SIDE_BY_SIDE._replace(columns=16),
+        down=_SIDE_BY_SIDE._replace(columns=16),
+        splits=2,
+        router_each=4,
+    ),
+    128: replace(
+        _FEW,
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(128, 64, 1, 4, is_swapped=False),
+        gate_up=_SIDE_BY_SIDE._replace(columns=24),
+        down=_SIDE_BY_SIDE._replace(columns=24),
         splits=2,
         router_each=4,
     ),
     256: replace(
         _FEW,
+        qkv=Tiles(64, 64, 2, 4),
         out=Tiles(64, 64, 2, 4),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
-        gate_up=Grouped(16, 4, 4, 4),
-        down=Grouped(16, 4, 4, 4),
+        gate_up=Grouped(32, 8, 8, 3, is_swapped=True),
+        down=Grouped(32, 4, 4, 3, is_swapped=True),
         splits=1,
     ),
 }

@@ -154,8 +154,8 @@ class DecodeStep:
         self._launch(
             router.choose_kernel, (-(-self._rows // 16),),
             s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
-            s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16),
-            BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+            s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16,
+            BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         self._launch(
             router.list_kernel, (num,), s.experts, self._rows * shape.top_k, s.counts, s.pairs,
@@ -187,12 +187,12 @@ class DecodeStep:
                 (shape.inner // 8 // choice.groups, self._num_tiles(choice.bm)),
                 s.experts_in_wide, packed.words.view(torch.int16), packed.scales, packed.bias,
                 s.tiles, s.counts, s.pairs, s.inner_wide, X_STRIDE=shape.hidden_stride,
-                BM=choice.bm, GROUPS=choice.groups, STAGES=choice.stages,
-                num_warps=choice.num_warps, **shared,
+                **_grouped(choice), **shared,
             )  # fmt: skip
             return
         self._launch(
-            experts.gate_up_kernel, (shape.inner // 8 // choice.groups, self._num_slots()),
+            experts.gate_up_kernel,
+            (shape.inner // 8 // choice.groups // choice.side, self._num_slots()),
             s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
             s.counts, s.pairs, s.inner, X_WORDS=shape.hidden_stride // 2,
             **_stream(choice, self._rows), **shared,
@@ -206,12 +206,12 @@ class DecodeStep:
                 (shape.hidden // 16 // choice.groups, self._num_tiles(choice.bm)),
                 s.inner_wide, packed.words.view(torch.int16), packed.scales, packed.bias, s.tiles,
                 s.counts, s.pairs, s.outputs, K=shape.inner_stride, HIDDEN=shape.hidden,
-                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1], BM=choice.bm,
-                GROUPS=choice.groups, STAGES=choice.stages, num_warps=choice.num_warps,
+                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1], **_grouped(choice),
             )  # fmt: skip
             return
         self._launch(
-            experts.down_kernel, (shape.hidden // 16 // choice.groups, self._num_slots()),
+            experts.down_kernel,
+            (shape.hidden // 16 // choice.groups // choice.side, self._num_slots()),
             s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
             s.counts, s.pairs, s.weights, s.outputs, s.x, s.tile_arrivals, K=shape.inner_stride,
             HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2, CAPACITY=s.pairs.shape[1],
@@ -257,8 +257,19 @@ def _stream(choice: Stream, rows: int) -> dict[str, Any]:
     return {
         "IS_ONE_ROW": rows == 1,
         "STEP": choice.step,
+        "SIDE": choice.side,
         "GROUPS": choice.groups,
         "DEPTH": choice.depth,
         "COLUMNS": choice.columns,
+        "num_warps": choice.num_warps,
+    }
+
+
+def _grouped(choice: Grouped) -> dict[str, Any]:
+    return {
+        "BM": choice.bm,
+        "GROUPS": choice.groups,
+        "STAGES": choice.stages,
+        "IS_SWAPPED": choice.is_swapped,
         "num_warps": choice.num_warps,
     }

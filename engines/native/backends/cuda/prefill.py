@@ -108,8 +108,8 @@ class Prefill:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
-        self.gate_up = gate_up or _grouped(tokens)
-        self.down = down or _grouped(tokens)
+        self.gate_up = gate_up or _grouped(shape, tokens, is_gate_up=True)
+        self.down = down or _grouped(shape, tokens, is_gate_up=False)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -168,8 +168,8 @@ class Prefill:
         wide, rows = next_power_of_2(num), 16 if n < 1024 else 32
         launch(
             router.choose_kernel, (-(-n // rows),), b.normed, layer.router, layer.router_bias,
-            b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride, E=num,
-            BM=rows, BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+            b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride,
+            E=num, BM=rows, BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         launch(
             router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
@@ -190,20 +190,21 @@ class Prefill:
             b.normed, layer.gate_up.words.view(torch.int16), layer.gate_up.scales,
             layer.gate_up.bias, *lists, b.inner, K=shape.hidden_stride, INNER=shape.inner,
             X_STRIDE=shape.hidden_stride, TOP_K=shape.top_k, ALPHA=config.swiglu_alpha,
-            LIMIT=config.swiglu_limit, GROUPS=up.groups, STAGES=up.stages,
+            LIMIT=config.swiglu_limit, GROUPS=up.groups, STAGES=up.stages, IS_SWAPPED=up.is_swapped,
             num_warps=up.num_warps, **shared,
         )  # fmt: skip
         launch(
             experts_grouped.down_grouped_kernel, (shape.hidden // 16 // down.groups, tiles),
             b.inner, layer.down.words.view(torch.int16), layer.down.scales, layer.down.bias,
             *lists, b.outputs, K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups,
-            STAGES=down.stages, num_warps=down.num_warps, **shared,
+            STAGES=down.stages, IS_SWAPPED=down.is_swapped, num_warps=down.num_warps, **shared,
         )  # fmt: skip
 
 
-def _grouped(tokens: int) -> Grouped:
-    if tokens <= 256:
-        return Grouped(32, 4, 4, 4)
-    if tokens <= 512:
-        return Grouped(64, 4, 4, 3)
-    return Grouped(128, 4, 4, 3) if tokens <= 1024 else Grouped(256, 4, 8, 3)
+def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
+    """Tiles of half the rows that an expert has on the average: little of them stays empty."""
+    rows = tokens * shape.top_k // (2 * shape.num_experts)
+    bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
+    if is_gate_up:
+        return Grouped(bm, 8, 8 if bm == 128 else 4, 3, is_swapped=True)
+    return Grouped(bm, 4, 4, 3, is_swapped=True)

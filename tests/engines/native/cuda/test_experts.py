@@ -64,10 +64,12 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "step", "groups", "depth", "columns"),
-    [(1, 2, 1, 2, 8), (3, 1, 2, 1, 8), (11, 1, 1, 1, 16)],
+    ("tokens", "step", "side", "groups", "depth", "columns"),
+    [(1, 2, 1, 1, 2, 8), (3, 1, 2, 2, 1, 8), (11, 2, 1, 1, 1, 16), (11, 1, 1, 2, 1, 24)],
 )
-def test_streamed_experts(tokens: int, step: int, groups: int, depth: int, columns: int) -> None:
+def test_streamed_experts(
+    tokens: int, step: int, side: int, groups: int, depth: int, columns: int
+) -> None:
     case = Case(tokens)
     is_one = tokens == 1
     h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).half()
@@ -79,11 +81,13 @@ def test_streamed_experts(tokens: int, step: int, groups: int, depth: int, colum
         "STEP": step,
         "DEPTH": depth,
         "COLUMNS": columns,
+        "SIDE": side,
+        "num_warps": step * side,
     }
     slots = len(case.active)
     launch(
         experts.gate_up_kernel,
-        (INNER // 8 // groups, slots),
+        (INNER // 8 // groups // side, slots),
         case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs, h,
         K=HIDDEN, INNER=INNER, X_WORDS=HIDDEN // 2, H_STRIDE=PADDED_INNER, ALPHA=1.702, LIMIT=7.0,
         GROUPS=groups, **shared,
@@ -94,7 +98,7 @@ def test_streamed_experts(tokens: int, step: int, groups: int, depth: int, colum
     before = residual.clone()
     launch(
         experts.down_kernel,
-        (HIDDEN // 16 // groups, slots),
+        (HIDDEN // 16 // groups // side, slots),
         h.view(torch.int32), *case.down, case.down_bias, case.active, case.counts, case.pairs,
         case.weights, outputs, residual,
         torch.zeros(HIDDEN // 16, dtype=torch.int32, device=DEVICE),
@@ -106,8 +110,8 @@ def test_streamed_experts(tokens: int, step: int, groups: int, depth: int, colum
     assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(5, 16), (40, 16)])
-def test_grouped_experts(tokens: int, rows: int) -> None:
+@pytest.mark.parametrize(("tokens", "rows", "is_swapped"), [(5, 16, False), (40, 16, True)])
+def test_grouped_experts(tokens: int, rows: int, is_swapped: bool) -> None:
     case = Case(tokens)
     num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
     tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
@@ -119,7 +123,7 @@ def test_grouped_experts(tokens: int, rows: int) -> None:
     case.x = x
     h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).bfloat16()
     h[:, INNER:] = 0
-    shared: dict[str, Any] = {"CAPACITY": tokens, "BM": rows, "STAGES": 1}
+    shared: dict[str, Any] = {"CAPACITY": tokens, "BM": rows, "STAGES": 1, "IS_SWAPPED": is_swapped}
     lists = (tiles, case.counts, case.pairs)
     launch(
         experts_grouped.gate_up_grouped_kernel, (INNER // 8 // 4, num_tiles),

@@ -25,6 +25,7 @@ from engines.native.backends.cuda.kernels.fragments import (
     load_supertiles,
     product_8,
     product_16,
+    product_24,
 )
 
 
@@ -34,32 +35,43 @@ def _multiply(
     scales,
     x0,
     x1,
+    x2,
     is_in0,
     is_in1,
+    is_in2,
     K: tl.constexpr,
     STEP: tl.constexpr,
+    SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Groups of rows times 8 or 16 columns: four [128] accumulators, as `product_8` lays them.
+    """SIDE * GROUPS groups of rows times 8, 16 or 24 columns.
 
-    x0 and x1 point at columns 0..7 and 8..15; GROUPS neighbours share them. STEP supertiles are
-    taken at a time and DEPTH steps are in flight. Returns (group 0, columns 0..7), (group 0,
-    columns 8..15), (group 1, columns 0..7), (group 1, columns 8..15); what is not wanted is 0.
+    x0, x1 and x2 point at columns 0..7, 8..15 and 16..23. Warps stand side by side over SIDE
+    groups or, if that is 1, over STEP supertiles of the inputs; either way each thread has GROUPS
+    groups, SIDE apart, which share its activations. DEPTH steps are in flight. Returns six
+    accumulators (SIDE, 128), each as `product_8` lays them: the columns' blocks of the first
+    groups, then of the second; what is not wanted is 0.
     """
     NUM: tl.constexpr = K // 192
-    RW: tl.constexpr = 2 * K  # words of a group of rows
-    RS: tl.constexpr = K // 6
-    offset = tl.arange(0, STEP)
-    a0 = tl.zeros([STEP, 128], tl.float32)
-    a1 = tl.zeros([STEP, 128], tl.float32)
-    b0 = tl.zeros([STEP, 128], tl.float32)
-    b1 = tl.zeros([STEP, 128], tl.float32)
+    N: tl.constexpr = SIDE * STEP
+    side = tl.arange(0, N) // STEP
+    offset = tl.arange(0, N) % STEP
+    words += side * (2 * K)
+    scales += side * (K // 6)
+    more_words = words + SIDE * 2 * K
+    more_scales = scales + SIDE * (K // 6)
+    a0 = tl.zeros([N, 128], tl.float32)
+    a1 = tl.zeros([N, 128], tl.float32)
+    a2 = tl.zeros([N, 128], tl.float32)
+    b0 = tl.zeros([N, 128], tl.float32)
+    b1 = tl.zeros([N, 128], tl.float32)
+    b2 = tl.zeros([N, 128], tl.float32)
     w0, w1, w2, s = load_supertiles(words, scales, offset, NUM)
     v0, v1, v2, vs = w0, w1, w2, s
     if GROUPS == 2:
-        v0, v1, v2, vs = load_supertiles(words + RW, scales + RS, offset, NUM)
+        v0, v1, v2, vs = load_supertiles(more_words, more_scales, offset, NUM)
     if DEPTH == 2:
         v0, v1, v2, vs = load_supertiles(words, scales, offset + STEP, NUM)
     for step in tl.range(0, (NUM + STEP - 1) // STEP, num_stages=1):
@@ -71,34 +83,62 @@ def _multiply(
             n0, n1, n2, ns = v0, v1, v2, vs
             v0, v1, v2, vs = load_supertiles(words, scales, now + 2 * STEP, NUM)
         if GROUPS == 2:
-            m0, m1, m2, ms = load_supertiles(words + RW, scales + RS, now + STEP, NUM)
+            m0, m1, m2, ms = load_supertiles(more_words, more_scales, now + STEP, NUM)
         at = now[:, None] * 96
         c0, c1, c2, c3, c4, c5 = load_columns(x0[None, :] + at, is_in0[None, :] & is_now)
-        if COLUMNS == 16:
-            d0, d1, d2, d3, d4, d5 = load_columns(x1[None, :] + at, is_in1[None, :] & is_now)
-            p, q = product_16(w0, w1, w2, s, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
-            a0 += p
-            a1 += q
-            if GROUPS == 2:
-                p, q = product_16(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
-                b0 += p
-                b1 += q
-        else:
+        if COLUMNS == 8:
             a0 += product_8(w0, w1, w2, s, c0, c1, c2, c3, c4, c5)
             if GROUPS == 2:
                 b0 += product_8(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5)
+        else:
+            d0, d1, d2, d3, d4, d5 = load_columns(x1[None, :] + at, is_in1[None, :] & is_now)
+            if COLUMNS == 16:
+                p, q = product_16(w0, w1, w2, s, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
+                a0 += p
+                a1 += q
+                if GROUPS == 2:
+                    p, q = product_16(
+                        v0, v1, v2, vs, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5
+                    )
+                    b0 += p
+                    b1 += q
+            else:
+                e0, e1, e2, e3, e4, e5 = load_columns(x2[None, :] + at, is_in2[None, :] & is_now)
+                p, q, r = product_24(
+                    w0, w1, w2, s, c0, c1, c2, c3, c4, c5,
+                    d0, d1, d2, d3, d4, d5, e0, e1, e2, e3, e4, e5,
+                )  # fmt: skip
+                a0 += p
+                a1 += q
+                a2 += r
+                if GROUPS == 2:
+                    p, q, r = product_24(
+                        v0, v1, v2, vs, c0, c1, c2, c3, c4, c5,
+                        d0, d1, d2, d3, d4, d5, e0, e1, e2, e3, e4, e5,
+                    )  # fmt: skip
+                    b0 += p
+                    b1 += q
+                    b2 += r
         w0, w1, w2, s = n0, n1, n2, ns
         if GROUPS == 2:
             v0, v1, v2, vs = m0, m1, m2, ms
-    return tl.sum(a0, 0), tl.sum(a1, 0), tl.sum(b0, 0), tl.sum(b1, 0)
+    if STEP > 1:
+        tl.static_assert(SIDE == 1, "warps split the inputs or stand side by side, not both")
+        a0 = tl.sum(a0, 0, keep_dims=True)
+        a1 = tl.sum(a1, 0, keep_dims=True)
+        a2 = tl.sum(a2, 0, keep_dims=True)
+        b0 = tl.sum(b0, 0, keep_dims=True)
+        b1 = tl.sum(b1, 0, keep_dims=True)
+        b2 = tl.sum(b2, 0, keep_dims=True)
+    return a0, a1, a2, b0, b1, b2
 
 
 @triton.jit
-def _swiglu(v, bias, ALPHA: tl.constexpr, LIMIT: tl.constexpr):
-    """Accumulators [128] of 8 gates and 8 ups by 8 columns -> [64], one per gate and column."""
-    gate, up = tl.split(tl.permute(tl.reshape(v, [32, 2, 2]), [0, 2, 1]))
-    gate = tl.reshape(gate, [64]) + tl.load(bias)
-    up = tl.reshape(up, [64]) + tl.load(bias + 1)
+def _swiglu(v, bias, SIDE: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr):
+    """Accumulators (SIDE, 128) of 8 gates and 8 ups by 8 columns -> (SIDE, 64), one each."""
+    gate, up = tl.split(tl.permute(tl.reshape(v, [SIDE, 32, 2, 2]), [0, 1, 3, 2]))
+    gate = tl.reshape(gate, [SIDE, 64]) + tl.load(bias)
+    up = tl.reshape(up, [SIDE, 64]) + tl.load(bias + 1)
     gate = tl.minimum(gate, LIMIT)
     up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
     return gate * tl.sigmoid(ALPHA * gate) * (up + 1.0)
@@ -124,13 +164,14 @@ def gate_up_kernel(
     LIMIT: tl.constexpr,
     IS_ONE_ROW: tl.constexpr,
     STEP: tl.constexpr,
+    SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
     COLUMNS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (INNER / 8 / GROUPS, active experts): h[pair] = SwiGLU(gate_up(x[token]))."""
-    group = tl.program_id(0) * GROUPS
+    """Grid (INNER / 8 / SIDE / GROUPS, active experts): h[pair] = SwiGLU(gate_up(x[token]))."""
+    group = tl.program_id(0) * (SIDE * GROUPS)
     slot = tl.program_id(1)
     if IS_DEPENDENT:  # wait first: `down` may then read the routing before its own wait
         gdc_wait()
@@ -141,45 +182,54 @@ def gate_up_kernel(
         lane = tl.arange(0, 128)
         within = ((lane // 4) % 4) * 4 + lane % 4
         out = tl.arange(0, 64)
-        i = group * 8 + out // 8
+        i = (group + tl.arange(0, SIDE))[:, None] * 8 + (out // 8)[None, :]
         gates = bias + expert * 2 * INNER + 2 * i
         count = 1 if IS_ONE_ROW else tl.load(counts + expert)
         for first in tl.range(0, count, COLUMNS, num_stages=1):
             column = first + lane // 16
             in0 = column < count
             in1 = column + 8 < count
+            in2 = column + 16 < count
             x0 = x + within
             x1 = x0
+            x2 = x0
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
                 x0 = x + (tl.load(listed, mask=in0, other=0) // TOP_K) * X_WORDS + within
-                if COLUMNS == 16:
+                if COLUMNS >= 16:
                     x1 = x + (tl.load(listed + 8, mask=in1, other=0) // TOP_K) * X_WORDS + within
-            a0, a1, b0, b1 = _multiply(
+                if COLUMNS == 24:
+                    x2 = x + (tl.load(listed + 16, mask=in2, other=0) // TOP_K) * X_WORDS + within
+            a0, a1, a2, b0, b1, b2 = _multiply(
                 words + row * (2 * K),
                 scales + row * (K // 6),
                 x0,
                 x1,
+                x2,
                 in0,
                 in1,
+                in2,
                 K,
                 STEP,
+                SIDE,
                 GROUPS,
                 DEPTH,
                 COLUMNS,
             )
             for part in tl.static_range(COLUMNS // 8):
-                a, b = (a0, b0) if part == 0 else (a1, b1)
+                a, b = (a0, b0) if part == 0 else ((a1, b1) if part == 1 else (a2, b2))
                 to = first + 8 * part + 2 * ((out // 2) % 4) + out % 2
-                is_to = to < count
-                pair = slot
+                is_to = (to < count)[None, :]
+                pair = tl.zeros([1, 64], tl.int32) + slot
                 if not IS_ONE_ROW:
-                    pair = tl.load(pairs + expert * CAPACITY + to, mask=is_to, other=0)
+                    listed = pairs + expert * CAPACITY + to[None, :]
+                    pair = tl.load(listed, mask=is_to, other=0)
                 at = h + pair * H_STRIDE + i
-                tl.store(at, _swiglu(a, gates, ALPHA, LIMIT).to(tl.float16), mask=is_to)
+                value = _swiglu(a, gates, SIDE, ALPHA, LIMIT)
+                tl.store(at, value.to(tl.float16), mask=is_to)
                 if GROUPS == 2:
-                    second = _swiglu(b, gates + 16, ALPHA, LIMIT)
-                    tl.store(at + 8, second.to(tl.float16), mask=is_to)
+                    value = _swiglu(b, gates + 16 * SIDE, SIDE, ALPHA, LIMIT)
+                    tl.store(at + 8 * SIDE, value.to(tl.float16), mask=is_to)
 
 
 @triton.jit
@@ -202,17 +252,18 @@ def down_kernel(
     TOP_K: tl.constexpr,
     IS_ONE_ROW: tl.constexpr,
     STEP: tl.constexpr,
+    SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
     COLUMNS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (HIDDEN / 16 / GROUPS, active experts): outputs[pair] = down(h[pair]) + bias.
+    """Grid (HIDDEN / 16 / SIDE / GROUPS, active experts): outputs[pair] = down(h[pair]) + bias.
 
     With one row the last program of a group of rows also adds the weighted outputs to the
     residual; with more rows `add_norm` does.
     """
-    group = tl.program_id(0) * GROUPS
+    group = tl.program_id(0) * (SIDE * GROUPS)
     slot = tl.program_id(1)
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -221,7 +272,8 @@ def down_kernel(
         row = (expert * (HIDDEN // 16) + group).to(tl.int64)
         lane = tl.arange(0, 128)
         within = ((lane // 4) % 4) * 4 + lane % 4
-        r = group * 16 + lane // 16 + 8 * ((lane // 2) % 2)
+        r = (group + tl.arange(0, SIDE))[:, None] * 16
+        r += (lane // 16 + 8 * ((lane // 2) % 2))[None, :]
         to0 = 2 * ((lane // 4) % 4) + lane % 2
         b = bias + expert * HIDDEN + r
         count = 1 if IS_ONE_ROW else tl.load(counts + expert, cache_modifier=".cg")
@@ -231,42 +283,50 @@ def down_kernel(
             column = first + lane // 16
             in0 = column < count
             in1 = column + 8 < count
+            in2 = column + 16 < count
             x0 = h + slot * H_WORDS + within
             x1 = x0
+            x2 = x0
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
                 x0 = h + tl.load(listed, mask=in0, other=0) * H_WORDS + within
-                if COLUMNS == 16:
+                if COLUMNS >= 16:
                     x1 = h + tl.load(listed + 8, mask=in1, other=0) * H_WORDS + within
-            a0, a1, b0, b1 = _multiply(
+                if COLUMNS == 24:
+                    x2 = h + tl.load(listed + 16, mask=in2, other=0) * H_WORDS + within
+            a0, a1, a2, b0, b1, b2 = _multiply(
                 words + row * (2 * K),
                 scales + row * (K // 6),
                 x0,
                 x1,
+                x2,
                 in0,
                 in1,
+                in2,
                 K,
                 STEP,
+                SIDE,
                 GROUPS,
                 DEPTH,
                 COLUMNS,
             )
             for part in tl.static_range(COLUMNS // 8):
-                v, u = (a0, b0) if part == 0 else (a1, b1)
+                v, u = (a0, b0) if part == 0 else ((a1, b1) if part == 1 else (a2, b2))
                 to = first + 8 * part + to0
-                is_to = to < count
-                pair = slot
+                is_to = (to < count)[None, :]
+                pair = tl.zeros([1, 128], tl.int32) + slot
                 if not IS_ONE_ROW:
-                    pair = tl.load(pairs + expert * CAPACITY + to, mask=is_to, other=0)
+                    listed = pairs + expert * CAPACITY + to[None, :]
+                    pair = tl.load(listed, mask=is_to, other=0)
                 at = outputs + pair * HIDDEN + r
                 tl.store(at, v + tl.load(b), mask=is_to)
                 if GROUPS == 2:
-                    tl.store(at + 16, u + tl.load(b + 16), mask=is_to)
+                    tl.store(at + 16 * SIDE, u + tl.load(b + 16 * SIDE), mask=is_to)
         if IS_ONE_ROW:
             tl.debug_barrier()
             arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
             if arrived == TOP_K - 1:
-                o = group * 16 + tl.arange(0, 16 * GROUPS)
+                o = group * 16 + tl.arange(0, 16 * SIDE * GROUPS)
                 total = tl.load(residual + o)
                 for k in tl.static_range(TOP_K):
                     part = tl.load(outputs + k * HIDDEN + o, cache_modifier=".cg")

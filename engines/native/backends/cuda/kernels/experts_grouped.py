@@ -71,6 +71,7 @@ def gate_up_grouped_kernel(
     BM: tl.constexpr,
     GROUPS: tl.constexpr,
     STAGES: tl.constexpr,
+    IS_SWAPPED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (INNER / 8 / GROUPS, tiles): h[pair] = SwiGLU(gate_up(x[token])), x and h bf16."""
@@ -87,11 +88,13 @@ def gate_up_grouped_kernel(
         k = tl.arange(0, 64)
         source = x + (pair // TOP_K)[:, None] * X_STRIDE + k[None, :]
         row = (expert * (INNER // 8) + group).to(tl.int64)
-        acc = tl.zeros([BM, 16 * GROUPS], tl.float32)
+        acc = tl.zeros([16 * GROUPS, BM] if IS_SWAPPED else [BM, 16 * GROUPS], tl.float32)
         for t in tl.range(0, K // 64, num_stages=STAGES):
             v = tl.load(source + t * 64, mask=is_m[:, None], other=0)
             w = _load_tile(words + row * (4 * K), scales + row * (K // 6), t, K, GROUPS)
-            acc = dot(v, tl.trans(w), acc)
+            acc = dot(w, tl.trans(v), acc) if IS_SWAPPED else dot(v, tl.trans(w), acc)
+        if IS_SWAPPED:
+            acc = tl.trans(acc)
         halves = tl.permute(tl.reshape(acc, [BM, GROUPS, 2, 8]), [0, 1, 3, 2])
         gate, up = tl.split(halves)
         i = group * 8 + tl.arange(0, 8 * GROUPS)
@@ -122,6 +125,7 @@ def down_grouped_kernel(
     BM: tl.constexpr,
     GROUPS: tl.constexpr,
     STAGES: tl.constexpr,
+    IS_SWAPPED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (HIDDEN / 16 / GROUPS, tiles): outputs[pair] = down(h[pair]) + bias."""
@@ -138,11 +142,13 @@ def down_grouped_kernel(
         k = tl.arange(0, 64)
         source = h + pair[:, None] * H_STRIDE + k[None, :]
         row = (expert * (HIDDEN // 16) + group).to(tl.int64)
-        acc = tl.zeros([BM, 16 * GROUPS], tl.float32)
+        acc = tl.zeros([16 * GROUPS, BM] if IS_SWAPPED else [BM, 16 * GROUPS], tl.float32)
         for t in tl.range(0, K // 64, num_stages=STAGES):
             v = tl.load(source + t * 64, mask=is_m[:, None], other=0)
             w = _load_tile(words + row * (4 * K), scales + row * (K // 6), t, K, GROUPS)
-            acc = dot(v, tl.trans(w), acc)
+            acc = dot(w, tl.trans(v), acc) if IS_SWAPPED else dot(v, tl.trans(w), acc)
+        if IS_SWAPPED:
+            acc = tl.trans(acc)
         r = group * 16 + tl.arange(0, 16 * GROUPS)
         acc += tl.load(bias + expert * HIDDEN + r).to(tl.float32)[None, :]
         at = outputs + pair[:, None] * HIDDEN + r[None, :]

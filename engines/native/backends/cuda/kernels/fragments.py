@@ -82,19 +82,25 @@ _ASSEMBLY_8 = tl.constexpr(_assembly(1))
 _CONSTRAINTS_8 = tl.constexpr(_constraints(1))
 _ASSEMBLY_16 = tl.constexpr(_assembly(2))
 _CONSTRAINTS_16 = tl.constexpr(_constraints(2))
+_ASSEMBLY_24 = tl.constexpr(_assembly(3))
+_CONSTRAINTS_24 = tl.constexpr(_constraints(3))
 
 
 @triton.jit
 def load_supertiles(words, scales, supertile, NUM: tl.constexpr):
-    """The weights of some supertiles [n] of a group of rows: three tiles and scales, [n, 128]."""
+    """One supertile of each of n groups of rows: three tiles and their scales, each [n, 128].
+
+    words and scales [n] point at the groups; supertile [n] from NUM on is zero.
+    """
     lane_word = tl.arange(0, 128)
     is_in = (supertile < NUM)[:, None]
-    at = words + supertile[:, None] * 384 + lane_word[None, :]
+    at = words[:, None] + supertile[:, None] * 384 + lane_word[None, :]
     w0 = tl.load(at, mask=is_in, other=0, eviction_policy="evict_first")
     w1 = tl.load(at + 128, mask=is_in, other=0, eviction_policy="evict_first")
     w2 = tl.load(at + 256, mask=is_in, other=0, eviction_policy="evict_first")
     row_word = (lane_word // 16) * 4 + lane_word % 4
-    s = tl.load(scales + supertile[:, None] * 32 + row_word[None, :], mask=is_in, other=0)
+    s_at = scales[:, None] + supertile[:, None] * 32 + row_word[None, :]
+    s = tl.load(s_at, mask=is_in, other=0)
     return w0, w1, w2, s
 
 
@@ -143,6 +149,29 @@ def product_16(w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5):
         is_pure=True,
         pack=4,
     )
+
+
+@triton.jit
+def product_24(
+    w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5, z0, z1, z2, z3, z4, z5
+):
+    """The same for columns 0 to 23."""
+    if IS_INTERPRETED:
+        a = _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
+        b = _product_spelt_out(w0, w1, w2, s, y0, y1, y2, y3, y4, y5)
+        c = _product_spelt_out(w0, w1, w2, s, z0, z1, z2, z3, z4, z5)
+        return a, b, c
+    return tl.inline_asm_elementwise(
+        _ASSEMBLY_24,
+        _CONSTRAINTS_24,
+        [
+            w0, w1, w2, s, x0, x1, x2, x3, x4, x5,
+            y0, y1, y2, y3, y4, y5, z0, z1, z2, z3, z4, z5,
+        ],
+        dtype=(tl.float32, tl.float32, tl.float32),
+        is_pure=True,
+        pack=4,
+    )  # fmt: skip
 
 
 @triton.jit
