@@ -1,8 +1,8 @@
 # What needs a GPU.
 .PHONY: test-gpu
-test-gpu: $(VENV)/.test ## Check the CUDA backend's kernels on this machine's GPU
+test-gpu: installed-test ## Check the CUDA backend's kernels on this machine's GPU
 	@$(BIN)/pytest tests/engines/native/cuda
 
 .PHONY: bench-gpu
-bench-gpu: $(VENV)/.test ## Measure the CUDA backend beside its floor
+bench-gpu: installed-test ## Measure the CUDA backend beside its floor
 	@$(BIN)/python -m benchmarks.gpu

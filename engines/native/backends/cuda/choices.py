@@ -54,7 +54,6 @@ class Choices:
     attention_warps: int = 8
     router_each: int = 1
     is_dependent: bool = False  # programmatic dependent launch of all kernels but attention
-    is_head_dependent: bool = False
 
 
 _SIDE_BY_SIDE = Stream(2, 1, 2, side=2)
@@ -72,8 +71,9 @@ _BY_ROWS = {
         qkv=Tiles(2, 0, 1, 1),
         out=Tiles(4, 0, 1, 1),
         head=Tiles(8, 0, 1, 1),
-        gate_up=Stream(2, 4, 1),
+        gate_up=Stream(1, 1, 1),
         down=Stream(4, 4, 1, depth=2),
+        splits=16,
         is_dependent=True,
     ),
     8: _FEW,
@@ -94,12 +94,14 @@ _BY_ROWS = {
     ),
     128: replace(
         _FEW,
-        out=Tiles(64, 128, 4, 4),
+        qkv=Tiles(64, 64, 1, 5),
+        out=Tiles(64, 64, 2, 5),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
         gate_up=_SIDE_BY_SIDE._replace(columns=24),
         down=_SIDE_BY_SIDE._replace(columns=24),
         splits=2,
         router_each=4,
+        attention_warps=4,
     ),
     256: replace(
         _FEW,
