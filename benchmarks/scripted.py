@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import overload
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
-from engines.server import EngineServer
-from engines.wire import HEARTBEAT_S
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
+from engines.process.server import EngineServer
+from engines.process.wire import HEARTBEAT_S
 from service.harmony import vocabulary
 
 THOUGHT = "The user wants to know it, so I look it up with the tool that I have been given. "

@@ -133,7 +133,7 @@ class SoakServer:
     def _engine(self) -> psutil.Process | None:
         for child in psutil.Process(self._process.pid).children():
             try:
-                if "engines.host" in child.cmdline():
+                if "engines.process.host" in child.cmdline():
                     return child
             except psutil.Error:
                 continue

@@ -29,7 +29,7 @@ def _create_native(options: Mapping[str, Any]) -> Engine:
 
 
 def _create_fake(options: Mapping[str, Any]) -> Engine:
-    from engines.fake import FakeEngine
+    from engines.fake.engine import FakeEngine
 
     return FakeEngine.from_json(options)
 

@@ -69,7 +69,8 @@ class Generation:
                     yield step
             return
         except EngineDead:
-            # Without tokens it ran twice already (engines/guarded.py); tools are not called twice.
+            # Without tokens it ran twice already (engines/recovery/guarded.py), and tools are not
+            # called twice.
             if not self.num_completion_tokens or self.plan.hosted is not None:
                 raise
         forget()

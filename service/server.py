@@ -14,9 +14,9 @@ from typing import Protocol
 
 import uvicorn
 
-from engines.client import EngineClient
-from engines.guarded import GuardedEngine
-from engines.suspects import Suspects
+from engines.process.client import EngineClient
+from engines.recovery.guarded import GuardedEngine
+from engines.recovery.suspects import Suspects
 from profiles.gpu_usage import GpuMeter
 from service.app import create_app
 from service.authentication import authenticator_of

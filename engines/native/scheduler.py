@@ -1,6 +1,6 @@
 """Who computes what in the next step.
 
-Who waits is admitted by priority and by its tenant's turn (engines/fair_queue.py). The rank of
+Who waits is admitted by priority and by its tenant's turn (engines/queue.py). The rank of
 an admitted sequence is (priority, number of its first admission); lower goes first everywhere.
 A step first takes the running sequences that need one token, then goes on with prefills, then
 admits waiting sequences. When blocks run out, the running sequence of the highest rank gives up
@@ -21,11 +21,11 @@ from typing import Protocol
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong, QueueFull
-from engines.fair_queue import GENERATED_COST, FairQueue
 from engines.native.backends.base import Sampled
 from engines.native.block_manager import BlockManager
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
+from engines.queue import GENERATED_COST, FairQueue
 
 
 class Drafter(Protocol):

@@ -22,7 +22,7 @@ import uvloop
 
 from auth.base import AccessError
 from engines.errors import EngineStartError
-from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
 from service.authentication import check_access
 from service.commands.config import as_text

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from engines.fair_queue import GENERATED_COST
+from engines.queue import GENERATED_COST
 from service.plan import Plan
 
 _MEMORY: Final = 0.9  # what the past still counts at the next first token

@@ -20,8 +20,13 @@ from typing import Final
 import msgspec
 import uvloop
 
-from engines.client import EngineClient
-from engines.wire import Alive, Fatal, LifeMessage, Ready
+from engines.process.client import EngineClient
+from engines.process.wire import (
+    Alive,
+    Fatal,
+    LifeMessage,
+    Ready,
+)
 from service.server import ApiServer, build_runtime
 from service.settings import secret_values
 from service.stop_signal import StopSignal

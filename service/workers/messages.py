@@ -1,7 +1,7 @@
 """What the parent and its API workers say to each other, over pipes that nobody else sees.
 
 Down the worker's stdin: its spec, then a line for each change of the engine. It stays open as
-long as the parent lives. Up its stdout: engines.wire.LifeMessage lines, as from the engine.
+long as the parent lives. Up its stdout: engines.process.wire.LifeMessage lines, as from the engine.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from engines.supervisor import RestartPolicy
+from engines.process.supervisor import RestartPolicy
 from service.stop_signal import StopSignal, first_of
 from service.telemetry.shared import forget_live
 from service.workers.messages import EngineNews, WorkerSpec

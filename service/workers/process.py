@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from engines.process import manner_of_death
-from engines.wire import Fatal, LifeMessage, Ready
+from engines.process.child import manner_of_death
+from engines.process.wire import Fatal, LifeMessage, Ready
 from service.settings import worker_environment
 from service.workers.messages import BEAT_S, EngineNews, WorkerError, WorkerSpec
 

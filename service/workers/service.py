@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.responses.store_choice import store_of
 from service.settings import Settings, engine_environment
 from service.startup import Launch

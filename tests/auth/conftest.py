@@ -22,8 +22,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.__main__ import main
 from service.app import create_app
 from service.lifecycle import Lifecycle

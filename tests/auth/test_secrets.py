@@ -87,7 +87,7 @@ def test_no_secret_gets_out(
     tree += tree[0].children(recursive=True)
     assert len(tree) == 4, "the parent, two workers and the engine"
     seen += [" ".join(process.cmdline()) for process in tree]
-    engine = next(process for process in tree if "engines.host" in process.cmdline())
+    engine = next(process for process in tree if "engines.process.host" in process.cmdline())
     seen += [repr(engine.environ())]
     assert server.end() == 0
     seen += [*server.out, *server.log, *(body.decode("latin-1") for body in collector[1])]

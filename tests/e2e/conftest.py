@@ -47,7 +47,9 @@ class Server:
     def engine(self) -> psutil.Process:
         """The engine process."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        engines = [child for child in children if "engines.host" in " ".join(child.cmdline())]
+        engines = [
+            child for child in children if "engines.process.host" in " ".join(child.cmdline())
+        ]
         assert len(engines) == 1, f"expected one engine process, found {engines}"
         return engines[0]
 

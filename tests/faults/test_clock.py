@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from httpx import ASGITransport, AsyncClient
 
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 from service.lifecycle import Lifecycle
 from service.limits.counters import Counters

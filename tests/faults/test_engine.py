@@ -30,7 +30,7 @@ def code_of(answer: httpx.Response) -> tuple[int, str]:
 
 def engine_of(server: Any) -> psutil.Process:
     children = psutil.Process(server.process.pid).children()
-    return next(child for child in children if "engines.host" in child.cmdline())
+    return next(child for child in children if "engines.process.host" in child.cmdline())
 
 
 def test_each_fault_costs_its_own_request_and_the_service_comes_back(

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from auth.base import InvalidCredentials
 from auth.jwt_header import TokenHeader, is_token, read_header
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 from service.harmony import vocabulary
 from service.harmony.parse import Parser

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from engines.base import Engine
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 from service.harmony import vocabulary
 from service.lifecycle import Lifecycle

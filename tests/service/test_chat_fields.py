@@ -13,8 +13,8 @@ from openai.types.chat.completion_create_params import (
 )
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
 from service.schemas.chat import NO_EFFECT, REFUSED, ChatRequest
 

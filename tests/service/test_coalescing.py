@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
-from engines.stream import Stream
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
+from engines.process.stream import Stream
 from service.app import create_app
 from service.runtime import Runtime
 

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
 from service.metrics_reference import markdown
 from service.telemetry.metrics import Metrics

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
 
 Fixture = Callable[..., Any]

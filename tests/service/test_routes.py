@@ -13,8 +13,8 @@ import pytest
 
 from auth.api_keys import ApiKeys
 from engines.errors import EngineDead
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 
 Fixture = Callable[..., Any]

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engines.base import SamplingParams
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.api.chat_answer import ChatAnswer
 from service.api.chat_chunks import ChatChunks
 from service.api.completion_answer import CompletionAnswer, CompletionChunks, Head

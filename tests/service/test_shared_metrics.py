@@ -12,8 +12,8 @@ WORKER = """
 import asyncio, sys
 from pathlib import Path
 from prometheus_client import Gauge
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.telemetry.metrics import Metrics
 from service.telemetry.shared import count_in_files
 

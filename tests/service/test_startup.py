@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.factory import NO_ADAPTER
-from engines.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor
 from profiles import store
 from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware

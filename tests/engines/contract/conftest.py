@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.factory import EngineSpec, create
-from engines.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor
 
 MAX_MODEL_LEN = 256
 VOCAB_SIZE = 512

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from engines.base import EngineRequest, SamplingParams
-from engines.client import EngineClient
 from engines.errors import EngineDead
 from engines.factory import EngineSpec
-from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.client import EngineClient
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 
 TIMEOUT_S = 20.0
 

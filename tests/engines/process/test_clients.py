@@ -13,19 +13,26 @@ from typing import Any
 import pytest
 import zmq
 
-import engines.server
+import engines.process.server
 from engines.base import Engine, EngineRequest, TokenEvent
-from engines.client import EngineClient
 from engines.errors import EngineDead, RequestFailed
 from engines.factory import EngineSpec, create
-from engines.link import Link
-from engines.server import EngineServer
-from engines.wire import Failure, HostMessage, HostState, Status, Step, Submit
+from engines.process.client import EngineClient
+from engines.process.link import Link
+from engines.process.server import EngineServer
+from engines.process.wire import (
+    Failure,
+    HostMessage,
+    HostState,
+    Status,
+    Step,
+    Submit,
+)
 
 WORKER = """
 import asyncio, sys
 from engines.base import EngineRequest, SamplingParams
-from engines.client import EngineClient
+from engines.process.client import EngineClient
 
 async def read(client):
     async for _ in client.generate(EngineRequest("worker", (1, 2), SamplingParams(100_000))):
@@ -186,7 +193,7 @@ async def served(
 async def test_a_client_that_falls_silent_loses_its_requests(
     served: Served, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines.server, "CLIENT_SILENCE_S", 0.0)
+    monkeypatch.setattr(engines.process.server, "CLIENT_SILENCE_S", 0.0)
     served.server.beat()
     await until(lambda: _any(served.failures))
     [failure] = served.failures

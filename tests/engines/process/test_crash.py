@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from engines.base import EngineRequest
-from engines.client import EngineClient
 from engines.errors import EngineDead
 from engines.factory import EngineSpec
-from engines.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.client import EngineClient
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 
 AT_ONCE_S = 1.0  # a few milliseconds when measured alone; the machine may be busy
 
@@ -120,7 +120,7 @@ async def test_restarts_go_on_when_one_is_killed_too(
 
     def hosts() -> list[psutil.Process]:  # other tests' servers may be children too
         children = psutil.Process().children()
-        return [child for child in children if "engines.host" in child.cmdline()]
+        return [child for child in children if "engines.process.host" in child.cmdline()]
 
     async def is_starting() -> bool:
         return supervisor.num_restarts == 1 and hosts() != []

@@ -36,7 +36,8 @@ def test_an_unknown_native_option_is_an_error() -> None:
 
 def test_knowing_the_engines_does_not_load_them() -> None:
     check = (
-        "import sys, engines.supervisor, engines.factory; engines.factory.installed_engines(); "
-        "sys.exit('torch' in sys.modules or 'engines.fake' in sys.modules)"
+        "import sys, engines.process.supervisor, engines.factory; "
+        "engines.factory.installed_engines(); "
+        "sys.exit('torch' in sys.modules or 'engines.fake.engine' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

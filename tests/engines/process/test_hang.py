@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest, SamplingParams
-from engines.client import EngineClient
 from engines.errors import EngineDead
-from engines.guarded import GuardedEngine
-from engines.probe import Probe
-from engines.supervisor import EngineSupervisor, RestartPolicy
-from engines.suspects import Suspects
-from engines.watchdog import Watchdog
-from engines.wire import HEARTBEAT_S, Alive, Ready
+from engines.process.client import EngineClient
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.watchdog import Watchdog
+from engines.process.wire import HEARTBEAT_S, Alive, Ready
+from engines.recovery.guarded import GuardedEngine
+from engines.recovery.probe import Probe
+from engines.recovery.suspects import Suspects
 
 HARMFUL = 666
 QUICK = RestartPolicy(first_delay_s=0.05, step_timeout_s=1.0)

@@ -14,12 +14,17 @@ import msgspec
 import psutil
 import pytest
 
-import engines.host
+import engines.process.host
 from engines.base import EngineInfo
 from engines.errors import EngineDead
 from engines.factory import EngineSpec
-from engines.supervisor import EngineSupervisor
-from engines.wire import Alive, Fatal, LifeMessage, Ready
+from engines.process.supervisor import EngineSupervisor
+from engines.process.wire import (
+    Alive,
+    Fatal,
+    LifeMessage,
+    Ready,
+)
 
 
 class Host:
@@ -47,7 +52,7 @@ async def start_host(no_leaks: None, temp_folder: Path) -> AsyncIterator[Any]:
 
     async def start(spec: bytes) -> Host:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "engines.host"),
+            *(sys.executable, "-m", "engines.process.host"),
             *("--address", f"ipc://{folder}/engine.sock"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -104,9 +109,11 @@ async def test_what_an_engine_prints_does_not_disturb_the_reports(
     supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))
     await supervisor.start()
     await supervisor.stop()
-    lines = [record.getMessage() for record in caplog.records if record.name == "engines.process"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "engines.process.child"
+    ]
     assert "a library says hello" in lines
-    assert "engines.host: The engine 'fake' is ready" in lines
+    assert "engines.process.host: The engine 'fake' is ready" in lines
 
 
 class Dying:
@@ -123,11 +130,11 @@ class Dying:
 async def test_an_engine_that_died_ends_its_process(
     no_leaks: None, temp_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines.host, "create", lambda spec: Dying())
+    monkeypatch.setattr(engines.process.host, "create", lambda spec: Dying())
     reports: list[LifeMessage] = []
     address = f"ipc://{temp_folder}/engine.sock"
     with pytest.raises(EngineDead, match="the worker thread is gone"):
-        await engines.host.run(EngineSpec("dying"), address, reports.append)
+        await engines.process.host.run(EngineSpec("dying"), address, reports.append)
     assert reports == [Alive(), Ready()]
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead, RequestQuarantined
-from engines.guarded import GuardedEngine
-from engines.supervisor import EngineSupervisor, RestartPolicy
-from engines.suspects import Level, Suspects, fingerprint
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.recovery.guarded import GuardedEngine
+from engines.recovery.suspects import Level, Suspects, fingerprint
 
 POISON = 666
 QUICK = RestartPolicy(first_delay_s=0.05)
@@ -152,7 +152,7 @@ def test_a_fingerprint_is_what_is_computed() -> None:
 def test_records_are_bounded_in_time_and_number(
     temp_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.suspects.MAX_RECORDS", 3)
+    monkeypatch.setattr("engines.recovery.suspects.MAX_RECORDS", 3)
     suspects = Suspects(temp_folder / "suspects", 600.0)
     for key in "abcd":
         suspects.record(key, Level.QUARANTINED, 0)

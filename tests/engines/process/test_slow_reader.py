@@ -10,7 +10,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import RequestFailed
-from engines.stream import MOST_AT_ONCE, MOST_WAITING, Stream
+from engines.process.stream import MOST_AT_ONCE, MOST_WAITING, Stream
 
 
 def event(number: int, num_rivals: int | None, reason: FinishReason | None = None) -> TokenEvent:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engines.sockets import LoopSocket
+from engines.process.sockets import LoopSocket
 
 TIMEOUT_S = 10.0
 

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-import engines.client
-from engines.client import EngineClient
+import engines.process.client
 from engines.errors import EngineDead, EngineStartError
 from engines.factory import EngineSpec
-from engines.supervisor import EngineSupervisor
+from engines.process.client import EngineClient
+from engines.process.supervisor import EngineSupervisor
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ async def test_a_process_killed_while_starting_is_a_start_error(no_leaks: None) 
 
     def hosts() -> list[psutil.Process]:  # other tests' servers may be children too
         children = psutil.Process().children()
-        return [child for child in children if "engines.host" in child.cmdline()]
+        return [child for child in children if "engines.process.host" in child.cmdline()]
 
     async with asyncio.timeout(20):
         while not hosts():
@@ -103,8 +103,8 @@ async def test_a_client_of_another_release_says_so(
     start_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = await start_engine()
-    monkeypatch.setattr(engines.client, "PROTOCOL_VERSION", 999)
-    with pytest.raises(EngineStartError, match=r"version 1 of the protocol .* version 999"):
+    monkeypatch.setattr(engines.process.client, "PROTOCOL_VERSION", 999)
+    with pytest.raises(EngineStartError, match=r"version \d+ of the protocol .* version 999"):
         await supervisor.client().start()
 
 

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from engines.base import EngineRequest
-from engines.client import EngineClient
 from engines.errors import EngineDead, EngineDraining
+from engines.process.client import EngineClient
 
 PARENT = """
 import asyncio, sys
 from engines.factory import EngineSpec
-from engines.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor
 
 async def main():
     supervisor = EngineSupervisor(EngineSpec("fake", {"script": [1]}))

@@ -15,7 +15,6 @@ import zmq
 from engines.base import EngineInfo, EngineRequest, EngineStats, FinishReason, SamplingParams
 from engines.base import TokenEvent as Event
 from engines.base import TokenLogprob as Logprob
-from engines.client import EngineClient
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.grammar.tree import (
     MAX_DEPTH,
@@ -29,9 +28,10 @@ from engines.grammar.tree import (
     Token,
     Until,
 )
-from engines.server import EngineServer
-from engines.stream import merge
-from engines.wire import (
+from engines.process.client import EngineClient
+from engines.process.server import EngineServer
+from engines.process.stream import merge
+from engines.process.wire import (
     ClientMessage,
     Failure,
     HostMessage,
@@ -191,7 +191,7 @@ async def test_an_answer_without_an_end_is_a_failure(raising: tuple[Raising, Eng
 async def test_stats_that_never_come(
     raising: tuple[Raising, EngineClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.client.STATS_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("engines.process.client.STATS_TIMEOUT_S", 0.1)
     with pytest.raises(EngineDead, match=r"no stats within 0\.1 s"):
         await raising[1].stats()
 

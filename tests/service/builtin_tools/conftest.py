@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.mcp.toolbox import Toolbox, ToolLimits
 
 PROGRAM = Path(__file__).with_name("serve_tools.py")

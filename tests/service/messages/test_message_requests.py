@@ -17,8 +17,8 @@ from anthropic.types.message_create_params import (
 )
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.harmony.vocabulary import decode_marked
 from service.schemas.anthropic_blocks import CustomTool
 from service.schemas.anthropic_request import (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from auth.api_keys import ApiKeys
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 from service.schemas.anthropic_response import Message, MessageError
 

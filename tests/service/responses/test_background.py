@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.app import create_app
 from service.responses import retrieval
 from service.responses.background import end_background

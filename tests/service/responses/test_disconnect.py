@@ -10,8 +10,8 @@ from typing import Any
 import openai
 import pytest
 
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.runtime import Runtime
 
 Fixture = Callable[..., Any]

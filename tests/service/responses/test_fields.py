@@ -17,8 +17,8 @@ from openai.types.responses.response_create_params import (
 )
 
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
 from service.schemas.responses import HOSTED_TOOLS, NO_EFFECT, REFUSED, ResponseRequest
 

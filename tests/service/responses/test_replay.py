@@ -13,8 +13,8 @@ import pytest
 from auth.api_keys import ApiKeys
 from auth.base import Credentials, Principal
 from engines.base import EngineRequest
-from engines.fake import FakeEngine
-from engines.fake_sequence import FakeOptions
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
 from service.responses.store_sqlite import SqliteStore
 from service.runtime import Runtime

@@ -272,7 +272,9 @@ async def test_signals_can_be_left_out(collector: Any, traced: Fixture, chat_bod
 async def test_a_process_that_answers_no_requests_sends_its_log(collector: Any) -> None:
     settings = load({"enable_otel": True, **settings_for(collector, "http/protobuf")})
     telemetry = logs_of(settings, "gpt-oss-20b")
-    logging.getLogger("engines.supervisor").error("the engine died with Bearer abcdefgh12345678")
+    logging.getLogger("engines.process.supervisor").error(
+        "the engine died with Bearer abcdefgh12345678"
+    )
     await telemetry.close()
     sent = str(collector.received("logs"))
     assert "the engine died" in sent

@@ -71,7 +71,7 @@ class Server:
 
     @property
     def engine(self) -> psutil.Process:
-        return next(child for child in self.children if "engines.host" in child.cmdline())
+        return next(child for child in self.children if "engines.process.host" in child.cmdline())
 
     @property
     def port(self) -> int:

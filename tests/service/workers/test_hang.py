@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE
 import msgspec
 import pytest
 
-from engines.wire import Alive
+from engines.process.wire import Alive
 from service.workers import process
 from service.workers.process import WorkerProcess
 

@@ -18,15 +18,20 @@ import msgspec
 
 from engines.errors import EngineStartError
 from engines.factory import EngineSpec
-from engines.watchdog import Watchdog
-from engines.wire import Alive, Fatal, LifeMessage, Ready
+from engines.process.watchdog import Watchdog
+from engines.process.wire import (
+    Alive,
+    Fatal,
+    LifeMessage,
+    Ready,
+)
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 _MAX_LINE_BYTES: Final = 8192  # longer lines of the log are cut into pieces
 _LAST_WORDS_S: Final = 1.0  # for the log of a process that is gone
 _TURN_S: Final = 1.0
 
-log = logging.getLogger("engines.process")
+log = logging.getLogger("engines.process.child")
 
 
 class EngineProcess:
@@ -51,7 +56,7 @@ class EngineProcess:
         """Start the process in a session of its own, out of reach of the terminal's Ctrl-C."""
         level = logging.getLevelName(log.getEffectiveLevel())
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engines.host"),
+            *(sys.executable, "-P", "-m", "engines.process.host"),
             *("--address", address, "--log-level", level),
             stdin=PIPE,
             stdout=PIPE,

@@ -9,8 +9,13 @@ import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from engines.sockets import LoopSocket
-from engines.wire import PROTOCOL_VERSION, ClientMessage, Hello, HostMessage
+from engines.process.sockets import LoopSocket
+from engines.process.wire import (
+    PROTOCOL_VERSION,
+    ClientMessage,
+    Hello,
+    HostMessage,
+)
 
 RECONNECT_MS: Final = 50  # how often ZeroMQ looks for a host that is not there yet
 

@@ -1,7 +1,7 @@
 """An engine that may die, made fit to serve: retries what a death cost nothing but time.
 
 A request that had shown no token runs once more on the restarted engine. What ran in a
-death is on probation until it has come further than it had then (engines/trial.py); those
+death is on probation until it has come further than it had then (engines/recovery/trial.py); those
 that had shown nothing run one at a time, so that a second death convicts one and no other.
 """
 
@@ -15,9 +15,9 @@ from typing import Final
 
 from engines.base import Engine, EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead
-from engines.probe import Probe
-from engines.suspects import Suspects
-from engines.trial import Trial, judge
+from engines.recovery.probe import Probe
+from engines.recovery.suspects import Suspects
+from engines.recovery.trial import Trial, judge
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
 _LOOK_S: Final = 0.05

@@ -1,4 +1,4 @@
-"""The engine process: `python -m engines.host --address ipc:///folder/engine.sock`.
+"""The engine process: `python -m engines.process.host --address ipc:///folder/engine.sock`.
 
 The first line of stdin is the engine's spec as JSON, {"engine": ..., "options": {...}}.
 After it stdin stays silent and open for as long as the parent lives: when it closes, the
@@ -29,14 +29,20 @@ import msgspec
 from engines.base import Engine
 from engines.errors import EngineError, EngineStartError
 from engines.factory import EngineSpec, create
-from engines.server import EngineServer
-from engines.wire import HEARTBEAT_S, Alive, Fatal, LifeMessage, Ready
+from engines.process.server import EngineServer
+from engines.process.wire import (
+    HEARTBEAT_S,
+    Alive,
+    Fatal,
+    LifeMessage,
+    Ready,
+)
 
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
 
 Report = Callable[[LifeMessage], None]
 
-log = logging.getLogger("engines.host")
+log = logging.getLogger("engines.process.host")
 
 
 async def run(spec: EngineSpec, address: str, report: Report) -> None:
@@ -145,7 +151,7 @@ def _run_reporting(spec: EngineSpec, address: str, report: Report) -> int:
 
 def main() -> int:
     """Run the process; the exit status is 0 only after a wanted end."""
-    parser = argparse.ArgumentParser(prog="python -m engines.host", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m engines.process.host", description=__doc__)
     parser.add_argument("--address", required=True, help="ipc:// address to serve on")
     parser.add_argument("--log-level", default="INFO", help="the least level logged to stderr")
     arguments = parser.parse_args()

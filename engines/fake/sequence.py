@@ -13,7 +13,7 @@ import msgspec
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import EngineError
-from engines.fake_faults import FakeFault
+from engines.fake.faults import FakeFault
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

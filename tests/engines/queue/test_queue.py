@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.fair_queue import OLDEST_EVERY, FairQueue
+from engines.queue import OLDEST_EVERY, FairQueue
 
 
 def served(queue: FairQueue[str], num: int, cost: float = 10) -> list[str]:

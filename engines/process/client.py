@@ -13,9 +13,9 @@ import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineStartError, RequestFailed
-from engines.link import Link
-from engines.stream import Stream
-from engines.wire import (
+from engines.process.link import Link
+from engines.process.stream import Stream
+from engines.process.wire import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
     Abort,

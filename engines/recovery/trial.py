@@ -9,7 +9,12 @@ from typing import Final
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import RequestQuarantined
-from engines.suspects import CLEAR, Level, Suspects, fingerprint
+from engines.recovery.suspects import (
+    CLEAR,
+    Level,
+    Suspects,
+    fingerprint,
+)
 
 MARGIN: Final = 4  # tokens an engine may have made before its death that nobody has seen
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from engines.wire import HEARTBEAT_S, Alive, LifeMessage, Ready
+from engines.process.wire import (
+    HEARTBEAT_S,
+    Alive,
+    LifeMessage,
+    Ready,
+)
 
 
 class Watchdog:

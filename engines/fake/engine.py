@@ -27,9 +27,9 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.fair_queue import GENERATED_COST, FairQueue
-from engines.fake_faults import Stalled, strike
-from engines.fake_sequence import FakeOptions, FakePrefixCache, FakeSequence
+from engines.fake.faults import Stalled, strike
+from engines.fake.sequence import FakeOptions, FakePrefixCache, FakeSequence
+from engines.queue import GENERATED_COST, FairQueue
 
 Script = Callable[[EngineRequest], Sequence[int]]
 

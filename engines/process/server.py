@@ -16,8 +16,8 @@ import zmq
 
 from engines.base import Engine, EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
-from engines.sockets import LoopSocket
-from engines.wire import (
+from engines.process.sockets import LoopSocket
+from engines.process.wire import (
     PROTOCOL_VERSION,
     Abort,
     Beat,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import zmq
 
-from engines.client import EngineClient
 from engines.errors import EngineStartError
 from engines.factory import EngineSpec
-from engines.process import EngineProcess
-from engines.watchdog import Watchdog
+from engines.process.child import EngineProcess
+from engines.process.client import EngineClient
+from engines.process.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
