@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engines.grammar.tree import Grammar
 from service.guide import AUTO, ToolChoice
-from service.harmony.builtin import ALL_RECIPIENTS, NO_BUILTINS, Builtins, recipients_of
+from service.harmony.builtin import NO_BUILTINS, Builtins, recipients_of
 from service.hosted import Hosted
 from service.mcp.toolbox import Toolbox
 
@@ -71,4 +71,4 @@ def offer_of(
         return NO_OFFER
     tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
     hosted = recipients_of(tools)
-    return Offer(tools, Builtins(hosted, ALL_RECIPIENTS - hosted), toolbox, max_calls)
+    return Offer(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)

@@ -47,7 +47,7 @@ class Choice:
         self._stops = StopStrings(plan.stop) if plan.stop else None
         self._max_calls = plan.max_calls
         self._has_reasoning = plan.has_reasoning
-        self._has_tools = bool(plan.tool_names or plan.builtins.returned)
+        self._has_tools = bool(plan.tool_names or plan.builtins.returns_others)
         self._has_call = False
         self._is_cut = False  # ended here, before the engine ended it
         self.hosted = HostedCalls(plan.hosted) if plan.hosted else None

@@ -17,14 +17,13 @@ ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in nam
 
 @dataclass(frozen=True, slots=True)
 class Builtins:
-    """What becomes of calls of these recipients; of all others they are reasoning."""
+    """What becomes of calls of tools that the client did not offer."""
 
     hosted: frozenset[str] = frozenset()  # this server runs them
-    returned: frozenset[str] = frozenset()  # the client gets the call, as of a function
+    returns_others: bool = False  # the client gets all other calls; else they are reasoning
 
 
 NO_BUILTINS = Builtins()
-RETURNED = Builtins(returned=ALL_RECIPIENTS)
 
 
 def recipients_of(tools: Iterable[str]) -> frozenset[str]:

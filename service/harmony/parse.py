@@ -180,6 +180,7 @@ class Parser:
             and header.has_channel
             and (header.is_started or self._is_first_header)
             and num_recipients == (chosen.kind in _CALLS)
+            and chosen.is_offered
         )
 
     def _route(self, header: Header) -> Route:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.harmony.builtin import Builtins
+from service.harmony.builtin import ALL_RECIPIENTS, Builtins
 from service.harmony.header import Reading
 from service.harmony.types import DeltaKind
 
@@ -26,6 +26,7 @@ class Route:
 
     kind: DeltaKind | None
     name: str = ""  # of the function or built-in tool, where kind is a call's
+    is_offered: bool = True  # a call of what nobody offered has its name all the same
 
 
 def route(
@@ -57,9 +58,19 @@ def _called(reading: Reading, tool_names: frozenset[str], builtins: Builtins) ->
             return Route(DeltaKind.HOSTED_CALL, to)
     offered = (_offered(to, tool_names) for to in reading.recipients)
     name = next((name for name in offered if name), None)
-    if name is None and reading.channel != "final":
-        name = next((to for to in reading.recipients if to in builtins.returned), None)
-    return Route(DeltaKind.ARGUMENTS, name) if name else None
+    if name is not None:
+        return Route(DeltaKind.ARGUMENTS, name)
+    if not builtins.returns_others or reading.channel == "final":
+        return None
+    unknown = (_unknown(to) for to in reading.recipients if to not in _NOBODY)
+    name = next((name for name in unknown if name), None)
+    return Route(DeltaKind.ARGUMENTS, name, is_offered=name in ALL_RECIPIENTS) if name else None
+
+
+def _unknown(recipient: str) -> str:
+    """The name by which a client can say that it has no such tool."""
+    name = recipient.removeprefix("functions.").strip(".-")
+    return "" if name == "functions" else name
 
 
 def _offered(recipient: str, tool_names: frozenset[str]) -> str | None:

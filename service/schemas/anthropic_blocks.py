@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.schemas.common import OfferedModel, Replayed
-from service.schemas.messages import CALLED_NAME
+from service.schemas.messages import CALLED_NAME, MAX_CALLED_CHARS
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 
@@ -39,7 +39,7 @@ class RedactedThinkingBlock(Replayed):
 class ToolUseBlock(Replayed):
     type: Literal["tool_use"]
     id: str = Field(min_length=1, max_length=256)
-    name: str = Field(max_length=128, pattern=CALLED_NAME)
+    name: str = Field(max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     input: dict[str, Any]
 
 

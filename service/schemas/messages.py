@@ -13,7 +13,7 @@ _PART_TYPES = ("text", "refusal")
 
 
 # A function's name; with dots, that of a tool which the model called though nobody offered it.
-CALLED_NAME = r"^[A-Za-z0-9_.-]+$"
+CALLED_NAME = r"^[\w.-]+$"
 MAX_CALLED_CHARS = 160
 
 

@@ -92,11 +92,12 @@ async def test_a_refusal_without_a_header_is_the_content(post: Fixture, end: str
     assert choice["finish_reason"] == "stop"
 
 
-async def test_ignore_eos_is_refused_by_name(post: Fixture) -> None:
-    """guidellm#979, NIM 1.12: a field that breaks parsing is a 400, never a 500."""
-    response = await post(FINAL, ignore_eos=True)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "ignore_eos"
+async def test_ignore_eos_breaks_nothing(post: Fixture) -> None:
+    """guidellm#979, NIM 1.12: what follows the end is text, never a 500."""
+    response = await post(FINAL, ignore_eos=True, max_tokens=50)
+    assert response.status_code == 200
+    assert response.json()["usage"]["completion_tokens"] == 50
+    assert "<|" not in response.text
 
 
 async def test_every_instruction_reaches_the_prompt(prompt: Fixture) -> None:
@@ -112,10 +113,14 @@ async def test_every_instruction_reaches_the_prompt(prompt: Fixture) -> None:
 async def test_a_built_in_tool_that_nobody_offered_is_no_error(
     post: Fixture, recipient: str
 ) -> None:
-    """vllm#27385."""
+    """vllm#27385: the client is told its name, and can say that it has no such tool."""
     response = await post(f"<|channel|>analysis to={recipient} code<|message|>x = 1<|call|>")
     assert response.status_code == 200
-    assert "x = 1" in response.text
+    choice = response.json()["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    name = recipient.removeprefix("functions.")
+    assert call["function"] == {"name": name, "arguments": "x = 1"}
+    assert choice["finish_reason"] == "tool_calls"
 
 
 async def test_strict_tools_are_served_under_auto(post: Fixture) -> None:
