@@ -64,7 +64,6 @@ class Fields:
     choice: str = "tool_choice"
     format: str = "response_format"
     schema: str = "response_format.json_schema.schema"
-    tool_schema: str = "tools[{index}].function.parameters"
 
 
 CHAT_FIELDS = Fields()
@@ -100,9 +99,7 @@ def answer_grammar(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    turns: list[Grammar] = [
-        _call(tool, is_forced, i, fields) for i, tool in enumerate(tools) if tool in callable_tools
-    ]
+    turns: list[Grammar] = [_call(tool, is_forced) for tool in tools if tool in callable_tools]
     turns += [_builtin_call(recipient) for recipient in hosted]
     turns = [_sequence(optional(_message("commentary", Text())), _either(turns))] if turns else []
     if not is_forced:
@@ -143,7 +140,7 @@ def _is_patterned(tool: Tool) -> bool:
     return text is not None and (text.pattern is not None or text.ebnf is not None)
 
 
-def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Grammar:
+def _call(tool: Tool, is_forced: bool) -> Grammar:
     to = f" to={recipient_of(tool.name)}"
     return _sequence(
         _either(
@@ -152,16 +149,16 @@ def _call(tool: Tool, is_forced: bool, index: int, fields: Fields) -> Grammar:
                 _sequence(Token(CHANNEL), Literal("commentary" + to)),
             ]
         ),
-        *_input(tool, is_forced, fields.tool_schema.format(index=index)),
+        *_input(tool, is_forced),
         Token(CALL),
     )
 
 
-def _input(tool: Tool, is_forced: bool, field: str) -> list[Grammar]:
+def _input(tool: Tool, is_forced: bool) -> list[Grammar]:
     """A call's type and text."""
     text = tool.free_text
     if text is None:
-        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced, field)]
+        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced)]
     content: Grammar = Text()
     if text.pattern is not None:
         content = Regex(text.pattern)
@@ -187,12 +184,12 @@ def _builtin_call(recipient: str) -> Grammar:
     )
 
 
-def _arguments(tool: Tool, is_forced: bool, field: str) -> Grammar:
+def _arguments(tool: Tool, is_forced: bool) -> Grammar:
     """A call's arguments: of the tool's schema, unless nobody asked for that."""
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return _ANY_OBJECT
-    return schema_grammar(tool.parameters, field)
+    return schema_grammar(tool.parameters, tool.field)
 
 
 def _final(format: TextFormat, fields: Fields) -> Grammar:

@@ -62,12 +62,16 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
 
 def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) -> Conversation:
     """The request's messages and tools as the renderer takes them."""
-    tools = [tool for tool in request.tools or () if not isinstance(tool, BuiltinTool)]
     check_names(request.tools or ())
+    tools = tuple(
+        _tool(tool, f"tools[{index}].function.parameters")
+        for index, tool in enumerate(request.tools or ())
+        if not isinstance(tool, BuiltinTool)
+    )
     return Conversation(
         messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
         current_date=date,
-        tools=() if request.tool_choice == "none" else tuple(_tool(tool) for tool in tools),
+        tools=() if request.tool_choice == "none" else tools,
         reasoning_effort=EFFORTS[_effort(request)],
         response_format=described_format(request),
         builtins=offer.tools,
@@ -107,12 +111,13 @@ def _check_together(request: ChatRequest) -> None:
         )
 
 
-def _tool(tool: FunctionTool | CustomTool) -> Tool:
+def _tool(tool: FunctionTool | CustomTool, field: str) -> Tool:
     if isinstance(tool, CustomTool):
         custom = tool.custom
         return Tool(custom.name, custom.description or "", free_text=free_text(custom.format))
     function = tool.function
-    return Tool(function.name, function.description or "", function.parameters, function.strict)
+    description = function.description or ""
+    return Tool(function.name, description, function.parameters, function.strict, field=field)
 
 
 def _message(message: ChatMessage, index: int) -> Message:

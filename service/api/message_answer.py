@@ -33,11 +33,12 @@ class MessageHead:
         model: str,
         max_tokens: int,
         new_call_id: Callable[[], str],
+        omits_thinking: bool = False,
     ) -> None:
         self.generation = generation
         self.id = id
         self.model = model
-        self.blocks = Blocks(new_call_id)
+        self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking)
         self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
 
     def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class MessageEvents:
             block = self._head.blocks.add(delta)
             if block is not self._open:
                 events += [self._close(), self._start(block)]
-            if delta.text:
+            if delta.text and not block.is_omitted:
                 events.append(_delta(block.index, _FIELDS[block.kind], delta.text))
         return b"".join(events)
 

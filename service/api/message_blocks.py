@@ -14,6 +14,7 @@ from service.choice import Choice
 from service.generation import Generation
 from service.harmony.types import Delta, DeltaKind
 from service.schemas.anthropic_response import MessageUsage, OutputTokensDetails, StopReason
+from service.sealed_thoughts import sealed
 
 # Stands for an input that is no JSON object, so that what the model wrote is not lost.
 UNPARSED_KEY = "__unparsed__"
@@ -22,11 +23,20 @@ UNPARSED_KEY = "__unparsed__"
 class Block:
     """One block while it is written."""
 
-    def __init__(self, index: int, kind: DeltaKind, id: str = "", name: str = "") -> None:
+    def __init__(
+        self,
+        index: int,
+        kind: DeltaKind,
+        id: str = "",
+        name: str = "",
+        *,
+        is_omitted: bool = False,
+    ) -> None:
         self.index = index
         self.kind = kind
         self.id = id  # of a call
         self.name = name
+        self.is_omitted = is_omitted  # thoughts that only the signature has
         self.pieces: list[str] = []
 
     @property
@@ -39,26 +49,30 @@ class Block:
             return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
         if self.kind is DeltaKind.REASONING:
             return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "text", "text": "", "citations": None}
+        return {"type": "text", "text": ""}
 
     def whole(self) -> dict[str, Any]:
         """The block with its text."""
         if self.kind is DeltaKind.TOOL_CALL:
             return self.opening() | {"input": _input(self.text)}
         if self.kind is DeltaKind.REASONING:
-            return self.opening() | {"thinking": self.text, "signature": self.signature()}
+            shown = "" if self.is_omitted else self.text
+            return self.opening() | {"thinking": shown, "signature": self.signature()}
         return self.opening() | {"text": self.text}
 
     def signature(self) -> str:
-        """A digest of the thoughts: clients send it back with them; nothing depends on it."""
+        """A digest of the thoughts, on which nothing depends; of omitted ones all they say."""
+        if self.is_omitted:
+            return sealed(self.text)
         return base64.b64encode(hashlib.sha256(self.text.encode()).digest()).decode()
 
 
 class Blocks:
     """The blocks of one answer; neighbouring deltas of one kind share a block."""
 
-    def __init__(self, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, new_call_id: Callable[[], str], *, omits_thinking: bool = False) -> None:
         self._new_call_id = new_call_id
+        self._omits_thinking = omits_thinking
         self.blocks: list[Block] = []
 
     def add(self, delta: Delta) -> Block:
@@ -68,7 +82,8 @@ class Blocks:
             kind = DeltaKind.TOOL_CALL
         if last is None or last.kind is not kind or delta.kind is DeltaKind.TOOL_CALL:
             id = self._new_call_id() if kind is DeltaKind.TOOL_CALL else ""
-            last = Block(len(self.blocks), kind, id, delta.name)
+            is_omitted = self._omits_thinking and kind is DeltaKind.REASONING
+            last = Block(len(self.blocks), kind, id, delta.name, is_omitted=is_omitted)
             self.blocks.append(last)
         last.pieces.append(delta.text)
         return last

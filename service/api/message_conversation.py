@@ -95,7 +95,7 @@ class History:
         return Message(
             "assistant",
             "".join(block.text for block in blocks if isinstance(block, TextBlock)),
-            reasoning="".join(b.thinking for b in blocks if isinstance(b, ThinkingBlock)),
+            reasoning="".join(b.thoughts for b in blocks if isinstance(b, ThinkingBlock)),
             tool_calls=tuple(
                 ToolCall(block.id, block.name, _json(block.input))
                 for block in blocks
@@ -145,7 +145,11 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
             case ToolRemoval(tool=ChangedTool(name=name)):
                 offered.pop(name, None)
     _check_names(request)
-    return tuple(_tool(tool) for tool in offered.values())
+    places = {tool.name: index for index, tool in enumerate(request.tools or ())}
+    return tuple(
+        _tool(tool, f"tools[{places[name]}].input_schema" if name in places else "messages")
+        for name, tool in offered.items()
+    )
 
 
 def _tool_changes(
@@ -173,8 +177,8 @@ def _check_names(request: CountTokensRequest) -> None:
         seen.add(tool.name)
 
 
-def _tool(tool: CustomTool) -> Tool:
-    return Tool(tool.name, tool.description or "", tool.input_schema, strict=tool.strict)
+def _tool(tool: CustomTool, field: str) -> Tool:
+    return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
 
 
 def _user(blocks: list[TextBlock | ToolResultBlock]) -> Iterator[tuple[int, Message]]:

@@ -26,6 +26,7 @@ from service.schemas.anthropic_request import (
     CountTokensRequest,
     JSONFormat,
     MessagesRequest,
+    ThinkingAdaptive,
     ThinkingDisabled,
     ThinkingEnabled,
 )
@@ -40,7 +41,6 @@ _FIELDS = Fields(
     choice="tool_choice",
     format="output_config.format",
     schema="output_config.format.schema",
-    tool_schema="tools[{index}].input_schema",
 )
 
 
@@ -64,7 +64,7 @@ async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: s
         builtins=offer_of(None, is_hidden=_choice(request).mode == "none").builtins,
         stop=tuple(request.stop_sequences or ()),
         max_calls=_max_calls(request),
-        has_reasoning=shows_thinking(request),
+        has_reasoning=has_thinking(request),
         grammar=grammar,
         grammar_param=_FIELDS.format if _format(request) else "tools",
     )
@@ -102,12 +102,17 @@ def effort_of(request: CountTokensRequest) -> ReasoningEffort:
     return EFFORTS[None]
 
 
-def shows_thinking(request: CountTokensRequest) -> bool:
-    """Thoughts are shown to those who asked for them."""
+def has_thinking(request: CountTokensRequest) -> bool:
+    """Thoughts are given to those who asked for them."""
+    return request.thinking is not None and not isinstance(request.thinking, ThinkingDisabled)
+
+
+def omits_thinking(request: CountTokensRequest) -> bool:
+    """Whether the blocks shall be without the text of the thoughts."""
     thinking = request.thinking
-    if thinking is None or isinstance(thinking, ThinkingDisabled):
-        return False
-    return thinking.display != "omitted"
+    return (
+        isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
+    )
 
 
 def _max_calls(request: MessagesRequest) -> int | None:

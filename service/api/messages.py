@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from service.api.body import JSONRoute
 from service.api.dependencies import CurrentRuntime, RequestId
 from service.api.message_answer import MessageAnswer, MessageEvents, MessageHead
-from service.api.message_request import plan_message, render_message
+from service.api.message_request import omits_thinking, plan_message, render_message
 from service.api.prompt import counting_bound
 from service.generation import Generation
 from service.schemas.anthropic_request import CountTokensRequest, MessagesRequest
@@ -34,6 +34,7 @@ async def create_message(
         model=runtime.model.id,
         max_tokens=body.max_tokens,
         new_call_id=lambda: f"toolu_{runtime.new_id()[-24:]}",
+        omits_thinking=omits_thinking(body),
     )
     if body.stream:
         return EventStream(runtime, generation, MessageEvents(head))

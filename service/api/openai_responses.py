@@ -13,14 +13,15 @@ from service.responses import retrieval
 from service.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
 from service.responses.background import BackgroundRun
 from service.responses.document import decode, encode
-from service.responses.request import Draft, draft_response
+from service.responses.request import Draft, count_input, draft_response
 from service.runtime import Runtime
 from service.schemas.response_object import (
     DeletedResponse,
     InputItemList,
+    InputTokens,
     ResponseObject,
 )
-from service.schemas.responses import INCLUDABLE, ResponseRequest
+from service.schemas.responses import INCLUDABLE, ContextRequest, ResponseRequest
 
 router = APIRouter(route_class=JSONRoute)
 
@@ -37,6 +38,26 @@ async def create_response(
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(
+    body: ContextRequest, runtime: CurrentRuntime, owner: Owner
+) -> InputTokens:
+    """How long the prompt of this request is."""
+    runtime.lifecycle.check_started()
+    return InputTokens(input_tokens=await count_input(body, runtime, owner))
+
+
+@router.post("/v1/responses/compact", include_in_schema=False)
+async def compact() -> Response:
+    """Say that there is no such route, where the next one would take the word for an id."""
+    raise RequestError(
+        "There is no route /v1/responses/compact: the server summarizes no history; use "
+        "truncation: auto, or ask for a summary.",
+        status=404,
+        code="route_not_found",
+    )
 
 
 @router.get("/v1/responses/{response_id}", response_model=ResponseObject)

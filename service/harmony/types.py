@@ -63,6 +63,7 @@ class Tool:
     parameters: Mapping[str, Any] | None = None  # a JSON Schema
     strict: bool | None = None  # True: arguments must follow the schema; no part of the prompt
     free_text: FreeText | None = None  # custom tools have this, and no parameters
+    field: str = ""  # where the request has its parameters; errors name it
 
     @property
     def namespace(self) -> str:

@@ -76,7 +76,7 @@ def _listed(item: InputItem, key: str) -> Json:
                 "status": "completed",
                 "role": item.role,
                 "content": _parts(item),
-                **({"phase": item.phase} if item.phase else {}),
+                **_given(phase=item.phase),
             }
         case ReasoningItem():
             return {
@@ -84,7 +84,7 @@ def _listed(item: InputItem, key: str) -> Json:
                 "type": "reasoning",
                 "summary": [part.model_dump() for part in item.summary or ()],
                 "content": [part.model_dump() for part in item.content or ()],
-                "encrypted_content": item.encrypted_content,
+                **_given(encrypted_content=item.encrypted_content),
             }
         case FunctionCallItem() | CustomToolCallItem():
             is_function = isinstance(item, FunctionCallItem)
@@ -93,7 +93,7 @@ def _listed(item: InputItem, key: str) -> Json:
                 "type": item.type,
                 "status": "completed",
                 "call_id": item.call_id,
-                **({"namespace": item.namespace} if item.namespace else {}),
+                **_given(namespace=item.namespace),
                 "name": item.name,
                 **_written(item),
             }
@@ -111,6 +111,11 @@ def _listed(item: InputItem, key: str) -> Json:
             return {**item.model_dump(), "id": item.id or f"ci_{key}", "status": "completed"}
         case _:
             return {"id": item.id, "type": "item_reference"}
+
+
+def _given(**fields: str | None) -> Json:
+    """What the published schema leaves out where there is none."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _written(call: FunctionCallItem | CustomToolCallItem) -> Json:

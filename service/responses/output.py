@@ -150,7 +150,7 @@ class Item:
             head = {"id": self.id, "type": "message", "status": status, "role": "assistant"}
             return {**head, "content": parts}
         head = {"id": self.id, "type": "reasoning", "status": status}
-        return {**head, "summary": [], "content": parts, "encrypted_content": None}
+        return {**head, "summary": [], "content": parts}
 
 
 class Output:

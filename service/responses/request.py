@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,41 +14,41 @@ from service.api.prompt import (
     answer_limit,
     check_model,
     context_bound,
+    counting_bound,
     current_date,
     render_prompt,
     sampling_of,
     stop_ids,
 )
-from service.builtin_tools import BUILTIN_OF, Offer, offer_of
+from service.builtin_tools import Offer
 from service.errors import RequestError
 from service.guide import Fields, TextFormat, answer_grammar
-from service.guide import ToolChoice as GuideChoice
-from service.harmony.types import Conversation, Message, ResponseFormat, Tool, qualified_name
+from service.harmony.types import Conversation, Message, ResponseFormat
 from service.plan import Plan
 from service.responses.document import encode
 from service.responses.items import listed, replay
 from service.responses.past import past_groups, resolved
 from service.responses.store import Record
+from service.responses.tools import (
+    choice_of,
+    names_of,
+    namespaces_of,
+    offered_builtins,
+    tools_of,
+)
 from service.responses.truncation import shortened
 from service.runtime import Runtime
-from service.schemas.custom_tools import custom_names, free_text
+from service.schemas.custom_tools import custom_names
 from service.schemas.responses import (
-    AllowedTools,
-    CustomTool,
-    FunctionTool,
+    ContextRequest,
     JsonObject,
     JsonSchema,
-    NamedFunction,
-    NamedNamespace,
-    NamespaceTool,
     ResponseRequest,
 )
 
 Json = dict[str, Any]
 
-_FIELDS = Fields(
-    format="text.format", schema="text.format.schema", tool_schema="tools[{index}].parameters"
-)
+_FIELDS = Fields(format="text.format", schema="text.format.schema")
 _ECHOED = {"reasoning", "text", "tool_choice", "tools"}
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -88,7 +88,7 @@ async def draft_response(
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)
-    offer = _offer(request, runtime)
+    offer = offered_builtins(request, runtime)
     conversation, params = await _conversation(request, shown, offer, runtime, owner)
     plan = await _plan(request, conversation, params, offer, runtime, request_id)
     is_stored = request.store is not False
@@ -97,44 +97,37 @@ async def draft_response(
     return Draft(plan, head, owner, shown, is_stored)
 
 
+async def count_input(request: ContextRequest, runtime: Runtime, owner: str) -> int:
+    """The tokens of the prompt; raises RequestError naming the field."""
+    if request.model is not None:
+        check_model(request.model, runtime)
+    _check_names(request)
+    shown = listed(request.input, f"resp_{runtime.new_id()}")
+    offer = offered_builtins(request, runtime)
+    conversation, params = await _conversation(request, shown, offer, runtime, owner)
+    return len(await render_prompt(conversation, params.__getitem__, counting_bound("input")))
+
+
 def _check_together(request: ResponseRequest) -> None:
     """Fields that are right alone and wrong together."""
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if request.background and request.store is False:
         raise RequestError("background needs store: true, or store left out.", param="background")
+    _check_names(request)
+
+
+def _check_names(request: ContextRequest) -> None:
     seen: set[str] = set()
-    for param, name in _names(request):
+    for param, name in names_of(request):
         if name in seen:
             message = f"{param} repeats {name!r}; give each tool its own name."
             raise RequestError(message, param=param)
         seen.add(name)
 
 
-def _names(request: ResponseRequest) -> Iterator[tuple[str, str]]:
-    """The qualified name of each tool that the client runs, behind the field that has it."""
-    for index, tool in enumerate(request.tools or ()):
-        if isinstance(tool, NamespaceTool):
-            for place, inner in enumerate(tool.tools):
-                name = qualified_name(inner.name, tool.name)
-                yield f"tools[{index}].tools[{place}].name", name
-        elif isinstance(tool, FunctionTool | CustomTool):
-            yield f"tools[{index}].name", tool.name
-
-
-def _offer(request: ResponseRequest, runtime: Runtime) -> Offer:
-    """The built-in tools; one that is not connected is not offered."""
-    wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
-    return offer_of(
-        runtime.toolbox,
-        [name for name in wanted if name],
-        is_hidden=request.tool_choice == "none",
-        max_calls=request.max_tool_calls,
-    )
-
-
 async def _conversation(
-    request: ResponseRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, owner: str
+    request: ContextRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, owner: str
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
     past = await past_groups(runtime.responses, request.previous_response_id, owner)
@@ -146,37 +139,13 @@ async def _conversation(
     conversation = Conversation(
         messages=tuple(messages),
         current_date=current_date(runtime.clock()),
-        tools=() if request.tool_choice == "none" else _tools(request),
+        tools=() if request.tool_choice == "none" else tools_of(request),
         reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
         response_format=_described_format(request),
-        namespaces=_namespaces(request),
+        namespaces=namespaces_of(request),
         builtins=offer.tools,
     )
     return conversation, params
-
-
-def _tools(request: ResponseRequest) -> tuple[Tool, ...]:
-    """What the client runs; built-in tools are no part of the developer message."""
-    tools: list[Tool] = []
-    for tool in request.tools or ():
-        if isinstance(tool, NamespaceTool):
-            tools += [_tool(inner, tool.name) for inner in tool.tools]
-        elif isinstance(tool, FunctionTool | CustomTool):
-            tools.append(_tool(tool))
-    return tuple(tools)
-
-
-def _tool(tool: FunctionTool | CustomTool, namespace: str | None = None) -> Tool:
-    name, description = qualified_name(tool.name, namespace), tool.description or ""
-    if isinstance(tool, CustomTool):
-        return Tool(name, description, free_text=free_text(tool.format))
-    return Tool(name, description, tool.parameters, tool.strict)
-
-
-def _namespaces(request: ResponseRequest) -> dict[str, str]:
-    """Their descriptions."""
-    tools = [tool for tool in request.tools or () if isinstance(tool, NamespaceTool)]
-    return {tool.name: tool.description or "" for tool in tools}
 
 
 async def _plan(
@@ -201,10 +170,10 @@ async def _plan(
         prompt_param="input",
         limit_param="max_output_tokens",
     )
-    format, choice = _format(request), _choice(request)
+    format, choice = _format(request), choice_of(request)
     grammar_of = functools.partial(
         answer_grammar,
-        _tools(request),
+        tools_of(request),
         format=format,
         max_reasoning_tokens=request.thinking_token_budget,
         builtins=offer.recipients,
@@ -235,31 +204,7 @@ def _num_logprobs(request: ResponseRequest) -> int | None:
     return request.top_logprobs or 0
 
 
-def _choice(request: ResponseRequest) -> GuideChoice:
-    match request.tool_choice:
-        case NamedFunction(name=name, namespace=namespace):
-            return GuideChoice.named(qualified_name(name, namespace))
-        case AllowedTools(mode=mode, tools=tools):
-            return GuideChoice(mode, frozenset(_allowed(tools, request)))
-        case "none" | "required" as mode:
-            return GuideChoice(mode)
-        case _:
-            return GuideChoice()
-
-
-def _allowed(
-    named: Iterable[NamedFunction | NamedNamespace], request: ResponseRequest
-) -> Iterator[str]:
-    """The qualified names of what an `allowed_tools` names."""
-    for one in named:
-        if isinstance(one, NamedFunction):
-            yield qualified_name(one.name, one.namespace)
-        else:
-            inside = [tool.name for tool in _tools(request) if tool.namespace == one.name]
-            yield from inside or [f"{one.name}.*"]  # what is not offered is refused by its name
-
-
-def _format(request: ResponseRequest) -> TextFormat:
+def _format(request: ContextRequest) -> TextFormat:
     match request.text.format if request.text else None:
         case JsonObject():
             return TextFormat("json_object")
@@ -269,7 +214,7 @@ def _format(request: ResponseRequest) -> TextFormat:
             return TextFormat()
 
 
-def _described_format(request: ResponseRequest) -> ResponseFormat | None:
+def _described_format(request: ContextRequest) -> ResponseFormat | None:
     match request.text.format if request.text else None:
         case JsonSchema(schema_=schema, name=name, description=description):
             return ResponseFormat(schema, name, description or "")
@@ -290,6 +235,7 @@ def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) 
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
@@ -297,6 +243,7 @@ def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) 
         "model": request.model,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {

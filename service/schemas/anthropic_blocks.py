@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from service.schemas.common import OfferedModel, Replayed
 from service.schemas.messages import CALLED_NAME, MAX_CALLED_CHARS
+from service.sealed_thoughts import unsealed
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
 
@@ -22,11 +23,18 @@ class TextBlock(Replayed):
 
 
 class ThinkingBlock(Replayed):
-    """An earlier chain of thought; replayed while a tool loop runs."""
+    """An earlier chain of thought; replayed while a tool loop runs.
+
+    Where its text was omitted, the signature that this server gave it brings it back.
+    """
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = Field("", description="Accepted without effect: not verified.")
+    signature: str = Field("", description="Not verified.")
+
+    @property
+    def thoughts(self) -> str:
+        return self.thinking or unsealed(self.signature)
 
 
 class RedactedThinkingBlock(Replayed):

@@ -16,7 +16,6 @@ StopReason = Literal[
 class TextAnswer(ResponseModel):
     type: Literal["text"] = "text"
     text: str
-    citations: None = None
 
 
 class ThinkingAnswer(ResponseModel):
@@ -36,14 +35,23 @@ class OutputTokensDetails(ResponseModel):
     thinking_tokens: int
 
 
+class CacheCreation(ResponseModel):
+    """Writing to the cache is free and not counted."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
 class MessageUsage(ResponseModel):
     """The prompt is `input_tokens` and the two cache counts together."""
 
     input_tokens: int
+    cache_creation: CacheCreation = CacheCreation()
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: OutputTokensDetails
+    service_tier: Literal["standard"] = "standard"
 
 
 class Message(ResponseModel):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from service.schemas.common import ResponseModel, Usage
 
 
@@ -44,6 +46,10 @@ class AnswerCustomCall(ResponseModel):
     custom: AnswerCustom
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class AnswerMessage(ResponseModel):
     """`reasoning_content` repeats `reasoning` for clients that read that name."""
 
@@ -52,7 +58,9 @@ class AnswerMessage(ResponseModel):
     refusal: None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = None
+    tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = Field(
+        None, exclude_if=_is_none, description="Left out where there are none."
+    )
 
 
 class AnswerChoice(ResponseModel):

@@ -33,7 +33,6 @@ class ReasoningItem(ResponseModel):
     status: ItemStatus
     summary: list[Any]
     content: list[ReasoningText]
-    encrypted_content: None
 
 
 class OutputMessage(ResponseModel):
@@ -146,6 +145,8 @@ class ResponseObject(ResponseModel):
     metadata: dict[str, str]
     model: str
     output: list[OutputItem]
+    frequency_penalty: float
+    presence_penalty: float
     parallel_tool_calls: bool
     previous_response_id: str | None
     prompt_cache_key: str | None
@@ -162,6 +163,11 @@ class ResponseObject(ResponseModel):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
+
+
+class InputTokens(ResponseModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
 
 
 class InputItemList(ResponseModel):

@@ -270,17 +270,50 @@ MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
 
-class ResponseRequest(SamplingFields):
+def _input_tag(value: Any) -> str:
+    return "items" if isinstance(value, list) else "string"
+
+
+Input = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[InputItem], Field(min_length=1), Tag("items")],
+    Discriminator(_input_tag),
+]
+
+
+class ContextRequest(RequestModel):
+    """What the model reads: the body of POST /v1/responses/input_tokens."""
+
+    model: str | None = None
+    input: Input = ""
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, min_length=1, max_length=256)
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    conversation: Any = None
+
+    @field_validator("conversation", mode="before")
+    @classmethod
+    def _refuse_conversation(cls, value: Any) -> Any:
+        return _refused("conversation", value)
+
+
+def _refused(name: str, value: Any) -> Any:
+    if value is not None:
+        reason = {"reason": REFUSED[name]}
+        raise PydanticCustomError("unsupported_field", "{reason}", reason)
+    return value
+
+
+class ResponseRequest(ContextRequest, SamplingFields):
     """What to answer, and how."""
 
     model: str
-    input: Annotated[
-        Annotated[str, Tag("string")]
-        | Annotated[list[InputItem], Field(min_length=1), Tag("items")],
-        Discriminator(lambda value: "items" if isinstance(value, list) else "string"),
-    ]
-    instructions: str | None = None
-    previous_response_id: str | None = Field(None, min_length=1, max_length=256)
+    input: Input
     store: bool | None = Field(None, description="Keep the response; true when left out.")
     background: bool | None = None
     stream: bool | None = None
@@ -292,15 +325,9 @@ class ResponseRequest(SamplingFields):
     )
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None
-    reasoning: Reasoning | None = None
-    text: TextConfig | None = None
-    tools: list[Tool] | None = Field(None, max_length=128)
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = Field(
         None, ge=1, description="Most calls of built-in tools; the model is told of the limit."
     )
-    truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 
     client_metadata: dict[str, Any] | None = None
@@ -313,15 +340,11 @@ class ResponseRequest(SamplingFields):
 
     access_programs: Any = None
     context_management: Any = None
-    conversation: Any = None
     image: Any = None
     moderation: Any = None
     prompt: Any = None
 
-    @field_validator(*REFUSED, mode="before")
+    @field_validator(*REFUSED.keys() - {"conversation"}, mode="before")
     @classmethod
     def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
-            reason = REFUSED[str(info.field_name)]
-            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
-        return value
+        return _refused(str(info.field_name), value)

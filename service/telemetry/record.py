@@ -29,6 +29,7 @@ _ROUTES = frozenset(
         "/v1/chat/completions/render",
         "/v1/completions",
         "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/models",

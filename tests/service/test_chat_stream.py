@@ -123,7 +123,7 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
     got, choice = collected(events(streamed.text)), whole["choices"][0]
     assert got["content"] == (choice["message"]["content"] or "")
     assert got["reasoning"] == (choice["message"]["reasoning"] or "")
-    calls = [call["function"] for call in choice["message"]["tool_calls"] or []]
+    calls = [call["function"] for call in choice["message"].get("tool_calls", [])]
     assert got["tool_calls"] == calls
     assert got["finish_reason"] == choice["finish_reason"]
     assert got["logprobs"] == (choice["logprobs"] or {"content": []})["content"]

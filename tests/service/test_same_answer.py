@@ -195,7 +195,7 @@ def completion_of(answer: ChatAnswer) -> dict[str, Any]:
 def of_chat(body: dict[str, Any]) -> Answer:
     choice, usage = body["choices"][0], body["usage"]
     message = choice["message"]
-    calls = [call["function"] for call in message["tool_calls"] or []]
+    calls = [call["function"] for call in message.get("tool_calls", [])]
     return Answer(
         message["content"] or "",
         message["reasoning"] or "",

@@ -1,4 +1,4 @@
-"""A built-in tool that is not connected: the client gets the call, on every route."""
+"""A tool that nobody offered: the client gets the call by its name, on every route."""
 
 from __future__ import annotations
 
@@ -84,3 +84,43 @@ async def test_no_calls_means_no_calls(ask: Fixture, path: str, body: dict[str, 
     assert answer.status_code == 200
     for sign in ('"tool_calls":[', '"tool_use"', '"function_call"'):
         assert sign not in answer.text
+
+
+@pytest.mark.parametrize("tools", [[], ["get_weather"]])
+@pytest.mark.parametrize(
+    ("recipient", "name"),
+    [
+        ("functions.nope", "nope"),
+        ("functions.GET_WEATHER", "GET_WEATHER"),
+        ("functions.get-weather", "get-weather"),
+        ("container.exec", "container.exec"),
+        ("multi_tool_use.parallel", "multi_tool_use.parallel"),
+        ("browser.search", "browser.search"),
+    ],
+)
+async def test_whatever_is_called_keeps_its_name(
+    ask: Fixture, tools: list[str], recipient: str, name: str
+) -> None:
+    """Agents answer "unknown tool" and the model recovers; nothing is what they cannot answer."""
+    script = f"<|channel|>commentary to={recipient} json<|message|>{ARGUMENTS}<|call|>"
+    functions = [{"type": "function", "function": {"name": tool}} for tool in tools]
+    chat = (await ask(script, CHAT, messages=HELLO, tools=functions)).json()["choices"][0]
+    (call,) = chat["message"]["tool_calls"]
+    assert call["function"] == {"name": name, "arguments": ARGUMENTS}
+    assert chat["finish_reason"] == "tool_calls"
+    assert not chat["message"]["content"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "unknown tool"}
+    again = await ask(script, CHAT + "/render", messages=[*HELLO, chat["message"], result])
+    assert f"to={recipient}" in again.json()["prompt"]
+    (item,) = (await ask(script, RESPONSES, input="Hi")).json()["output"]
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", name, ARGUMENTS)
+    (block,) = (await ask(script, MESSAGES, messages=HELLO, max_tokens=99)).json()["content"]
+    assert (block["type"], block["name"]) == ("tool_use", name)
+
+
+async def test_who_is_no_tool_is_not_called(ask: Fixture) -> None:
+    for recipient in ("assistant", "user", "functions", "functions."):
+        script = f"<|channel|>commentary to={recipient}<|message|>Hello<|return|>"
+        message = (await ask(script, CHAT, messages=HELLO)).json()["choices"][0]["message"]
+        assert "tool_calls" not in message
+        assert "Hello" in str(message)

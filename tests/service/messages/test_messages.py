@@ -78,7 +78,7 @@ async def test_an_answer_has_thinking_text_and_call_in_blocks(
     assert thinking["type"] == "thinking"
     assert thinking["thinking"] == 'A "thought" 🪿.'
     assert thinking["signature"]
-    assert text == {"type": "text", "text": "Looking it up.", "citations": None}
+    assert text == {"type": "text", "text": "Looking it up."}
     assert call["id"].startswith("toolu_")
     assert (call["name"], call["input"]) == ("f", {"a": "é", "b": [1.0]})
     assert '"input":{"a": "é", "b": [1.0]}' in response.text  # the model's own characters
@@ -93,7 +93,7 @@ async def test_an_answer_has_thinking_text_and_call_in_blocks(
         ({}, False),
         ({"thinking": {"type": "disabled"}}, False),
         ({"thinking": {"type": "adaptive"}}, True),
-        ({"thinking": {"type": "adaptive", "display": "omitted"}}, False),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, True),
         ({"thinking": {"type": "enabled", "budget_tokens": 500, "display": "summarized"}}, True),
     ],
 )
@@ -110,11 +110,42 @@ async def test_thinking_is_shown_to_those_who_ask_and_always_counted(
     assert answer["usage"]["output_tokens_details"]["thinking_tokens"] > 0
 
 
+async def test_omitted_thoughts_come_back_by_their_signature(
+    make_runtime: Fixture, make_client: Fixture, message_body: Fixture
+) -> None:
+    """Claude Code's default; a tool loop goes on with the thoughts that nobody was shown."""
+    client = await make_client(make_runtime(CALL))
+    body = message_body(tools=[TOOL], thinking={"type": "adaptive", "display": "omitted"})
+    whole = (await client.post(PATH, json=body)).json()
+    streamed = (await client.post(PATH, json=body | {"stream": True})).text
+    assert "thinking_delta" not in streamed
+    assert whole["content"][0]["signature"] in streamed
+    assert whole["content"][0]["thinking"] == ""
+    turns = [
+        *body["messages"],
+        {"role": "assistant", "content": whole["content"]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": whole["content"][2]["id"]}],
+        },
+    ]
+    counts = []
+    shown = whole["content"][0] | {"thinking": 'A "thought" 🪿.', "signature": ""}
+    wrong = shown | {"thinking": "", "signature": "thoughts:!"}
+    for thought in (shown, whole["content"][0], wrong):
+        turns[-2]["content"] = [thought, *whole["content"][1:]]
+        counted = {"model": "gpt-oss-20b", "messages": turns}
+        response = await client.post(f"{PATH}/count_tokens", json=counted)
+        counts.append(response.json()["input_tokens"])
+    assert counts[0] == counts[1] > counts[2]
+
+
 @pytest.mark.parametrize("step", [1, 3, 8, 100])
 @pytest.mark.parametrize(
     ("script", "changes"),
     [
         (HELLO, {"thinking": THINK}),
+        (HELLO, {"thinking": THINK | {"display": "omitted"}}),
         (HELLO, {"stop_sequences": ["🚀", "never"]}),
         (HELLO, {"max_tokens": 9, "thinking": THINK}),
         (CALL, {"tools": [TOOL], "thinking": THINK}),
