@@ -34,7 +34,7 @@ async def test_the_answer_goes_on_behind_the_call(
     assert choice["finish_reason"] == "stop"
     assert choice["message"]["content"] == "It is 4."
     assert choice["message"]["reasoning"] == "Compute.\n\nSo four."
-    assert choice["message"]["tool_calls"] is None
+    assert "tool_calls" not in choice["message"]
     assert "python to=assistant<|channel|>analysis<|message|>4\n<|end|>" in decode_marked(
         prompts[1].prompt_token_ids
     )
