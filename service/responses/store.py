@@ -55,7 +55,7 @@ class ResponseStore(Protocol):
     """Keeps responses, and the pieces of those that are being written."""
 
     async def lasts(self) -> bool:
-        """Whether what is put outlives this process."""
+        """Whether what is put now would be kept, and outlive this process."""
         ...
 
     async def put(self, record: Record, pieces: bytes = b"") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def store_of(settings: Settings) -> ResponseStore:
     if settings.responses_path is None and settings.api_workers == 1:
         store = SqliteStore(path, bounds, can_fall_back=True)
         if path.exists():  # what is wrong with it is told now; else nothing is made before its use
-            store.open()
+            with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
+                store.open()
         return store
     store = SqliteStore(path, bounds)
     try:

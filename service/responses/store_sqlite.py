@@ -37,7 +37,7 @@ class SqliteStore:
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
         self._bounds = bounds or Bounds()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
-        # Touched by that thread alone:
+        # Written by that thread alone:
         self._opened: sqlite3.Connection | None = None
         self._outage = Outage(
             f"the file of responses ({path})", "nothing is stored or read until it is free again"
@@ -52,7 +52,7 @@ class SqliteStore:
         if self._lasts is None:
             with contextlib.suppress(StoreError):  # what is put then will say so itself
                 await self._run(self._connection)
-        return self._lasts is not False
+        return self._lasts is not False and not self._outage.is_on
 
     async def put(self, record: Record, pieces: bytes = b"") -> None:
         await self._run(self._put, record, pieces)
@@ -234,7 +234,7 @@ class SqliteStore:
 
 
 def _is_locked(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", None) in _LOCKED
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED  # less what SQLite adds above
 
 
 def _record(row: tuple[str, str, bytes, bytes, int, str | None, float], now: float) -> Record:

@@ -13,7 +13,9 @@ import pytest
 from service import outage
 from service.responses import sqlite_file
 from service.responses.store import Bounds, MissingRecord, Record, StoreError
+from service.responses.store_choice import FILE_NAME, FOLDER_NAME, store_of
 from service.responses.store_sqlite import SqliteStore
+from service.settings import load
 
 RECORD = Record("resp_a", "ann", b"{}", b"[]")
 
@@ -44,6 +46,7 @@ async def test_one_operation_waits_for_the_lock_and_the_others_fail_at_once(
     failed = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(error) for error in failed] == [StoreError] * 20
     assert time.monotonic() - started < 20 * 0.5 / 2, "each of them waited"
+    assert not await store.lasts(), "an answer that begins now must not say it is stored"
     await store.close()
 
 
@@ -78,6 +81,22 @@ async def test_a_lock_at_the_first_use_leaves_nothing_in_memory_for_good(
     with pytest.raises(StoreError):
         await store.put(RECORD)
     locker.execute("ROLLBACK")
+    await store.put(RECORD)
+    assert await store.lasts()
+    await store.close()
+
+
+async def test_a_lock_at_the_start_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(outage, "PAUSE_S", 0.0)
+    path = tmp_path / FOLDER_NAME / FILE_NAME
+    path.parent.mkdir(mode=0o700)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    store = store_of(load({"cache_path": tmp_path}))
+    other.close()
     await store.put(RECORD)
     assert await store.lasts()
     await store.close()
