@@ -128,7 +128,8 @@ class _Service:
         self._started_at = started_at
         self._stop = StopSignal()
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
-        self._supervisor = EngineSupervisor(launch.spec, policy, engine_environment())
+        environment = engine_environment(launch.spec.environment)
+        self._supervisor = EngineSupervisor(launch.spec, policy, environment)
         self._engine = self._supervisor.client()
 
     async def run(self) -> int:
