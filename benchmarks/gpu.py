@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.native.backends.base import Capacity
+from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
@@ -28,6 +32,8 @@ from engines.native.backends.cuda.random_model import gpt_oss, random_weights
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.config import NativeConfig
+from engines.native.core import assemble_core
 
 _DEVICE = torch.device("cuda")
 _STEPS = 512
@@ -142,7 +148,12 @@ class Bench:
         )  # fmt: skip
         return step, slots, sampler, scratch
 
-    def floor_ms(self, rows: int, context: int, experts: int) -> float:
+    def expected_experts(self, rows: int) -> float:
+        """Experts that some of `rows` rows hit in a layer, were the routes uniform."""
+        num = self.shape.num_experts
+        return float(num * (1 - (1 - self.shape.top_k / num) ** rows))
+
+    def floor_ms(self, rows: int, context: int, experts: float) -> float:
         """Milliseconds that reading the step's bytes takes at the measured bandwidth."""
         c = self.shape.config
         dense = 2 * self.shape.hidden * (self.shape.qkv_size + c.q_size + c.num_local_experts)
@@ -155,6 +166,48 @@ class Bench:
             seen = min(context, window) if window else context
             total += rows * seen * 4 * c.kv_size
         return float(total / self.bandwidth * 1e3)
+
+
+def serve(bench: Bench, streams: int, prompt: int, answer: int) -> dict[str, Any]:
+    """The engine with its scheduler and overlapped loop: `streams` requests at once, to the end."""
+    config = bench.shape.config
+    blocks = 2 * (-(-(prompt + answer) // bench.block_size) + 2) * streams + 1
+    longest = prompt + answer + 64
+    backend = CudaBackend(
+        config, bench.weights, bench.cache(blocks),
+        Capacity(blocks, bench.block_size, longest), streams, max(2048, prompt),
+    )  # fmt: skip
+    native = NativeConfig(
+        Path(), dtype="bfloat16", max_num_seqs=streams, max_num_batched_tokens=max(2048, prompt),
+        overlap_steps=True, enable_prefix_caching=False,
+    )  # fmt: skip
+    core = assemble_core(native, backend, config.sliding_window, config.vocab_size)
+    generator = torch.Generator().manual_seed(streams)
+    for number in range(streams):
+        ids = torch.randint(0, 200000, (prompt,), generator=generator).tolist()
+        params = SamplingParams(max_tokens=answer, temperature=1.0, seed=number)
+        core.scheduler.add(EngineRequest(str(number), tuple(ids), params))
+    arrivals: dict[object, list[float]] = {}
+    start = time.perf_counter()
+    while core.has_work:
+        outcomes = core.step()
+        now = time.perf_counter()
+        for sequence, event in outcomes:
+            assert isinstance(event, TokenEvent), event
+            arrivals.setdefault(sequence, []).append(now)
+    per_token = sorted((times[-1] - times[0]) / (len(times) - 1) for times in arrivals.values())
+    median = per_token[len(per_token) // 2]
+    floor = bench.floor_ms(streams, prompt + answer // 2, bench.expected_experts(streams))
+    return {
+        "streams": streams,
+        "prompt": prompt,
+        "answer": answer,
+        "tokens_per_s": round(streams / median, 1),
+        "ms_per_token": round(median * 1e3, 4),
+        "first_token_ms": round((min(t[0] for t in arrivals.values()) - start) * 1e3, 2),
+        "last_first_token_ms": round((max(t[0] for t in arrivals.values()) - start) * 1e3, 2),
+        "floor_ms_uniform_routing": round(floor, 4),
+    }
 
 
 def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -216,6 +269,7 @@ def main() -> None:
     parser.add_argument("--model", choices=["20b", "120b"], default="20b")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--prefill", type=int, nargs="*", default=[128, 512, 2048])
+    parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     bench = load(arguments.model, num_positions=9000)
@@ -238,6 +292,11 @@ def main() -> None:
         prefills.append(bench.prefill(tokens))
         print("prefill", prefills[-1], flush=True)
         torch.cuda.empty_cache()
+    served = []
+    for streams in arguments.streams:
+        served.append(serve(bench, streams, 128, 512))
+        print("engine", served[-1], flush=True)
+        torch.cuda.empty_cache()
     line = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -245,6 +304,7 @@ def main() -> None:
         "bandwidth_tb_per_s": round(bench.bandwidth / 1e12, 3),
         "decode": found,
         "prefill": prefills,
+        "engine": served,
     }
     print(json.dumps(line))
     if arguments.json:

@@ -13,6 +13,7 @@ from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
 DType = Literal["float32", "bfloat16"]
+Device = Literal["cpu", "cuda"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
 _ROPE_KEYS = {
@@ -141,6 +142,7 @@ class NativeConfig:
     """The native engine's options; None leaves a choice to the engine."""
 
     model_dir: Path
+    device: Device = "cpu"
     dtype: DType = "float32"
     max_model_len: int | None = None  # prompt and generated tokens together
     max_num_seqs: int = 32
@@ -156,6 +158,8 @@ class NativeConfig:
     grammar_timeout_s: float = 60.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
+        if self.device not in get_args(Device):
+            raise EngineStartError(f"device is {self.device!r}; use one of {get_args(Device)}")
         if self.dtype not in get_args(DType):
             raise EngineStartError(f"dtype is {self.dtype!r}; use one of {get_args(DType)}")
         for name in _COUNTS:

@@ -54,6 +54,12 @@ class Checkpoint:
         blocks, scales = self._read(f"{name}_blocks"), self._read(f"{name}_scales")
         return mxfp4.dequantise(blocks, scales, dtype).transpose(1, 2)
 
+    def packed(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The blocks and scales of a tensor stored as MXFP4; None if it is not."""
+        if name in self._entries:
+            return None
+        return self._read(f"{name}_blocks"), self._read(f"{name}_scales")
+
     def stored(self, name: str) -> Tensor:
         """Map one expected tensor into memory in the dtype of its file."""
         return self._read(name)

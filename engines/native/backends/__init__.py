@@ -8,6 +8,10 @@ from engines.native.config import ModelConfig, NativeConfig
 
 def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
     """Load the checkpoint's weights; raises EngineStartError naming what is wrong with them."""
+    if config.device == "cuda":
+        from engines.native.backends.cuda.backend import CudaBackend
+
+        return CudaBackend.load(config, model)
     from engines.native.backends.cpu.backend import CpuBackend
 
     return CpuBackend.load(config, model)

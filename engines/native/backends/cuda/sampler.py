@@ -20,7 +20,7 @@ class Sampler:
         num = len(rows.slots)
         self.rows, self._slots, self._num_chunks = rows, slots, num_chunks
         self.logits = torch.zeros(num, vocab_size, device=device)
-        self.floors = torch.full((num,), -3.4e38, device=device)  # logits under it are out
+        self.floors = torch.full((num,), -1e30, device=device)  # logits under it are out
         self._part_best = torch.zeros(num, num_chunks, device=device)
         self._part_token = torch.zeros(num, num_chunks, dtype=torch.int32, device=device)
 

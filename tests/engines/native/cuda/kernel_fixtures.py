@@ -21,6 +21,9 @@ from triton.runtime import interpreter  # noqa: E402
 
 from engines.native.backends.cuda.random_model import gpt_oss  # noqa: E402
 
+ON_GPU_ONLY = pytest.mark.skipif(
+    not IS_GPU, reason="too slow through Triton's interpreter; make test-gpu runs it"
+)
 DEVICE = torch.device("cuda" if IS_GPU else "cpu")
 
 

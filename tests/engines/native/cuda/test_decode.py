@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
+from tests.engines.native.cuda.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    ON_GPU_ONLY,
+    model_config,
+    relative_error,
+)
 
 from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
 
@@ -33,6 +39,7 @@ def test_logits_are_those_of_the_model(rows: int) -> None:
     assert compared
 
 
+@ON_GPU_ONLY
 @pytest.mark.parametrize("rows", ROWS[:2])
 def test_a_step_gives_the_same_bits_again(rows: int) -> None:
     case = DecodeCase(model_config(), [30] * rows, block_size=16)
@@ -46,6 +53,7 @@ def test_a_step_gives_the_same_bits_again(rows: int) -> None:
         assert torch.equal(case.sampler.logits, first)
 
 
+@ON_GPU_ONLY
 def test_the_step_feeds_its_token_back() -> None:
     case = DecodeCase(model_config(), [5], block_size=16)
     case.step().run()
@@ -55,7 +63,7 @@ def test_the_step_feeds_its_token_back() -> None:
     assert case.inputs.generated.tolist() == [1]
 
 
-@pytest.mark.skipif(not IS_GPU, reason="CUDA graphs need a GPU")
+@ON_GPU_ONLY
 def test_a_captured_step_gives_the_bits_of_the_launched_one() -> None:
     case = DecodeCase(model_config(), [200] * 8, block_size=16)
     step = case.step()

@@ -60,7 +60,7 @@ def draw_kernel(
         seed = tl.load(seeds + slot)
         position = tl.load(generated + row)
         size = tl.cdiv(V, CHUNKS)
-        best = tl.full([BLOCK], -3.4e38, tl.float32)
+        best = tl.full([BLOCK], -3e38, tl.float32)
         at = tl.zeros([BLOCK], tl.int32)
         broken = tl.zeros([BLOCK], tl.int32)
         inverse = 1.0 / tl.maximum(temperature, 1e-6)
@@ -69,18 +69,18 @@ def draw_kernel(
             within = first + tl.arange(0, BLOCK)
             token = chunk * size + within
             is_in = (within < size) & (token < V)
-            value = tl.load(logits + row.to(tl.int64) * V + token, mask=is_in, other=-3.4e38)
-            broken = tl.maximum(broken, ((value != value) | (value > 3.3e38)).to(tl.int32))
+            value = tl.load(logits + row.to(tl.int64) * V + token, mask=is_in, other=-1e30)
+            broken = tl.maximum(broken, ((value != value) | (value > 1e38)).to(tl.int32))
             if temperature > 0:
                 noisy = value * inverse - _log_noise(seed, position, token)
-                value = tl.where(value >= floor, noisy, -3.4e38)
-            value = tl.where(is_in, value, -3.4e38)
+                value = tl.where(value >= floor, noisy, -1e38)
+            value = tl.where(is_in, value, -2e38)
             at = tl.where(value > best, token, at)
             best = tl.maximum(value, best)
         peak = tl.max(best, 0)
         winner = tl.min(tl.where(best == peak, at, 2147483647), 0)
         if tl.max(broken, 0) > 0:
-            peak = 3.4e38
+            peak = 3e38
             winner = -1
         tl.store(part_best + row * CHUNKS + chunk, peak)
         tl.store(part_token + row * CHUNKS + chunk, winner)

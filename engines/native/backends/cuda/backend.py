@@ -1,0 +1,385 @@
+"""The CUDA backend: steps are enqueued as CUDA graphs, and read when they are done.
+
+A batch's rows of one token are the decode graph's, the others the prefill graph's; the sampled
+tokens stay on the device, where the next step finds them by slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engines.base import TokenLogprob
+from engines.errors import EngineStartError
+from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMask
+from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
+from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.choices import choices_for
+from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.graphs import Graphs, powers_up_to
+from engines.native.backends.cuda.load import load_weights
+from engines.native.backends.cuda.prefill import Chunk, Prefill, PrefillBuffers
+from engines.native.backends.cuda.sampler import Sampler
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.kv_pool import (
+    MemoryBudget,
+    choose_num_blocks,
+    layers_per_group,
+    longest_sequence,
+)
+from engines.native.tensors import tensor_specs
+from engines.native.weights import Checkpoint
+
+_GREEDY_BELOW = 1e-5  # temperatures under this are greedy
+_MAX_ROWS = 256
+_MIN_PREFILL = 64  # tokens of the smallest graph
+_LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What the host knows of a sequence."""
+
+    token_ids: tuple[int, ...]  # known when it took the slot
+    num_prompt_tokens: int
+    sampling: SlotSampling
+    num_blocks: int = 0  # of its tables
+
+
+@dataclass(slots=True)
+class _Draw:
+    """Rows that one sampler samples, by their index in the batch."""
+
+    sampler: Sampler
+    rows: list[int]
+    slots: list[_Slot]
+    tokens: Tensor | None = None  # on the host, once the step is done
+    logprobs: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by place
+
+
+class CudaBackend:
+    """Implements engines.native.backends.base.Backend; any device that runs the kernels."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        weights: ModelWeights,
+        cache: Tensor,
+        capacity: Capacity,
+        max_num_seqs: int,
+        max_num_tokens: int,
+    ) -> None:
+        """Compile and capture every size of step: nothing is compiled after this."""
+        self._device, self._capacity = cache.device, capacity
+        shape = Shape(model)
+        self._vocab_size = model.vocab_size
+        blocks = -(-capacity.max_model_len // capacity.block_size) + 1
+        self._table_stride = blocks
+        self._device_slots = slots = Slots.allocate(max_num_seqs, blocks, self._device)
+        self._slots: dict[int, _Slot] = {}
+        sizes = powers_up_to(max_num_seqs)
+        most = sizes[-1]
+        scratch = Scratch(shape, most, self._device)
+        self._decode, self._first = (
+            Sampler(Rows(most, self._device), slots, model.vocab_size, self._device)
+            for _ in range(2)
+        )
+        self._buffers = PrefillBuffers(shape, max_num_tokens, max_num_seqs, self._device)
+        self._head_in = torch.zeros(
+            (most, model.hidden_size), dtype=torch.bfloat16, device=self._device
+        )
+        args = (shape, weights, cache, capacity.block_size)
+
+        def decode(rows: int, sampler: Sampler) -> DecodeStep:
+            return DecodeStep(
+                *args, rows, choices_for(rows), slots, sampler.rows, scratch, sampler.logits
+            )
+
+        self._decode_graphs = Graphs({n: decode(n, self._decode).run for n in sizes}, self._device)
+        self._head_graphs = Graphs(
+            {n: partial(decode(n, self._first).head, self._head_in) for n in sizes}, self._device
+        )
+        self._prefill_graphs = Graphs(
+            {
+                n: Prefill(*args, n, slots, self._buffers).run
+                for n in _prefill_sizes(max_num_tokens)
+            },
+            self._device,
+        )
+        self._draw_graphs = {
+            id(sampler): Graphs({n: partial(sampler.run, n) for n in sizes}, self._device)
+            for sampler in (self._decode, self._first)
+        }
+
+    @classmethod
+    def load(cls, config: NativeConfig, model: ModelConfig) -> CudaBackend:
+        """Load the weights and allocate the cache; EngineStartError if either cannot be."""
+        _check(config, model)
+        device = torch.device("cuda")
+        checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
+        longest = config.max_model_len or model.max_position_embeddings
+        weights = load_weights(checkpoint, model, longest, device)
+        torch.cuda.empty_cache()
+        free = max(torch.cuda.mem_get_info(device)[0] - _LEFT_FREE, 0)
+        num_blocks = choose_num_blocks(model, config, MemoryBudget(free, free))
+        capacity = Capacity(
+            num_blocks, config.block_size, longest_sequence(model, config, num_blocks)
+        )
+        values = config.block_size * 2 * model.kv_size
+        cache = torch.zeros(
+            (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
+        )
+        return cls(
+            model, weights, cache, capacity, config.max_num_seqs, config.max_num_batched_tokens
+        )
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    @torch.inference_mode()
+    def launch(self, batch: Batch) -> CudaStep:
+        self._update_tables(batch)
+        decodes = [i for i, row in enumerate(batch.rows) if row.is_last and _is_single(row)]
+        others = [i for i in range(len(batch.rows)) if i not in set(decodes)]
+        draws = []
+        if decodes:
+            draws.append(self._launch_decode(batch, decodes))
+        if others:
+            draws.append(self._launch_prefill(batch, others))
+        step = CudaStep(self, batch, [draw for draw in draws if draw.rows])
+        if not any(row.is_masked for row in batch.rows):
+            step.sample({})
+        return step
+
+    def _update_tables(self, batch: Batch) -> None:
+        """Bring the device's slots up to date: what has changed, in one copy each."""
+        places: list[int] = []
+        full: list[int] = []
+        window: list[int] = []
+        for start in batch.starts:
+            self._slots[start.slot] = _Slot(
+                start.token_ids,
+                start.num_prompt_tokens,
+                SlotSampling(start, self._vocab_size, self._device),
+            )
+            self._append(start.slot, start, places, full, window)
+        for row in batch.rows:
+            self._append(row.slot, row, places, full, window)
+        if places:
+            packed = self._upload([*places, *full, *window]).view(3, -1)
+            index = packed[0].long()
+            self._device_slots.full_tables.view(-1).index_copy_(0, index, packed[1])
+            self._device_slots.window_tables.view(-1).index_copy_(0, index, packed[2])
+        if batch.starts:
+            self._start(batch.starts)
+
+    def _append(
+        self,
+        slot: int,
+        source: SlotStart | Row,
+        places: list[int],
+        full: list[int],
+        window: list[int],
+    ) -> None:
+        known, num = self._slots[slot], len(source.full_blocks)
+        first = slot * self._table_stride + known.num_blocks
+        places += range(first, first + num)
+        full += source.full_blocks
+        window += source.window_blocks
+        known.num_blocks += num
+
+    def _start(self, starts: tuple[SlotStart, ...]) -> None:
+        slots = self._device_slots
+        temperatures = [
+            0.0 if s.sampling.temperature < _GREEDY_BELOW else s.sampling.temperature
+            for s in starts
+        ]
+        index = self._upload([s.slot for s in starts]).long()
+        slots.token_ids.index_copy_(0, index, self._upload([s.token_ids[-1] for s in starts]))
+        seeds = [_signed(s.seed) for s in starts]
+        slots.seeds.index_copy_(0, index, self._upload(seeds, torch.int64))
+        slots.temperatures.index_copy_(0, index, self._upload(temperatures, torch.float32))
+
+    def _upload(self, values: list[int] | list[float], dtype: torch.dtype = torch.int32) -> Tensor:
+        host = torch.tensor(values, dtype=dtype)
+        return self._to_device(host)
+
+    def _to_device(self, host: Tensor) -> Tensor:
+        """Copy without waiting: the allocator of pinned memory keeps it until the copy is done."""
+        if self._device.type == "cuda":
+            host = host.pin_memory()
+        return host.to(self._device, non_blocking=True)
+
+    def _launch_decode(self, batch: Batch, indices: list[int]) -> _Draw:
+        draw = self._draw(self._decode, batch, indices)
+        self._decode_graphs.run(len(indices))
+        return draw
+
+    def _launch_prefill(self, batch: Batch, indices: list[int]) -> _Draw:
+        rows = [batch.rows[i] for i in indices]
+        chunks = [
+            Chunk(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
+            for row in rows
+        ]
+        host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)
+        self._buffers.pack(chunks, host)
+        self._buffers.packed.copy_(self._to_device(host))
+        self._prefill_graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
+        last = [place for place, row in enumerate(rows) if row.is_last]
+        draw = self._draw(self._first, batch, [indices[place] for place in last])
+        if last:
+            wanted = self._buffers.last_rows[self._upload(last)].long()
+            hidden = self._buffers.normed[wanted, : self._head_in.shape[1]]
+            self._head_in[: len(last)] = hidden
+            self._head_graphs.run(len(last))
+        return draw
+
+    def _draw(self, sampler: Sampler, batch: Batch, indices: list[int]) -> _Draw:
+        """Tell a sampler its rows."""
+        rows = [batch.rows[i] for i in indices]
+        slots = [self._slots[row.slot] for row in rows]
+        num = len(sampler.rows.slots)
+        packed = torch.zeros((3, num), dtype=torch.int32)
+        if rows:
+            packed[:, : len(rows)] = torch.tensor(
+                [
+                    [row.slot for row in rows],
+                    [row.start for row in rows],
+                    [
+                        row.end - slot.num_prompt_tokens
+                        for row, slot in zip(rows, slots, strict=True)
+                    ],
+                ]
+            )
+        count = torch.tensor([len(rows)], dtype=torch.int32)
+        sampler.rows.packed.copy_(self._to_device(torch.cat((count, packed.flatten()))))
+        return _Draw(sampler, indices, slots)
+
+    def draw(self, draw: _Draw, masks: Mapping[int, TokenMask]) -> None:
+        """Sample a draw's rows; `masks` by the row of the batch."""
+        sampler, num = draw.sampler, len(draw.rows)
+        logits = sampler.logits
+        for place, (row, slot) in enumerate(zip(draw.rows, draw.slots, strict=True)):
+            if slot.sampling.params.logprobs is not None:
+                draw.logprobs[place] = (torch.log_softmax(logits[place], 0),)
+            if row in masks:
+                exclude(logits[place], masks[row])
+            if not slot.sampling.is_plain:
+                slot.sampling.bias(logits[place])
+        filtered = [i for i, slot in enumerate(draw.slots) if slot.sampling.is_filtered]
+        if filtered:
+            index = self._upload(filtered).long()
+            params = [draw.slots[i].sampling.params for i in filtered]
+            sampler.floors[index] = floors(logits[index], params)
+        self._draw_graphs[id(sampler)].run(num)
+        if filtered:
+            sampler.floors.fill_(OUT)
+        tokens = sampler.rows.sampled[:num].clone()
+        for place, slot in enumerate(draw.slots):
+            slot.sampling.count(tokens[place : place + 1])
+        for place, (values,) in draw.logprobs.items():
+            top = values.topk(draw.slots[place].sampling.params.logprobs or 0)
+            chosen = values[tokens[place].clamp(min=0).long()]
+            draw.logprobs[place] = tuple(
+                self._to_host(t) for t in (chosen, top.indices, top.values)
+            )
+        draw.tokens = self._to_host(tokens)
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._device.type == "cuda")
+        return host.copy_(values, non_blocking=True)
+
+    def done(self) -> torch.cuda.Event | None:
+        """An event behind everything enqueued until now."""
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+
+class CudaStep:
+    """A launched step; its tokens are on their way once it is sampled."""
+
+    def __init__(self, backend: CudaBackend, batch: Batch, draws: list[_Draw]) -> None:
+        self._backend, self._draws = backend, draws
+        self._order = [i for i, row in enumerate(batch.rows) if row.is_last]
+        self._done = backend.done()
+
+    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        self.sample(masks)
+
+    @torch.inference_mode()
+    def sample(self, masks: Mapping[int, TokenMask]) -> None:
+        """Enqueue the draws."""
+        for draw in self._draws:
+            self._backend.draw(draw, masks)
+        self._done = self._backend.done()
+
+    def collect(self) -> list[Sampled]:
+        if self._done is not None:
+            self._done.synchronize()
+        sampled: dict[int, Sampled] = {}
+        for draw in self._draws:
+            if draw.tokens is None:
+                continue
+            for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
+                sampled[row] = _sampled(token, draw.logprobs.get(place))
+        return [sampled[row] for row in self._order if row in sampled]
+
+
+def _sampled(token: int, logprobs: tuple[Tensor, ...] | None) -> Sampled:
+    if token < 0:
+        return Sampled(())
+    if logprobs is None:
+        return Sampled((token,))
+    chosen, ids, values = logprobs
+    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return Sampled((token,), (TokenLogprob(token, float(chosen), top),))
+
+
+def _is_single(row: Row) -> bool:
+    return row.end - row.start == 1
+
+
+def _signed(seed: int) -> int:
+    """64 bits of a seed as int64 holds them."""
+    seed &= (1 << 64) - 1
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def _prefill_sizes(max_num_tokens: int) -> list[int]:
+    sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
+    return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
+
+
+def _check(config: NativeConfig, model: ModelConfig) -> None:
+    """Refuse what the kernels do not compute."""
+    if not torch.cuda.is_available():
+        raise EngineStartError("device is 'cuda' and no CUDA device is there; use device cpu")
+    major, minor = torch.cuda.get_device_capability()
+    if major < 9:
+        raise EngineStartError(
+            f"device is 'cuda' and its compute capability is {major}.{minor}; the kernels need 9.0"
+        )
+    if config.dtype != "bfloat16":
+        raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
+    if config.max_num_seqs > _MAX_ROWS:
+        raise EngineStartError(
+            f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {_MAX_ROWS}"
+        )
+    longest = model.max_position_embeddings
+    if config.max_model_len and config.max_model_len > longest:
+        raise EngineStartError(
+            f"max_model_len is {config.max_model_len}, above the model's"
+            f" max_position_embeddings of {longest}; lower it"
+        )
+    if not model.attention_bias:
+        raise EngineStartError("attention_bias is false; on device cuda it has to be true")

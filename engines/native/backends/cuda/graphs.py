@@ -1,0 +1,43 @@
+"""CUDA graphs by size: captured once, replayed for whatever fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+class Graphs:
+    """A launch for each of some sizes; on a device without graphs it is launched anew."""
+
+    def __init__(self, launches: dict[int, Callable[[], None]], device: torch.device) -> None:
+        """Compile and capture all, largest first; they share memory, as one runs at a time."""
+        self.sizes = sorted(launches)
+        self._launches = launches  # a graph does not keep the tensors that it reads and writes
+        self._replays: dict[int, Callable[[], None]] = launches
+        if device.type != "cuda":
+            return
+        pool = torch.cuda.graph_pool_handle()
+        self._replays = {}
+        for size in reversed(self.sizes):
+            launches[size]()
+            torch.cuda.synchronize(device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                launches[size]()
+            self._replays[size] = graph.replay
+
+    def run(self, size: int) -> None:
+        """Replay the smallest that holds `size`."""
+        self._replays[self.size_for(size)]()
+
+    def size_for(self, size: int) -> int:
+        return min(s for s in self.sizes if s >= size)
+
+
+def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
+    """smallest, doubled until it holds `largest`."""
+    sizes = [smallest]
+    while sizes[-1] < largest:
+        sizes.append(2 * sizes[-1])
+    return sizes

@@ -1,0 +1,86 @@
+"""From a published checkpoint to weights in the kernels' layout on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines.errors import EngineStartError
+from engines.native.backends.cuda import fragment_order
+from engines.native.backends.cuda.random_model import rotation_tables
+from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.config import ModelConfig
+from engines.native.tensors import EMBEDDING, HEAD, NORM
+from engines.native.weights import Checkpoint
+
+_EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
+
+
+def load_weights(
+    checkpoint: Checkpoint, config: ModelConfig, num_positions: int, device: torch.device
+) -> ModelWeights:
+    """Read and pack every tensor; EngineStartError if the experts are not stored as MXFP4."""
+    load = _Loader(checkpoint, device)
+    embedding = load(EMBEDDING)
+    cosines, sines = rotation_tables(config, num_positions, device)
+    return ModelWeights(
+        embedding=embedding,
+        layers=[_layer(load, f"model.layers.{i}.") for i in range(config.num_hidden_layers)],
+        norm=load(NORM),
+        head=embedding if config.tie_word_embeddings else load(HEAD),
+        cosines=cosines,
+        sines=sines,
+    )
+
+
+class _Loader:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        self._checkpoint, self._device = checkpoint, device
+
+    def __call__(self, name: str) -> Tensor:
+        return self._checkpoint.tensor(name, torch.bfloat16).to(self._device).contiguous()
+
+    def experts(self, name: str, bias: str, is_gate_up: bool) -> PackedExperts:
+        stored = self._checkpoint.packed(name)
+        if stored is None:
+            raise EngineStartError(
+                f"tensor {name} is not stored as MXFP4, which the CUDA backend computes with;"
+                " use device cpu, or a checkpoint with packed experts"
+            )
+        parts = zip(*(t.split(_EXPERTS_AT_ONCE) for t in stored), strict=True)
+        try:
+            packed = [
+                fragment_order.pack(
+                    blocks.to(self._device), scales.to(self._device), is_gate_up=is_gate_up
+                )
+                for blocks, scales in parts
+            ]
+        except ValueError as error:
+            raise EngineStartError(f"tensor {name}: {error}") from error
+        words, scales = (torch.cat(tensors) for tensors in zip(*packed, strict=True))
+        return PackedExperts(words, scales, self(bias))
+
+
+def _layer(load: _Loader, prefix: str) -> LayerWeights:
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+
+    def joined(kind: str) -> Tensor:
+        return torch.cat([load(f"{attention}{name}_proj.{kind}") for name in "qkv"])
+
+    return LayerWeights(
+        attention_norm=load(f"{prefix}input_layernorm.weight"),
+        qkv=joined("weight"),
+        qkv_bias=joined("bias"),
+        sinks=load(f"{attention}sinks"),
+        out=load(f"{attention}o_proj.weight"),
+        out_bias=load(f"{attention}o_proj.bias"),
+        moe_norm=load(f"{prefix}post_attention_layernorm.weight"),
+        router=load(f"{mlp}router.weight"),
+        router_bias=load(f"{mlp}router.bias"),
+        gate_up=load.experts(
+            f"{mlp}experts.gate_up_proj", f"{mlp}experts.gate_up_proj_bias", is_gate_up=True
+        ),
+        down=load.experts(
+            f"{mlp}experts.down_proj", f"{mlp}experts.down_proj_bias", is_gate_up=False
+        ),
+    )

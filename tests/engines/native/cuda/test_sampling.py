@@ -1,0 +1,77 @@
+"""The draw: distribution, filters, and numbers that are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY
+
+from engines.base import SamplingParams  # isort: skip
+from engines.native.backends.cuda.adjust import OUT, exclude, floors  # isort: skip
+from engines.native.backends.cuda.buffers import Rows, Slots  # isort: skip
+from engines.native.backends.cuda.sampler import Sampler  # isort: skip
+
+NUM_DRAWS = 4096 if IS_GPU else 48
+
+
+def draw(
+    logits: torch.Tensor, temperature: float, floor: float = OUT, num: int = NUM_DRAWS
+) -> torch.Tensor:
+    """One row for each draw, all of one seed, at consecutive places of the answer."""
+    slots = Slots.allocate(1, 1, DEVICE)
+    slots.temperatures.fill_(temperature)
+    slots.seeds.fill_(-5)
+    sampler = Sampler(Rows(num, DEVICE), slots, len(logits), DEVICE, num_chunks=2)
+    sampler.logits.copy_(logits.expand(num, -1))
+    sampler.floors.fill_(floor)
+    sampler.rows.num_rows.fill_(num)
+    sampler.rows.generated.copy_(torch.arange(num))
+    sampler.run(num)
+    return sampler.rows.sampled.cpu()
+
+
+def test_draws_follow_the_distribution() -> None:
+    shares = torch.tensor([0.5, 0.25, 0.15, 0.1])
+    tokens = draw(shares.log().to(DEVICE), 1.0)
+    found = torch.bincount(tokens, minlength=4) / NUM_DRAWS
+    assert torch.allclose(found, shares, atol=4 * 0.5 / NUM_DRAWS**0.5)
+
+
+@ON_GPU_ONLY
+def test_temperature_sharpens_and_zero_is_greedy() -> None:
+    logits = torch.tensor([0.0, 1.0, 0.5, -1.0], device=DEVICE)
+    sharp = torch.bincount(draw(logits, 0.25), minlength=4) / NUM_DRAWS
+    expected = torch.softmax(logits.cpu() / 0.25, 0)
+    assert torch.allclose(sharp, expected, atol=4 * 0.5 / NUM_DRAWS**0.5)
+    assert draw(logits, 0.0).unique().tolist() == [1]
+
+
+def test_a_floor_leaves_the_rest_out() -> None:
+    logits = torch.tensor([0.0, 1.0, 0.5, -1.0], device=DEVICE)
+    assert set(draw(logits, 1.0, floor=0.5, num=12).tolist()) == {1, 2}
+
+
+def test_what_is_no_number_is_told() -> None:
+    logits = torch.tensor([0.0, float("nan"), 0.5, -1.0], device=DEVICE)
+    assert draw(logits, 1.0, num=1).unique().tolist() == [-1]
+
+
+def test_floors_of_each_filter() -> None:
+    shares = torch.tensor([[0.5, 0.25, 0.15, 0.1]], device=DEVICE).log()
+    for params, kept in [
+        (SamplingParams(1, top_k=3), 3),
+        (SamplingParams(1, top_p=0.6), 2),
+        (SamplingParams(1, top_p=0.5), 1),
+        (SamplingParams(1, min_p=0.25), 3),
+        (SamplingParams(1, top_k=2, top_p=0.9), 2),
+        (SamplingParams(1, top_k=2, top_p=0.6), 1),
+        (SamplingParams(1, temperature=100.0, top_p=0.6), 3),
+    ]:
+        assert int((shares >= floors(shares, [params])[:, None]).sum()) == kept, params
+
+
+def test_a_mask_puts_tokens_out() -> None:
+    logits = torch.zeros(40, device=DEVICE)
+    exclude(logits, np.array([1 << 3, 1 << 7], dtype=np.int32))
+    assert (logits == 0).nonzero().flatten().tolist() == [3, 39]
