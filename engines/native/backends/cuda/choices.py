@@ -79,9 +79,10 @@ _BY_ROWS = {
     8: _FEW,
     32: replace(
         _FEW,
-        out=Tiles(64, 128, 4, 4),
+        out=Tiles(64, 128, 2, 4),
         head=Tiles(128, 128, 1, 4, is_swapped=False),
         splits=4,
+        router_each=2,
     ),
     64: replace(
         _FEW,
