@@ -96,15 +96,16 @@ class SoakServer:
 
     def hurt(self, number: signal.Signals) -> None:
         """Send a signal to the engine process, if there is one now."""
-        engine = self._engine()
+        engine = self._child("engines.process.host")
         if engine is not None:
             engine.send_signal(number)
 
     def sample(self) -> Sample:
-        """Measure both processes."""
-        server, engine = psutil.Process(self._process.pid), self._engine()
+        """Measure the process that answers, and the engine's."""
+        api, engine = self._child("service.workers"), self._child("engines.process.host")
+        served = _held(api) if api is not None else (0.0, 0)
         held = _held(engine) if engine is not None else (None, None)
-        return Sample(time.monotonic() - self._started_s, *_held(server), *held)
+        return Sample(time.monotonic() - self._started_s, *served, *held)
 
     def metric(self, name: str) -> float | None:
         """A series of the server, summed over its labels; None where it is left out."""
@@ -130,10 +131,10 @@ class SoakServer:
         except httpx.TransportError:
             return False
 
-    def _engine(self) -> psutil.Process | None:
+    def _child(self, module: str) -> psutil.Process | None:
         for child in psutil.Process(self._process.pid).children():
             try:
-                if "engines.process.host" in child.cmdline():
+                if module in child.cmdline():
                     return child
             except psutil.Error:
                 continue

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from engines.base import Engine
 from engines.errors import EngineStartError
-from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 
 
-def _create_native(spec: EngineSpec) -> Engine:
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Which engine to run, with its own options as plain JSON."""
+
+    engine: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _create_native(options: Mapping[str, Any]) -> Engine:
     from engines.native.config import NativeConfig
     from engines.native.engine import NativeEngine
 
-    return NativeEngine(NativeConfig.from_spec(spec))
+    return NativeEngine(NativeConfig.from_options(options))
 
 
-def _create_fake(spec: EngineSpec) -> Engine:
+def _create_fake(options: Mapping[str, Any]) -> Engine:
     from engines.fake.engine import FakeEngine
 
-    check_understood(spec, ("limits",))
-    return FakeEngine.from_json({**spec.limits, **spec.options})
+    return FakeEngine.from_json(options)
 
 
-_LOADERS: Final[Mapping[str, Callable[[EngineSpec], Engine]]] = {
+_LOADERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Engine]]] = {
     "native": _create_native,
     "fake": _create_fake,
 }
@@ -54,4 +61,4 @@ def create(spec: EngineSpec) -> Engine:
     if reason is not None:
         usable = ", ".join(name for name, reason in engines.items() if reason is None)
         raise EngineStartError(f"engine {spec.engine!r} is {reason}; usable engines: {usable}")
-    return _LOADERS[spec.engine](spec)
+    return _LOADERS[spec.engine](spec.options)

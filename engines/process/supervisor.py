@@ -14,10 +14,10 @@ from pathlib import Path
 import zmq
 
 from engines.errors import EngineStartError
+from engines.factory import EngineSpec
 from engines.process.child import EngineProcess
 from engines.process.client import EngineClient
 from engines.process.watchdog import Watchdog
-from engines.spec import EngineSpec
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class RestartPolicy:
     max_delay_s: float = 30.0
     reset_after_s: float = 60.0  # an engine that lived so long starts again at first_delay_s
     hang_timeout_s: float = 60.0  # without a sign of life
-    step_timeout_s: float = 120.0  # with requests running and no event, token or step
+    step_timeout_s: float = 120.0  # with requests running and no step ended
 
     def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
         """The back-off doubles from one short life to the next."""

@@ -47,12 +47,15 @@ class JSONRequest(Request):
         announced = self.headers.get("content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
             raise _too_large(max_bytes)
-        body, scan = bytearray(), BodyScan()
+        body, scan, refusal = bytearray(), BodyScan(), None
         async for chunk in self.stream():
             body += chunk
             if len(body) > max_bytes:
                 raise _too_large(max_bytes)
-            await scan.feed(chunk)
+            # A refusal waits for the rest: who still writes when we close may never read it.
+            refusal = refusal or await _refusal(scan, chunk)
+        if refusal is not None:
+            raise refusal
         return bytes(body)
 
 
@@ -66,6 +69,14 @@ class JSONRoute(APIRoute):
             return await handle(JSONRequest(request.scope, request.receive))
 
         return handle_json
+
+
+async def _refusal(scan: BodyScan, chunk: bytes) -> BodyError | None:
+    try:
+        await scan.feed(chunk)
+    except BodyError as error:
+        return error
+    return None
 
 
 def parse(body: bytes) -> Any:

@@ -22,7 +22,6 @@ import uvloop
 
 from auth.base import AccessError
 from engines.errors import EngineStartError
-from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from profiles.errors import ProfileError
 from service.authentication import check_access
 from service.commands.config import as_text
@@ -30,9 +29,8 @@ from service.commands.flags import SettingsCommand, given, settings_flags
 from service.first_key import tell_access, with_made_key
 from service.listener import ListenError, allow_open_files, listen, url_of
 from service.responses.store import StoreError
-from service.settings import Settings, engine_environment, load, secret_values
+from service.settings import Settings, load, secret_values
 from service.startup import Launch, prepare, tell, warn_of_unknown_names
-from service.stop_signal import StopSignal
 from service.telemetry import logs
 from service.telemetry.choice import logs_of
 from service.workers.messages import WorkerError
@@ -104,8 +102,6 @@ def run(settings: Settings, started_at: float) -> int:
 async def _serve(
     settings: Settings, launch: Launch, listener: socket.socket, started_at: float
 ) -> int:
-    if settings.api_workers == 1:
-        return await _Service(settings, launch, listener, started_at).run()
     workers = import_module("service.workers.service")  # only who uses them waits for them
     tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
     telemetry = logs_of(settings, launch.served_name)  # each worker has its own
@@ -114,55 +110,6 @@ async def _serve(
     finally:
         await telemetry.close()
     return code
-
-
-class _Service:
-    """One run: the engine process, the API and what ends them."""
-
-    def __init__(
-        self, settings: Settings, launch: Launch, listener: socket.socket, started_at: float
-    ) -> None:
-        self._settings = settings
-        self._launch = launch
-        self._listener = listener
-        self._started_at = started_at
-        self._stop = StopSignal()
-        policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
-        environment = engine_environment(launch.spec.environment)
-        self._supervisor = EngineSupervisor(launch.spec, policy, environment)
-        self._engine = self._supervisor.client()
-
-    async def run(self) -> int:
-        """Serve until a signal comes; nothing is left behind however it ends."""
-        starting = asyncio.create_task(self._start_engine())
-        try:
-            # In a thread, so that this loop goes on to spawn the engine meanwhile.
-            api = await asyncio.to_thread(import_module, "service.server")
-            runtime = await asyncio.to_thread(
-                api.build_runtime, self._settings, self._launch, self._supervisor, self._engine
-            )
-            await api.ApiServer(runtime).run(
-                self._listener,
-                self._stop,
-                starting,
-                on_ready=self._tell_ready,
-                grace_s=self._settings.drain_grace_s,
-            )
-        finally:
-            starting.cancel()
-            await asyncio.wait((starting,))
-            await self._engine.stop()
-            grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
-            await self._supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
-        log.info("Stopped.")
-        return FORCED if self._stop.forced.is_set() else 0
-
-    async def _start_engine(self) -> None:
-        await self._supervisor.start()
-        await self._engine.start()
-
-    def _tell_ready(self) -> None:
-        tell_ready(self._settings, self._launch, url_of(self._listener), self._started_at)
 
 
 def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:

@@ -35,7 +35,6 @@ _ROUTES = frozenset(
         "/v1/models",
         "/v1/health/live",
         "/v1/health/ready",
-        "/health",
         "/v1/version",
         "/v1/metadata",
         "/v1/metrics",

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Final
 
 from engines.process.supervisor import RestartPolicy
 from service.stop_signal import StopSignal, first_of
@@ -16,7 +17,7 @@ from service.workers.process import WorkerProcess
 
 log = logging.getLogger("harmonium")
 
-_END_S = 10.0  # beyond the drain's grace: for a worker to close its connections and go
+END_S: Final = 10.0  # beyond the drain's grace: for a worker to close its connections and go
 
 
 class WorkerPool:
@@ -55,18 +56,18 @@ class WorkerPool:
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
         """Let every worker finish what it runs; what outlives the grace ends with an error."""
         self._stop_watching()
-        self._signal(signal.SIGTERM)
-        ending = asyncio.ensure_future(self._ended(grace_s + _END_S))
+        self.signal(signal.SIGTERM)
+        ending = asyncio.ensure_future(self._ended(grace_s + END_S))
         if await first_of(stop.forced, ending):
-            self._signal(signal.SIGTERM)
-            await asyncio.wait((ending,), timeout=_END_S)
+            self.signal(signal.SIGTERM)
+            await asyncio.wait((ending,), timeout=END_S)
         ending.cancel()
 
     async def kill(self) -> None:
         """End what is left of them; may be called twice."""
         self._stop_watching()
-        self._signal(signal.SIGKILL)
-        await self._ended(_END_S)
+        self.signal(signal.SIGKILL)
+        await self._ended(END_S)
 
     async def _launch(self, spec: WorkerSpec) -> None:
         worker = self._workers[spec.number] = await WorkerProcess.spawn(spec, self._news())
@@ -90,7 +91,8 @@ class WorkerPool:
         for task in self._watching:
             task.cancel()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to every worker."""
         for worker in self._workers.values():
             worker.signal(number)
 

@@ -17,7 +17,10 @@ from engines.process.wire import Fatal, LifeMessage, Ready
 from service.settings import worker_environment
 from service.workers.messages import BEAT_S, EngineNews, WorkerError, WorkerSpec
 
-HANG_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0  # until it first says that it lives
+# No request may hold its loop for a tenth of a second. Shorter than a usual liveness probe bears
+# with: what is replaced is the worker, not the whole container with its loaded model.
+HANG_TIMEOUT_S: Final = 20.0
 
 
 class WorkerProcess:
@@ -91,18 +94,19 @@ class WorkerProcess:
         """Read until the process ends; a long silence is a hang, and ends it."""
         assert self._process.stdout is not None
         silent_s = 0.0  # counted in turns of our own loop: its pauses are not the worker's
-        while silent_s < HANG_TIMEOUT_S:
+        patience_s = START_TIMEOUT_S
+        while silent_s < patience_s:
             try:
                 async with asyncio.timeout(BEAT_S):
                     line = await self._process.stdout.readline()
             except TimeoutError:
                 silent_s += BEAT_S
                 continue
-            silent_s = 0.0
+            silent_s, patience_s = 0.0, HANG_TIMEOUT_S
             if not line:
                 return
             self._on_report(line)
-        self._fatal = f"it did not answer for {HANG_TIMEOUT_S:.0f} s"
+        self._fatal = f"it did not answer for {patience_s:.0f} s"
         self.signal(signal.SIGKILL)
 
     def _on_report(self, line: bytes) -> None:

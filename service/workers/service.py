@@ -1,10 +1,12 @@
-"""`harmonium serve` with several API workers: the parent that owns their engine and their port."""
+"""`harmonium serve`: the parent that owns the API workers, their engine and their port."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Callable
@@ -33,7 +35,7 @@ class SharedService:
         self._stop = StopSignal()
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisor = EngineSupervisor(
-            launch.spec, policy, engine_environment(launch.spec.environment), self._tell_workers
+            launch.spec, policy, engine_environment(), self._tell_workers
         )
         self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
         first = WorkerSpec(
@@ -49,6 +51,7 @@ class SharedService:
     async def run(self, on_ready: Callable[[], None]) -> int:
         """Serve until a signal comes; nothing is left behind however it ends."""
         starting = asyncio.create_task(self._start())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
         try:
             if not await first_of(self._stop.requested, starting):
                 await starting
@@ -69,13 +72,20 @@ class SharedService:
         """Return when all serve; raises the first error of the store, a worker or the engine."""
         # Before the workers, who would make the file's tables all at once.
         await store_of(self._settings).close()
-        log.info("API workers: %d", self._settings.api_workers)
+        if self._settings.api_workers > 1:
+            log.info("API workers: %d", self._settings.api_workers)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._supervisor.start())
                 group.create_task(self._pool.start())
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
+
+    def _suspend(self) -> None:
+        """Ctrl-Z stops the workers too, which are out of its reach; `fg` lets all go on."""
+        self._pool.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._pool.signal(signal.SIGCONT)
 
     def _news(self) -> EngineNews:
         return EngineNews(self._supervisor.reason, self._supervisor.num_restarts)

@@ -29,8 +29,7 @@ def clients() -> list[Client]:
     """All of them, agents first."""
     definitions = tomllib.loads((HERE / "clients.toml").read_text())
     agents = [agent | {"checks": ["tool loop"]} for agent in definitions["agent"]]
-    tools = [tool | {"checks": ["streamed chat"]} for tool in definitions["tool"]]
-    return [*agents, *definitions["library"], *tools]
+    return [*agents, *definitions["library"]]
 
 
 def failures(results: Path) -> Failures:

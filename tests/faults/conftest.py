@@ -58,9 +58,15 @@ class Serving:
         messages = [{"role": "user", "content": "Hi"}]
         return self.post("/v1/chat/completions", messages=messages, **body)
 
+    @property
+    def api(self) -> psutil.Process:
+        """The process that answers."""
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if "service.workers" in child.cmdline())
+
     def limit(self, resource: int, value: int) -> None:
-        """Set a soft limit of the running server."""
-        process = psutil.Process(self.process.pid)
+        """Set a soft limit of the process that answers."""
+        process = self.api
         process.rlimit(resource, (value, process.rlimit(resource)[1]))
 
     def interrupt(self) -> int:

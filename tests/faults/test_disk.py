@@ -16,9 +16,9 @@ WRITABLE = -1  # no limit
 def test_a_full_disk_under_the_log_costs_the_log_only(serve: Any) -> None:
     server = serve(log=Path("/dev/full"))
     assert [server.chat().status_code for _ in range(20)] == [200] * 20
-    memory = psutil.Process(server.process.pid).memory_info().rss
+    memory = server.api.memory_info().rss
     assert [server.chat().status_code for _ in range(200)] == [200] * 200
-    grown = psutil.Process(server.process.pid).memory_info().rss - memory
+    grown = server.api.memory_info().rss - memory
     assert grown < 8 << 20
     assert "[DONE]" in server.chat(stream=True).text
     assert server.ready_status() == 200

@@ -191,7 +191,8 @@ def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
 def test_a_killed_engine_ends_streams_turns_readiness_and_comes_back(serve: Fixture) -> None:
     server = serve(step_s=0.02)
     path = f"{server.url}/v1/chat/completions"
-    [engine] = psutil.Process(server.process.pid).children()
+    children = psutil.Process(server.process.pid).children()
+    [engine] = [child for child in children if "engines.process.host" in child.cmdline()]
     with httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as response:
         lines = response.iter_lines()
         next(lines)

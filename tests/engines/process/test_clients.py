@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 import engines.process.server
-from engines.base import Engine, EngineRequest, EngineStats, TokenEvent
+from engines.base import Engine, EngineRequest, TokenEvent
 from engines.errors import EngineDead, RequestFailed
-from engines.factory import create
+from engines.factory import EngineSpec, create
 from engines.process.client import EngineClient
 from engines.process.link import Link
 from engines.process.server import EngineServer
@@ -28,7 +28,6 @@ from engines.process.wire import (
     Step,
     Submit,
 )
-from engines.spec import EngineSpec
 
 WORKER = """
 import asyncio, sys
@@ -216,23 +215,3 @@ async def test_an_engine_that_gives_up_is_called_dead_before_its_streams_end(
 
 async def _any(outcomes: Any) -> bool:
     return any(outcomes)
-
-
-async def test_events_show_that_an_engine_works_which_counts_nothing(
-    served: Served, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def stats() -> EngineStats:
-        return EngineStats(num_running=1)
-
-    monkeypatch.setattr(served.engine, "stats", stats)
-    before, is_running = await served.server.progress()
-    assert is_running
-
-    async def has_grown() -> bool:
-        return (await served.server.progress())[0] > before
-
-    await until(has_grown)
-    await served.engine.stop()
-    await until(lambda: _any(served.failures))
-    still, _ = await served.server.progress()
-    assert (await served.server.progress())[0] == still

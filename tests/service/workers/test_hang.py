@@ -20,11 +20,17 @@ for _ in range(40):
     time.sleep(0.05)
 """
 SILENT = "import sys; sys.stdin.read()"
+STOPPING = f"""
+import sys, time
+print({msgspec.json.encode(Alive()).decode()!r}, flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "BEAT_S", 0.1)
+    monkeypatch.setattr(process, "START_TIMEOUT_S", 4.0)
     monkeypatch.setattr(process, "HANG_TIMEOUT_S", 1.0)
 
 
@@ -34,12 +40,13 @@ async def _worker(program: str) -> WorkerProcess:
     return WorkerProcess(started, 0)
 
 
-async def test_a_silent_worker_is_killed_and_says_why() -> None:
-    worker = await _worker(SILENT)
+@pytest.mark.parametrize(("program", "seconds"), [(SILENT, 4), (STOPPING, 1)])
+async def test_a_silent_worker_is_killed_and_says_why(program: str, seconds: int) -> None:
+    worker = await _worker(program)
     async with asyncio.timeout(30):
         await worker.ended()
     assert "SIGKILL" in worker.manner_of_death
-    assert "did not answer" in worker.manner_of_death
+    assert f"did not answer for {seconds} s" in worker.manner_of_death
 
 
 async def test_a_worker_that_beats_lives_as_long_as_it_likes() -> None:
