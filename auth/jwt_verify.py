@@ -81,7 +81,7 @@ def _check_times(claims: Mapping[str, Any], max_lifetime_s: float, now_s: float)
     for name in ("exp", "nbf", "iat"):
         if not _is_number(claims.get(name, None if name == "exp" else 0)):
             raise InvalidCredentials(f"token: its {name} is {_shown(claims, name)}")
-    exp = claims["exp"]
+    exp = math.floor(claims["exp"])  # as other libraries cut it, so that none is stricter
     if exp <= now_s - LEEWAY_S:
         raise InvalidCredentials(f"token: expired {now_s - exp:.0f} s ago")
     for name in ("nbf", "iat"):

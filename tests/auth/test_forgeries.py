@@ -123,6 +123,7 @@ async def test_leeway_is_half_a_minute(idp: Any) -> None:
     assert await principal_of(idp, idp.token(iat=now - 60, exp=now - 20))
     assert await principal_of(idp, idp.token(iat=now + 20, exp=now + 80))
     await refused(idp, idp.token(iat=now - 90, exp=now - 40))
+    await refused(idp, idp.token(iat=now - 90, exp=now - 30 + 0.999))  # as PyJWT: seconds count
 
 
 HEADERS: dict[str, Claims] = {

@@ -184,13 +184,27 @@ async def test_one_connection_too_many_is_told_and_probes_are_answered(
         assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 
+Flood = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+
+
+@pytest.fixture
+async def flood() -> AsyncIterator[Flood]:
+    """Connections that a test opens; they are closed however it ends."""
+    opened: Flood = []
+    yield opened
+    for _, writer in opened:
+        writer.close()
+    for _, writer in opened:
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 async def test_probes_are_answered_in_a_flood_of_idle_connections(
-    make_runtime: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    make_runtime: Any, serve: Serve, flood: Flood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times as many as may be open, none of which needs credentials or sends anything."""
     monkeypatch.setattr(Hasty, "patience_s", 30.0)  # nobody goes by himself
     port = await serve(make_runtime(ANSWER))
-    flood = []
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as kept:
         assert (await kept.get("/v1/health/live")).status_code == 200
         for _ in range(20):
@@ -203,55 +217,50 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
                     assert (await probe.get(path)).status_code == 200
     ended = sum(reader.at_eof() or reader.exception() is not None for reader, _ in flood)
     assert len(flood) - ended <= MAX_CONNECTIONS + NUM_SPARE
-    await close(flood)
 
 
 async def test_connections_that_rest_after_an_answer_make_room_for_probes(
-    make_runtime: Any, serve: Serve
+    make_runtime: Any, serve: Serve, flood: Flood
 ) -> None:
     """A flood may send a request that needs no credentials on each of them."""
     port = await serve(make_runtime(ANSWER))
     probe = b"GET /v1/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-    flood = []
     for _ in range(MAX_CONNECTIONS + NUM_SPARE + 20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         flood.append((reader, writer))
         writer.write(probe)
         assert await asyncio.wait_for(reader.read(15), 20) == b"HTTP/1.1 200 OK"
-    await close(flood)
 
 
 async def test_who_is_silent_makes_room_for_who_asks(
-    make_runtime: Any, chat_body: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    make_runtime: Any,
+    chat_body: Any,
+    serve: Serve,
+    flood: Flood,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(surplus, "GRACE_S", 0.1)
+    monkeypatch.setattr(Hasty, "patience_s", 30.0)
     port = await serve(make_runtime(ANSWER))
-    idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+    flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+    idle = [reader for reader, _ in flood]
     await asyncio.sleep(0.2)  # the grace
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.post(PATH, json=chat_body())).status_code == 200
-    await until(lambda: idle[0][0].at_eof() or idle[0][0].exception() is not None)
-    assert not idle[1][0].at_eof(), "one was enough"
-    await close(idle)
+    await until(lambda: idle[0].at_eof() or idle[0].exception() is not None)
+    assert not idle[1].at_eof(), "one was enough"
 
 
 async def test_nobody_who_is_being_answered_makes_room(
-    make_runtime: Any, chat_body: Any, serve: Serve
+    make_runtime: Any, chat_body: Any, serve: Serve, flood: Flood
 ) -> None:
     port = await serve(make_runtime(ENDLESS, step_s=0.01))
     body = request(chat_body(stream=True, max_tokens=100_000))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    flood.append((reader, writer))
     writer.write(body)
     await reader.readuntil(b"data: ")
-    flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MAX_CONNECTIONS)]
-    flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(NUM_SPARE)]
+    num_others = 3 * MAX_CONNECTIONS + NUM_SPARE
+    flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_others)]
     for _ in range(10):
         await asyncio.wait_for(reader.readuntil(b"data: "), 20)
-    await close([(reader, writer), *flood])
-
-
-async def close(opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
-    for _, writer in opened:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
