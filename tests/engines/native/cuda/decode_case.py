@@ -13,7 +13,7 @@ from engines.native.backends.cuda.reference import Outcome, forward_reference
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.config import ModelConfig
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU
+from tests.engines.native.cuda.kernel_fixtures import DEVICE
 
 Past = list[tuple[Tensor, Tensor]]
 
@@ -45,9 +45,7 @@ class DecodeCase:
         self.inputs.positions.copy_(torch.tensor(lengths))
         self.slots.token_ids.random_(0, config.vocab_size)
         self.scratch = Scratch(self.shape, len(lengths), DEVICE)
-        self.sampler = Sampler(
-            self.inputs, self.slots, config.vocab_size, DEVICE, num_chunks=128 if IS_GPU else 2
-        )
+        self.sampler = Sampler(self.inputs, self.slots, config.vocab_size, DEVICE)
 
     def step(self, choices: Choices | None = None, rows: int | None = None) -> DecodeStep:
         rows = rows or len(self.lengths)

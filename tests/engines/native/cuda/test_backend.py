@@ -20,7 +20,7 @@ from engines.native.config import NativeConfig  # isort: skip
 from engines.native.core import EngineCore, assemble_core  # isort: skip
 
 MARGIN = 0.15  # of logits of about unit variance: a choice nearer than this may go either way
-LENGTHS = [1, 300, 700, 40] if IS_GPU else [5, 1]
+LENGTHS = [1, 300, 700, 40] if IS_GPU else [5]
 NUM_TOKENS = 48 if IS_GPU else 2
 CHUNK = 256 if IS_GPU else 8
 CONFIG = model_config()

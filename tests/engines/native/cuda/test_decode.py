@@ -13,7 +13,9 @@ from tests.engines.native.cuda.kernel_fixtures import (
 
 from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
 
-TOLERANCE = 6e-3  # of the logits' norm: bf16 attention and fp16 activations of the experts
+# Of the logits' norm: bf16 attention, fp16 activations of the experts. In the small model of the
+# CPU little averages out; what is wrong is off by some tenths.
+TOLERANCE = 6e-3 if IS_GPU else 5e-2
 TIE = 1e-2  # between router logits; closer, either expert is right
 
 ROWS = [1, 7, 32, 100, 200] if IS_GPU else [1, 2]
@@ -21,6 +23,7 @@ ROWS = [1, 7, 32, 100, 200] if IS_GPU else [1, 2]
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_logits_are_those_of_the_model(rows: int) -> None:
+    torch.manual_seed(rows)
     longest = 3000 if IS_GPU else 40
     lengths = [int(n) for n in torch.randint(1, longest, (rows,))]
     lengths[0] = longest

@@ -17,8 +17,8 @@ from engines.native.backends.cuda import fragment_order  # isort: skip
 from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
-HIDDEN, INNER, NUM_EXPERTS, TOP_K = 192, 32, 4, 2
-PADDED_INNER = 192
+HIDDEN, INNER, NUM_EXPERTS, TOP_K = 64, 32, 3, 2
+PADDED = 192
 
 
 class Case:
@@ -36,7 +36,8 @@ class Case:
         self.down_weight = mxfp4.dequantise(*down, torch.float32).double()
         self.up_bias = random(NUM_EXPERTS, 2 * INNER, dtype=torch.bfloat16)
         self.down_bias = random(NUM_EXPERTS, HIDDEN, dtype=torch.bfloat16)
-        self.x = random(tokens, HIDDEN, dtype=torch.float16)
+        self.x = random(tokens, PADDED, dtype=torch.float16)
+        self.x[:, HIDDEN:] = 0
         logits = random(tokens, NUM_EXPERTS)
         self.experts = logits.topk(TOP_K).indices.sort().values
         self.weights = torch.softmax(random(tokens, TOP_K), -1)
@@ -52,7 +53,7 @@ class Case:
             self.active = self.experts[0].int()
 
     def expected_h(self) -> torch.Tensor:
-        x = self.x.double()
+        x = self.x[:, :HIDDEN].double()
         return experts.gate_up_reference(
             x, self.up_weight, self.up_bias, self.experts, alpha=1.702, limit=7.0
         )
@@ -72,7 +73,7 @@ def test_streamed_experts(
 ) -> None:
     case = Case(tokens)
     is_one = tokens == 1
-    h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).half()
+    h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).half()
     h[:, INNER:] = 0
     shared: dict[str, Any] = {
         "CAPACITY": tokens,
@@ -89,7 +90,7 @@ def test_streamed_experts(
         experts.gate_up_kernel,
         (INNER // 8 // groups // side, slots),
         case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs, h,
-        K=HIDDEN, INNER=INNER, X_WORDS=HIDDEN // 2, H_STRIDE=PADDED_INNER, ALPHA=1.702, LIMIT=7.0,
+        K=PADDED, INNER=INNER, X_WORDS=PADDED // 2, H_STRIDE=PADDED, ALPHA=1.702, LIMIT=7.0,
         GROUPS=groups, **shared,
     )  # fmt: skip
     assert relative_error(h[:, :INNER], case.expected_h()) < 1e-3  # fp16's rounding
@@ -102,7 +103,7 @@ def test_streamed_experts(
         h.view(torch.int32), *case.down, case.down_bias, case.active, case.counts, case.pairs,
         case.weights, outputs, residual,
         torch.zeros(HIDDEN // 16, dtype=torch.int32, device=DEVICE),
-        K=PADDED_INNER, HIDDEN=HIDDEN, H_WORDS=PADDED_INNER // 2, GROUPS=groups, **shared,
+        K=PADDED, HIDDEN=HIDDEN, H_WORDS=PADDED // 2, GROUPS=groups, **shared,
     )  # fmt: skip
     change = residual - before
     if not is_one:
@@ -121,14 +122,14 @@ def test_grouped_experts(tokens: int, rows: int, is_swapped: bool) -> None:
     )  # fmt: skip
     x = case.x.to(torch.bfloat16)
     case.x = x
-    h = torch.full((tokens * TOP_K, PADDED_INNER), float("nan"), device=DEVICE).bfloat16()
+    h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).bfloat16()
     h[:, INNER:] = 0
     shared: dict[str, Any] = {"CAPACITY": tokens, "BM": rows, "STAGES": 1, "IS_SWAPPED": is_swapped}
     lists = (tiles, case.counts, case.pairs)
     launch(
         experts_grouped.gate_up_grouped_kernel, (INNER // 8 // 4, num_tiles),
         x, case.up[0].view(torch.int16), case.up[1], case.up_bias, *lists, h,
-        K=HIDDEN, INNER=INNER, X_STRIDE=HIDDEN, H_STRIDE=PADDED_INNER, TOP_K=TOP_K,
+        K=PADDED, INNER=INNER, X_STRIDE=PADDED, H_STRIDE=PADDED, TOP_K=TOP_K,
         ALPHA=1.702, LIMIT=7.0, GROUPS=4, **shared,
     )  # fmt: skip
     assert relative_error(h[:, :INNER], case.expected_h()) < 5e-3  # bf16's rounding
@@ -136,7 +137,7 @@ def test_grouped_experts(tokens: int, rows: int, is_swapped: bool) -> None:
     launch(
         experts_grouped.down_grouped_kernel, (HIDDEN // 16 // 4, num_tiles),
         h, case.down[0].view(torch.int16), case.down[1], case.down_bias, *lists, outputs,
-        K=PADDED_INNER, HIDDEN=HIDDEN, H_STRIDE=PADDED_INNER, GROUPS=4, **shared,
+        K=PADDED, HIDDEN=HIDDEN, H_STRIDE=PADDED, GROUPS=4, **shared,
     )  # fmt: skip
     total = (outputs.view(tokens, TOP_K, HIDDEN) * case.weights.unsqueeze(-1)).sum(1)
     assert relative_error(total, case.expected(h[:, :INNER])) < 1e-5

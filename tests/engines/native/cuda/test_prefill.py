@@ -13,7 +13,9 @@ from engines.native.backends.cuda.prefill import (  # isort: skip
 from engines.native.backends.cuda.reference import forward_reference  # isort: skip
 from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
 
-TOLERANCE = 3e-2  # of the logits' norm: activations are bf16 between the products
+TOLERANCE = (
+    3e-2 if IS_GPU else 6e-2
+)  # of the logits' norm: activations are bf16 between the products
 TIE = 1e-2  # between router logits; closer, either expert is right
 
 # Tokens cached before, and new ones, of each sequence of a chunk; then the padded size.

@@ -22,7 +22,7 @@ def draw(
     slots = Slots.allocate(1, 1, DEVICE)
     slots.temperatures.fill_(temperature)
     slots.seeds.fill_(-5)
-    sampler = Sampler(Rows(num, DEVICE), slots, len(logits), DEVICE, num_chunks=2)
+    sampler = Sampler(Rows(num, DEVICE), slots, len(logits), DEVICE)
     sampler.logits.copy_(logits.expand(num, -1))
     sampler.floors.fill_(floor)
     sampler.rows.num_rows.fill_(num)
