@@ -80,7 +80,7 @@ def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
 
     def origin(field: str) -> str:
         if field in (overrides or {}):
-            return str(flag_name(field))
+            return flag_name(field) or env_name(field)
         if os.environ.get(env_name(field)):
             return env_name(field)
         return standard.get(field, "default")
@@ -151,6 +151,7 @@ def _nearest(name: str, known: list[str]) -> str | None:
 def _complaint(error: Any, flags: Mapping[str, Any]) -> str:
     field = str(error["loc"][0])
     shown = "(hidden)" if field in SECRETS else repr(error["input"])
-    name = flag_name(field) if field in flags else env_name(field)
+    flag = flag_name(field) if field in flags else None  # a secret has none
+    name = flag or env_name(field)
     remedy = Settings.model_fields[field].description
     return f"{name} has value {shown}: {error['msg']}. It sets: {remedy}"
