@@ -13,6 +13,7 @@ from typing import Literal
 
 from engines.base import Engine, EngineRequest
 from engines.errors import EngineDead, InvalidGrammar, RequestFailed
+from engines.grammar.tree import written_parts
 from service.choice import Choice, Step
 from service.errors import RequestError
 from service.hosted import next_round
@@ -123,8 +124,11 @@ class Generation:
 
     def _refusal(self, error: InvalidGrammar) -> RequestError:
         """The grammar was made of what the client sent: name the field."""
-        param = self.plan.grammar_param
-        message = f"{param} cannot be enforced: {error}."
+        param, grammar, reason = self.plan.grammar_param, self.plan.grammar, str(error)
+        for part in written_parts(grammar) if grammar is not None else ():
+            if part.label and reason.startswith(f"{part.label} "):
+                return RequestError(f"{reason}.", param=part.label, code=error.code)
+        message = f"{param} cannot be enforced: {reason}."
         return RequestError(message, param=param, code=error.code)
 
     @property

@@ -18,6 +18,7 @@ from engines.grammar.tree import (
     Gbnf,
     Grammar,
     JsonSchema,
+    Lark,
     Literal,
     Regex,
     Sequence,
@@ -137,7 +138,7 @@ def _callable(
 
 def _is_patterned(tool: Tool) -> bool:
     text = tool.free_text
-    return text is not None and (text.pattern is not None or text.ebnf is not None)
+    return text is not None and (text.pattern is not None or text.lark is not None)
 
 
 def _call(tool: Tool, is_forced: bool) -> Grammar:
@@ -161,9 +162,9 @@ def _input(tool: Tool, is_forced: bool) -> list[Grammar]:
         return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced)]
     content: Grammar = Text()
     if text.pattern is not None:
-        content = Regex(text.pattern)
-    elif text.ebnf is not None:
-        content = Gbnf(text.ebnf)
+        content = Regex(text.pattern, tool.field)
+    elif text.lark is not None:
+        content = Lark(text.lark, tool.field)
     return [optional(Literal(" code")), Token(MESSAGE), content]
 
 

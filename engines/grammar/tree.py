@@ -103,6 +103,22 @@ class Repeat(Grammar):
     most: int | None = None
 
 
+Written = JsonSchema | Regex | Lark | Gbnf  # what a client may have written
+
+
+def written_parts(grammar: Grammar) -> list[Written]:
+    """The parts that a client may have written, in order."""
+    match grammar:
+        case JsonSchema() | Regex() | Lark() | Gbnf():
+            return [grammar]
+        case Sequence(nodes) | Choice(nodes):
+            return [part for node in nodes for part in written_parts(node)]
+        case Repeat(part):
+            return written_parts(part)
+        case _:
+            return []
+
+
 def optional(part: Grammar) -> Grammar:
     """The part, or nothing."""
     return Repeat(part, 0, 1)

@@ -153,7 +153,7 @@ class NativeConfig:
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
-    grammar_timeout_s: float = 60.0  # a grammar that takes longer to compile is refused
+    grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
         if self.device not in get_args(Device):

@@ -133,7 +133,11 @@ class EngineCore:
         for (row, sequence), mask in zip(masked.items(), bits, strict=True):
             if sequence.is_ended:
                 continue
-            _fill(mask, sequence)
+            try:
+                _fill(mask, sequence)
+            except InvalidGrammar as error:
+                self._end_with(sequence, error)
+                continue
             if mask.any():
                 masks[row] = mask
             else:

@@ -87,6 +87,7 @@ class NativeEngine:
         self._grammars = GrammarCompiler(
             self._config.vocabulary_path, self._core.vocab_size, self._config.grammar_timeout_s
         )
+        await self._grammars.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield one event for each step that added a token."""
@@ -135,6 +136,8 @@ class NativeEngine:
         worker, self._worker = self._worker, None
         if worker is not None:
             await asyncio.to_thread(worker.stop)
+        if self._grammars is not None:
+            await self._grammars.stop()
         self._core = None
 
     async def _guide(self, request: EngineRequest) -> Guide:

@@ -6,10 +6,18 @@ text. Ids without a line are control tokens.
 
 from __future__ import annotations
 
+import functools
 from base64 import b64decode
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from engines.errors import EngineStartError
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+_MARKER: Final = b"\xff"  # no text has this byte; llguidance knows control tokens by it
 
 
 def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
@@ -26,3 +34,36 @@ def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
             f"{path}: is no vocabulary of {vocab_size} tokens: {error}"
         ) from error
     return vocabulary
+
+
+@functools.lru_cache(maxsize=1)
+def load_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
+    """llguidance's view of the vocabulary: about 1.2 s in which no other thread runs.
+
+    Raises EngineStartError naming what is missing.
+    """
+    return tokenizer_of(read_vocabulary(path, vocab_size))
+
+
+def tokenizer_of(vocabulary: Sequence[bytes]) -> LLTokenizer:
+    """Make it; the last id, which spells nothing, stands for the end of the answer."""
+    try:
+        import llguidance
+    except ImportError as error:
+        raise EngineStartError(f"llguidance cannot be imported: {error}") from error
+    return llguidance.LLTokenizer(_Vocabulary(vocabulary), n_vocab=len(vocabulary))  # type: ignore[arg-type]
+
+
+class _Vocabulary:
+    """What LLTokenizer reads."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Sequence[bytes]) -> None:
+        self.eos_token_id = len(vocabulary) - 1
+        self.special_token_ids = [id for id, spelt in enumerate(vocabulary) if not spelt]
+        self.tokens = [spelt or b"%s<%d>" % (_MARKER, id) for id, spelt in enumerate(vocabulary)]
+
+    def __call__(self, text: bytes) -> NoReturn:
+        raise AssertionError("a grammar without forced text needs no tokenizer")

@@ -64,7 +64,7 @@ def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) ->
     """The request's messages and tools as the renderer takes them."""
     check_names(request.tools or ())
     tools = tuple(
-        _tool(tool, f"tools[{index}].function.parameters")
+        _tool(tool, f"tools[{index}]")
         for index, tool in enumerate(request.tools or ())
         if not isinstance(tool, BuiltinTool)
     )
@@ -114,10 +114,12 @@ def _check_together(request: ChatRequest) -> None:
 def _tool(tool: FunctionTool | CustomTool, field: str) -> Tool:
     if isinstance(tool, CustomTool):
         custom = tool.custom
-        return Tool(custom.name, custom.description or "", free_text=free_text(custom.format))
+        text, place = free_text(custom.format), f"{field}.custom.format.grammar.definition"
+        return Tool(custom.name, custom.description or "", free_text=text, field=place)
     function = tool.function
     description = function.description or ""
-    return Tool(function.name, description, function.parameters, function.strict, field=field)
+    place = f"{field}.function.parameters"
+    return Tool(function.name, description, function.parameters, function.strict, field=place)
 
 
 def _message(message: ChatMessage, index: int) -> Message:

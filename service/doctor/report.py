@@ -19,7 +19,7 @@ from service.startup import prepare
 from service.telemetry.redaction import Redactor
 
 PACKAGES = (
-    *("harmonium", "torch", "triton", "numpy", "safetensors", "xgrammar", "oss-harmony"),
+    *("harmonium", "torch", "triton", "numpy", "safetensors", "llguidance", "oss-harmony"),
     *("fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools", "msgspec", "pyzmq"),
     *("prometheus-client", "opentelemetry-sdk", "python-jose", "redis", "nvidia-ml-py"),
     *("vllm", "tensorrt-llm"),

@@ -50,8 +50,7 @@ class FreeText:
     """The input of a custom tool, which is no JSON."""
 
     pattern: str | None = None  # a regular expression that it must match
-    lark: str | None = None  # or a grammar, in which the model reads it
-    ebnf: str | None = None  # and the same in which it is enforced
+    lark: str | None = None  # or a grammar in Lark's syntax
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Tool:
     parameters: Mapping[str, Any] | None = None  # a JSON Schema
     strict: bool | None = None  # True: arguments must follow the schema; no part of the prompt
     free_text: FreeText | None = None  # custom tools have this, and no parameters
-    field: str = ""  # where the request has its parameters; errors name it
+    field: str = ""  # where the request has its parameters or grammar; errors name it
 
     @property
     def namespace(self) -> str:

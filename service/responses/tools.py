@@ -59,7 +59,8 @@ def tools_of(request: ContextRequest) -> tuple[Tool, ...]:
 def _tool(tool: FunctionTool | CustomTool, field: str, namespace: str | None = None) -> Tool:
     name, description = qualified_name(tool.name, namespace), tool.description or ""
     if isinstance(tool, CustomTool):
-        return Tool(name, description, free_text=free_text(tool.format))
+        place = f"{field}.format.definition"
+        return Tool(name, description, free_text=free_text(tool.format), field=place)
     return Tool(name, description, tool.parameters, tool.strict, field=f"{field}.parameters")
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from service.guide_lark import LarkError, ebnf_of_lark
 from service.harmony.types import FreeText, Tool
 from service.schemas.common import RequestModel
 
@@ -22,19 +20,6 @@ class GrammarDefinition(RequestModel):
 
     syntax: Literal["regex", "lark"]
     definition: str = Field(min_length=1, max_length=100_000)
-
-    @field_validator("definition")
-    @classmethod
-    def _check_definition(cls, value: str, info: ValidationInfo) -> str:
-        if info.data.get("syntax") == "lark":
-            try:
-                ebnf_of_lark(value)
-            except LarkError as error:
-                reason = {"reason": str(error)}
-                raise PydanticCustomError(
-                    "invalid_grammar", "the grammar cannot be enforced: {reason}", reason
-                ) from None
-        return value
 
 
 class GrammarInput(GrammarDefinition):
@@ -61,7 +46,7 @@ def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> 
     given = format.grammar if isinstance(format, NestedGrammarInput) else format
     if given.syntax == "regex":
         return FreeText(given.definition)
-    return FreeText(lark=given.definition, ebnf=ebnf_of_lark(given.definition))
+    return FreeText(lark=given.definition)
 
 
 def custom_names(tools: Iterable[Tool]) -> frozenset[str]:

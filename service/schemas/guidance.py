@@ -105,7 +105,7 @@ class StructuredOutputs(RequestModel):
     regex: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     choice: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
     grammar: Annotated[str, Field(min_length=1, max_length=500_000)] | None = Field(
-        None, description="EBNF as xgrammar reads it (llama.cpp's GBNF), its first rule `root`."
+        None, description="llama.cpp's GBNF, its first rule `root`."
     )
     structural_tag: StructuralTagFormat | None = None
 

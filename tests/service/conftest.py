@@ -13,13 +13,20 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from engines.base import Engine
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from engines.grammar.tree import Grammar
+from engines.native.grammar import Guide, written
+from engines.native.grammar_trial import compiled
+from engines.native.grammar_vocabulary import load_tokenizer
 from service.app import create_app
 from service.harmony import vocabulary
+from service.harmony.vocabulary import RETURN, encode_text
+from service.harmony.vocabulary_file import write_vocabulary
 from service.lifecycle import Lifecycle
 from service.limits.gate import Gate
 from service.runtime import Limits, Runtime, ServedModel
@@ -36,10 +43,39 @@ CONTROL = {
     "endoftext": vocabulary.ENDOFTEXT,
 }
 NOON = 1_790_000_000.0
+VOCAB_SIZE = 201_088
 
 HarmonyIds = Callable[[str], tuple[int, ...]]
 MakeRuntime = Callable[..., Runtime]
 MakeClient = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture(scope="session")
+def guide_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Grammar], Guide]:
+    """How the native engine follows a grammar; raises InvalidGrammar."""
+    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+    def guide(grammar: Grammar) -> Guide:
+        matcher = compiled(load_tokenizer(path, VOCAB_SIZE), written(grammar))
+        return Guide(matcher, VOCAB_SIZE - 1, RETURN)
+
+    return guide
+
+
+@pytest.fixture
+def fits(guide_of: Callable[[Grammar], Guide]) -> Callable[[Grammar, str], bool]:
+    """Whether a grammar takes a whole text; raises InvalidGrammar."""
+
+    def check(grammar: Grammar, text: str) -> bool:
+        guide, mask = guide_of(grammar), np.empty(VOCAB_SIZE // 32, np.int32)
+        for token_id in (*encode_text(text), RETURN):
+            guide.fill(mask)
+            if not mask[token_id // 32] >> token_id % 32 & 1:
+                return False
+            guide.accept(token_id)
+        return True
+
+    return check
 
 
 @pytest.fixture

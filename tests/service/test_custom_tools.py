@@ -110,11 +110,6 @@ async def test_on_responses(sdk: Any) -> None:
         (CHAT, {"tools": [WHEN]}, "tools[0].custom.format.grammar.type"),
         (RESPONSES, {"tools": [RUN_FLAT, RUN_FLAT]}, "tools[1].name"),
         (RESPONSES, {"tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
-        (
-            RESPONSES,
-            {"tools": [RUN_FLAT | {"format": DATE | {"syntax": "lark"}}]},
-            "tools[0].format.definition",
-        ),
     ],
 )
 async def test_what_is_wrong_is_named(

@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
-from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
 from service.guide import TextFormat, ToolChoice, answer_grammar
-from service.guide_lark import ebnf_of_lark
 from service.harmony.types import FreeText, Tool
-from service.harmony.vocabulary import RETURN, STOP_TOKEN_IDS
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import RETURN
 
-Accepts = Callable[[Grammar | None, str], Any]
+Accepts = Callable[[Grammar | None, str], bool]
+Fixture = Callable[..., Any]
 
 VOCAB_SIZE = 201_088
 WEATHER = Tool(
@@ -45,23 +42,14 @@ ANSWER = "<|channel|>final<|message|>It is sunny."
 JSON = '<|channel|>final <|constrain|>json<|message|>{"age": 3}'
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
-    """One for all tests, which use it one after another: reading the vocabulary takes long."""
-    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
-    return GrammarCompiler(path, VOCAB_SIZE, timeout_s=60)
-
-
 @pytest.fixture
-def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, ...]]) -> Accepts:
+def accepts(guide_of: Fixture, harmony_ids: Callable[[str], tuple[int, ...]]) -> Accepts:
     """Whether an answer, closed by <|return|> unless by <|call|>, can be generated."""
 
-    async def check(grammar: Grammar | None, text: str) -> bool:
-        request = EngineRequest("r", (1,), SamplingParams(1), STOP_TOKEN_IDS, grammar)
-        guide = await compiler.guide(request)
-        ids = harmony_ids(text if text.endswith("<|call|>") else text + "<|return|>")
+    def check(grammar: Grammar | None, text: str) -> bool:
+        guide = guide_of(grammar)
         mask = np.empty(-(-VOCAB_SIZE // 32), np.int32)
-        for token_id in ids:
+        for token_id in harmony_ids(text if text.endswith("<|call|>") else text + "<|return|>"):
             guide.fill(mask)
             assert mask.any()
             if not mask[token_id // 32] >> token_id % 32 & 1:
@@ -72,8 +60,8 @@ def accepts(compiler: GrammarCompiler, harmony_ids: Callable[[str], tuple[int, .
     return check
 
 
-async def check(accepts: Accepts, grammar: Grammar | None, texts: dict[str, bool]) -> None:
-    assert {text: await accepts(grammar, text) for text in texts} == texts
+def check(accepts: Accepts, grammar: Grammar | None, texts: dict[str, bool]) -> None:
+    assert {text: accepts(grammar, text) for text in texts} == texts
 
 
 def test_nothing_is_guided_unless_something_is_asked_for() -> None:
@@ -83,7 +71,7 @@ def test_nothing_is_guided_unless_something_is_asked_for() -> None:
     assert answer_grammar((Tool("f", strict=False),)) is None
 
 
-async def test_required_forces_a_call(accepts: Accepts) -> None:
+def test_required_forces_a_call(accepts: Accepts) -> None:
     """vllm#44216, vllm#48672, sglang#9980: required means a call of one of the tools."""
     texts = {
         CALL + "<|call|>": True,
@@ -99,7 +87,7 @@ async def test_required_forces_a_call(accepts: Accepts) -> None:
         CALL.replace("get_weather", "get_time") + "<|call|>": False,
         THOUGHT + THOUGHT + CALL + "<|call|>": False,
     }
-    await check(accepts, answer_grammar(TOOLS, REQUIRED), texts)
+    check(accepts, answer_grammar(TOOLS, REQUIRED), texts)
 
 
 @pytest.mark.parametrize(
@@ -115,30 +103,30 @@ async def test_required_forces_a_call(accepts: Accepts) -> None:
         "<|channel|>commentary to=functions.get_weather<|message|>",
     ],
 )
-async def test_every_spelling_of_a_call_is_allowed(accepts: Accepts, header: str) -> None:
-    assert await accepts(answer_grammar(TOOLS, REQUIRED), header + '{"city": "Oslo"}<|call|>')
+def test_every_spelling_of_a_call_is_allowed(accepts: Accepts, header: str) -> None:
+    assert accepts(answer_grammar(TOOLS, REQUIRED), header + '{"city": "Oslo"}<|call|>')
 
 
-async def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
+def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
     """cloudflare/ai#574: a forced call is a call, not JSON in the text."""
     texts = {
         THOUGHT + CALL + "<|call|>": True,
         "<|channel|>commentary to=functions.clock<|message|>{}<|call|>": False,
         '<|channel|>final<|message|>{"city":"é"}': False,
     }
-    await check(accepts, answer_grammar(TOOLS, ToolChoice.named("get_weather")), texts)
+    check(accepts, answer_grammar(TOOLS, ToolChoice.named("get_weather")), texts)
 
 
-async def test_allowed_tools_narrow_the_choice(accepts: Accepts) -> None:
+def test_allowed_tools_narrow_the_choice(accepts: Accepts) -> None:
     clock = "<|channel|>commentary to=functions.clock<|message|>{}<|call|>"
     allowed = frozenset(("clock",))
     texts = {clock: True, ANSWER: True, CALL + "<|call|>": False}
-    await check(accepts, answer_grammar(TOOLS, ToolChoice("auto", allowed)), texts)
+    check(accepts, answer_grammar(TOOLS, ToolChoice("auto", allowed)), texts)
     texts = {clock: True, ANSWER: False, CALL + "<|call|>": False}
-    await check(accepts, answer_grammar(TOOLS, ToolChoice("required", allowed)), texts)
+    check(accepts, answer_grammar(TOOLS, ToolChoice("required", allowed)), texts)
 
 
-async def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
+def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
     """sglang#19074: a strict tool works with auto, beside others that are not strict."""
     texts = {
         CALL + "<|call|>": True,
@@ -148,10 +136,10 @@ async def test_strict_tools_hold_under_auto(accepts: Accepts) -> None:
         '<|channel|>commentary to=functions.clock<|message|>{"any": [1]}<|call|>': True,
         "<|channel|>commentary to=functions.clock<|message|>now<|call|>": False,
     }
-    await check(accepts, answer_grammar(STRICT), texts)
+    check(accepts, answer_grammar(STRICT), texts)
 
 
-async def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
+def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
     accepts: Accepts,
 ) -> None:
     """vllm#23120, vllm#45570, sglang#31019, sglang#9259, ollama#11691.
@@ -173,21 +161,21 @@ async def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
         PREAMBLE + JSON: False,  # would stand before the JSON in the content
         '<|channel|>final<|message|>{"age": 3': False,
     }
-    await check(accepts, answer_grammar((), format=PERSON), texts)
+    check(accepts, answer_grammar((), format=PERSON), texts)
 
 
-async def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
+def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
     texts = {
         THOUGHT + JSON: True,
         THOUGHT + PREAMBLE + CALL + "<|call|>": True,
         THOUGHT + ANSWER: False,
         PREAMBLE + JSON: False,
     }
-    await check(accepts, answer_grammar(TOOLS, format=PERSON), texts)
+    check(accepts, answer_grammar(TOOLS, format=PERSON), texts)
     none = answer_grammar(TOOLS, ToolChoice("none"), PERSON)
-    await check(accepts, none, {JSON: True, CALL + "<|call|>": False})
+    check(accepts, none, {JSON: True, CALL + "<|call|>": False})
     forced = answer_grammar(TOOLS, REQUIRED, PERSON)
-    await check(accepts, forced, {JSON: False, CALL + "<|call|>": True})
+    check(accepts, forced, {JSON: False, CALL + "<|call|>": True})
 
 
 @pytest.mark.parametrize(
@@ -200,14 +188,12 @@ async def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
         (TextFormat("structural_tag", {"type": "const_string", "value": "ok"}), "ok", "no"),
     ],
 )
-async def test_every_kind_of_format(
-    accepts: Accepts, format: TextFormat, good: str, bad: str
-) -> None:
+def test_every_kind_of_format(accepts: Accepts, format: TextFormat, good: str, bad: str) -> None:
     head = THOUGHT + "<|channel|>final<|message|>"
-    await check(accepts, answer_grammar((), format=format), {head + good: True, head + bad: False})
+    check(accepts, answer_grammar((), format=format), {head + good: True, head + bad: False})
 
 
-async def test_text_cannot_hold_control_tokens_but_may_spell_them(
+def test_text_cannot_hold_control_tokens_but_may_spell_them(
     accepts: Accepts, harmony_ids: Callable[[str], tuple[int, ...]]
 ) -> None:
     """vllm#32587, TensorRT-LLM#9256: no marker in a text, a name or arguments."""
@@ -219,11 +205,11 @@ async def test_text_cannot_hold_control_tokens_but_may_spell_them(
         CALL.replace("é", "<|end|>") + "<|call|>": False,
         "<|channel|>final<|message|>a < |end|> b": True,
     }
-    await check(accepts, grammar, texts)
+    check(accepts, grammar, texts)
 
 
 @pytest.mark.parametrize("budget", [0, 4])
-async def test_a_thinking_budget_closes_the_analysis_message(accepts: Accepts, budget: int) -> None:
+def test_a_thinking_budget_closes_the_analysis_message(accepts: Accepts, budget: int) -> None:
     grammar = answer_grammar((), max_reasoning_tokens=budget)
     thought = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
     texts = {
@@ -231,7 +217,7 @@ async def test_a_thinking_budget_closes_the_analysis_message(accepts: Accepts, b
         thought.format(" a" * (budget + 1)) + ANSWER: False,
         ANSWER: True,
     }
-    await check(accepts, grammar, texts)
+    check(accepts, grammar, texts)
 
 
 @pytest.mark.parametrize(
@@ -274,11 +260,11 @@ def test_equal_requests_make_equal_grammars() -> None:
     assert len(grammars) == 1
 
 
-async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
+def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> None:
     tools = (
         Tool("when", free_text=FreeText(r"\d{4}-\d\d")),
         Tool("run", free_text=FreeText()),
-        Tool("add", free_text=FreeText(ebnf=ebnf_of_lark('start: /\\d/ ("+" /\\d/)*'))),
+        Tool("add", free_text=FreeText(lark='start: /\\d/ ("+" /\\d/)*')),
     )
     head = "<|channel|>commentary to=functions.{}<|message|>"
     texts = {
@@ -290,20 +276,20 @@ async def test_a_custom_tools_input_follows_its_pattern(accepts: Accepts) -> Non
         head.format("add") + "1+<|call|>": False,
         ANSWER: True,
     }
-    await check(accepts, answer_grammar(tools), texts)
+    check(accepts, answer_grammar(tools), texts)
     forced = answer_grammar(tools, ToolChoice.named("run"))
-    await check(accepts, forced, {ANSWER: False, head.format("run") + "{} []<|call|>": True})
+    check(accepts, forced, {ANSWER: False, head.format("run") + "{} []<|call|>": True})
 
 
-async def test_built_in_tools_may_be_called_beside_all_else(accepts: Accepts) -> None:
+def test_built_in_tools_may_be_called_beside_all_else(accepts: Accepts) -> None:
     recipients = ("python", "browser.search")
     code = "<|channel|>analysis to=python code<|message|>print(1)<|call|>"
     search = ' to=browser.search<|channel|>commentary json<|message|>{"query": "é"}<|call|>'
     texts = {code: True, THOUGHT + search: True, search.replace('{"', '["'): False, JSON: True}
-    await check(accepts, answer_grammar((), format=PERSON, builtins=recipients), texts)
-    assert not await accepts(answer_grammar((), format=PERSON), code)
+    check(accepts, answer_grammar((), format=PERSON, builtins=recipients), texts)
+    assert not accepts(answer_grammar((), format=PERSON), code)
     forced = answer_grammar(TOOLS, REQUIRED, builtins=recipients)
-    await check(accepts, forced, {code: True, CALL + "<|call|>": True, ANSWER: False})
+    check(accepts, forced, {code: True, CALL + "<|call|>": True, ANSWER: False})
     alone = answer_grammar((), REQUIRED, builtins=recipients)
-    await check(accepts, alone, {code: True, ANSWER: False})
+    check(accepts, alone, {code: True, ANSWER: False})
     assert answer_grammar((), builtins=recipients) is None

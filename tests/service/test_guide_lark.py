@@ -1,28 +1,25 @@
-"""Lark grammars and patterns as EBNF: xgrammar accepts the same texts."""
+"""Grammars and patterns of clients: which texts they take, and what they may not say."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from xgrammar import Grammar
-from xgrammar.testing import _is_grammar_accept_string
 
-from service.guide_lark import COMMON, LarkError, ebnf_of_lark
-from service.guide_pattern import PatternError
-from service.guide_regex import ebnf_of_regex
+from engines.errors import InvalidGrammar
+from engines.grammar.tree import Gbnf, Lark, Regex
+
+Fixture = Callable[..., Any]
 
 ARITHMETIC = """
 // as in OpenAI's guide
 start: expr
-?expr: term (SP ADD SP term)* -> add
+expr: term (SP ADD SP term)* -> add
     | term
 term: factor (SP MUL SP factor)* -> mul
     | factor
-factor.2: INT | "(" expr ")"
+factor: INT | "(" expr ")"
 SP: " "   # one
 ADD: "+"
 MUL: "*"
@@ -35,19 +32,20 @@ end: "*** End" LF?
 hunk: "*** Add: " filename LF add_line~1..2
 filename: /(.+)/
 add_line: "+" /(.*)/ LF -> line
-%import common (LF, WS)
+%import common.LF
 """
 SMALL = r"""
-start: [sign] ("a".."c"i | "Yes"i | nothing) tail
+start: [sign] ("a".."c" | "Yes"i | nothing) tail
 sign: "-" | "\"" | "//"
 nothing:
-!tail: tail "é" | ";"
+tail: tail "é" | ";"
 """
-
-
-def accepts(ebnf: str, text: str) -> bool:
-    accepted: bool = _is_grammar_accept_string(Grammar.from_ebnf(ebnf), text)
-    return accepted
+SPACED = r"""
+start: "let" NAME "=" NUMBER
+NAME: /[a-z]+/i
+%import common (NUMBER, WS)
+%ignore WS
+"""
 
 
 @pytest.mark.parametrize(
@@ -60,73 +58,81 @@ def accepts(ebnf: str, text: str) -> bool:
             ["*** Begin\n*** End", "*** Begin\n*** Add: a\n+\n+\n+\n*** End", "*** Add: a\n"],
         ),
         (SMALL, [";", "-a;éé", '"YES;', "//yEs;é", "c;"], ["d;", "--;", "é", "a", "-no;"]),
+        (SPACED, ["let x=1", "let  Xy =\n 1.5"], ["letter", "let 1=x"]),
     ],
 )
-def test_the_language_is_the_same(grammar: str, good: list[str], bad: list[str]) -> None:
-    ebnf = ebnf_of_lark(grammar)
-    texts: Iterable[str] = (*good, *bad)
-    assert [text for text in texts if accepts(ebnf, text)] == good
+def test_lark(fits: Fixture, grammar: str, good: list[str], bad: list[str]) -> None:
+    assert [answer for answer in good + bad if fits(Lark(grammar), answer)] == good
 
 
-@pytest.mark.parametrize("name", COMMON)
-def test_the_common_terminals_are_known(name: str) -> None:
-    assert accepts(ebnf_of_lark(f"start: {name}\n%import common.{name}"), "") is False
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        ('root ::= "x" | "y" root', ["x", "yyx"], ["yy", ""]),
+        ('root ::= item (", " item)*\nitem ::= [a-z]+ "!"?', ["ab, c!"], ["ab,", "A"]),
+    ],
+)
+def test_gbnf(fits: Fixture, grammar: str, good: list[str], bad: list[str]) -> None:
+    assert [answer for answer in good + bad if fits(Gbnf(grammar), answer)] == good
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"\d{2,4}", ["12", "1234"], ["1", "a2"]),
+        ("^[^a-c]x?$", ["d", "dx"], ["a", "d\n"]),
+        ("a/b", ["a/b"], ["ab"]),
+        (r"a\/b", ["a/b"], [r"a\b"]),
+        (r"\w+@\w+\.(com|org)", ["a@b.org"], ["a@b"]),
+        ("(?i)ab", ["AB"], ["ac"]),
+        ("a|bc", ["a", "bc"], ["ac"]),
+        ("/", ["/"], ["//"]),
+        ("a/\nb: <x>", ["a/\nb: <x>"], ["a"]),
+    ],
+)
+def test_regex(fits: Fixture, pattern: str, good: list[str], bad: list[str]) -> None:
+    assert [answer for answer in good + bad if fits(Regex(pattern), answer)] == good
 
 
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [
-        ("rule: A", "no rule `start`"),
-        ("start: A", "A is not defined"),
-        ("start: a\na: B\na: C", "a is defined twice"),
-        ('start: "a"\n%ignore " "', "'%ignore"),
-        ("start: A\n%import common.HTML -> A", "common.HTML is not known"),
-        ("start: A\n%import mine.A", "'%import mine.A'"),
-        ("start: (A\nA: /x/", "'(' is not closed"),
-        ("start: A)\nA: /x/", "')' is out of place"),
-        ("start: *", "a name is missing"),
-        ('start: "ab".."c"', "no range"),
-        ("start: /a/i", "flags"),
-        ("start: /(?=a)b/", "look-around"),
-        ("start: /a(/", "not a regular expression"),
-        ('start: a{"x"}', "cannot be translated"),
-        ("start: " + "(" * 2000 + '"a"' + ")" * 2000, "nested too deeply"),
-        (r'start: "\xg"', "is no string"),
-        ('start: "a', "has no end"),
-        ("start: " + "/\\" * 9000, "has no end"),
-        ("start: " + "a" * 20_000, "longer than 20000"),
+        (Lark("rule: A"), "start"),
+        (Lark("start: A"), '"A"'),
+        (Lark('start: "a"\nstart: "b"'), "duplicate"),
+        (Lark("start: A\n%import common.HTML -> A"), "common.HTML"),
+        (Lark("start: (A\nA: /x/"), "Expected token"),
+        (Lark("start: /(?=a)b/"), "look-around"),
+        (Lark("start: /a(/"), "unclosed"),
+        (Lark("start: " + "(" * 2000 + '"a"' + ")" * 2000), "nested"),
+        (Lark('start: "a'), "does not end"),
+        (Lark("start: /" + "a?" * 5001 + "/"), "longer than"),
+        # what could reach a control token
+        (Lark("start: <[200012]>"), "line 1 has a token"),
+        (Lark("start: <|call|>"), "line 1 has a token"),
+        (Lark('start: "a"\n  | <[*]>'), "line 2 has a token"),
+        (Lark('start: ~"a"'), "negation"),
+        (Lark('start: ~ /a/ "b"'), "negation"),
+        (Lark('%llguidance {"allow_invalid_utf8": true}\nstart: /x/'), "directive"),
+        (Lark("start: %lark { start: <[200012]> }"), "directive"),
+        (Lark('start: %json {"type": "null"}'), "directive"),
+        (Lark("start: @answer"), "another grammar"),
+        (Lark('start[stop=""]: /x/'), "attribute"),
+        (Lark(r"start: /(?-u:\xff)/"), "UTF-8"),
+        (Regex(r"(?-u:\xff)"), "UTF-8"),
+        (Regex("[\\"), ""),
+        (Gbnf("root ::= x"), "'x'"),
+        (Gbnf("a ::= b"), "'b'"),
+        (Gbnf("root ::= " + "(" * 9000 + '"a"' + ")" * 9000), "cannot be read"),
+        (Gbnf("root ::= [a-z] " * 2000), "longer than"),
     ],
 )
-def test_what_cannot_be_translated_is_said(grammar: str, said: str) -> None:
-    with pytest.raises(LarkError) as caught:
-        ebnf_of_lark(grammar)
+def test_what_cannot_be_enforced_is_refused(guide_of: Fixture, grammar: Any, said: str) -> None:
+    with pytest.raises(InvalidGrammar) as caught:
+        guide_of(grammar)
     assert said in str(caught.value)
 
 
-PATTERNS = (
-    r"\d{2,4}",
-    r"[^a-c]x?",
-    r"(?:ab|c)*d+",
-    r"\w+@\w+\.(com|org)",
-    r"[\]\-^a]",
-    r".é*",
-    r"\S\s",
-    r"(?P<a>x){0}y{2,}",
-    r"a||b",
-)
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    st.sampled_from(PATTERNS),
-    st.one_of(st.text("abcdxy1 2.@-^]é\n", max_size=5), st.sampled_from(["a@b.com", "ababdd"])),
-)
-def test_a_pattern_matches_what_python_matches(pattern: str, text: str) -> None:
-    matches = re.fullmatch(pattern, text, re.ASCII) is not None
-    assert accepts(f"root ::= {ebnf_of_regex(pattern)}", text) == matches
-
-
-@pytest.mark.parametrize("pattern", [r"(a)\1", "^a", r"a\b", "(?i)a", "(?!a)b"])
-def test_a_pattern_beyond_regular_languages_is_refused(pattern: str) -> None:
-    with pytest.raises(PatternError):
-        ebnf_of_regex(pattern)
+def test_signs_of_a_refusal_may_stand_in_texts_patterns_and_comments(fits: Fixture) -> None:
+    lark = 'start: "<|call|>" /[@~=%]<[0-9]>/ // <|call|> @x\n# ~"a" =\n'
+    assert fits(Lark(lark), "<|call|>@<7>")

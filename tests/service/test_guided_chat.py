@@ -158,12 +158,33 @@ async def test_a_thinking_budget_ends_the_reasoning(post: Fixture) -> None:
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 3 * 4
 
 
+LARK = {
+    "type": "custom",
+    "custom": {
+        "name": "patch",
+        "format": {
+            "type": "grammar",
+            "grammar": {"syntax": "lark", "definition": "start: <|call|>"},
+        },
+    },
+}
+BAD_STRICT = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {"a": {"pattern": "["}}},
+    },
+}
 SCHEMA_FIELD = "response_format.json_schema.schema"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": schema_format({"not": {}})}, SCHEMA_FIELD),
     ({"response_format": schema_format({"$ref": "http://x"})}, SCHEMA_FIELD),
+    ({"response_format": schema_format({"pattern": "(a"})}, SCHEMA_FIELD),
     ({"structured_outputs": {"regex": "["}}, "structured_outputs.regex"),
     ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar"),
+    ({"tools": [CLOCK, LARK]}, "tools[1].custom.format.grammar.definition"),
+    ({"tools": [CLOCK, BAD_STRICT]}, "tools[1].function.parameters"),
     ({"tools": TOOLS, "tool_choice": {**NAMED, "function": {"name": "f"}}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
 ]

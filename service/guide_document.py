@@ -1,0 +1,156 @@
+"""One JSON Schema as a document: its references, and what a composition in it speaks of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+MAX_VISITS: Final = 5_000  # of schemas; a visit takes a few microseconds
+MAX_VARIANTS: Final = 500
+
+Schema = Mapping[str, Any]
+
+_MAX_CHAIN: Final = 50  # references to references
+_COMBINED: Final = ("allOf", "anyOf", "oneOf")
+
+
+class Unenforceable(ValueError):
+    """A schema that cannot be enforced; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What a schema and all that are combined with it speak of."""
+
+    names: dict[str, None] = field(default_factory=dict)  # of properties, in order
+    keywords: set[str] = field(default_factory=set)
+
+    def add(self, schema: Schema) -> None:
+        """Take in one more."""
+        self.keywords.update(schema)
+        for key in ("properties", "required"):
+            names = schema.get(key)
+            if isinstance(names, Mapping | list):
+                self.names.update((name, None) for name in names if isinstance(name, str))
+
+    @property
+    def may_close(self) -> bool:
+        """Whether nothing says what else an object may hold."""
+        said = {"additionalProperties", "patternProperties", "propertyNames"} & self.keywords
+        return bool(self.names) and not said
+
+
+class Document:
+    """Looks things up in one document; counts what it looks at."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._num_visits = 0
+
+    def visit(self) -> None:
+        """Count one schema; raises Unenforceable when there were too many."""
+        self._num_visits += 1
+        if self._num_visits > MAX_VISITS:
+            raise Unenforceable(f"it takes more than {MAX_VISITS} steps to read the whole schema")
+
+    def resolve(self, pointer: Any) -> Any:
+        """What a reference points to; raises Unenforceable if that is nothing in this document."""
+        self.visit()
+        found = self._root
+        if not isinstance(pointer, str) or (pointer != "#" and not pointer.startswith("#/")):
+            shown = str(pointer)[:100]
+            raise Unenforceable(f"$ref {shown!r} does not point into the schema; use '#/$defs/...'")
+        for step in unquote(pointer[2:]).split("/") if pointer != "#" else ():
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and name in found:
+                found = found[name]
+            elif isinstance(found, list) and name.isdecimal() and int(name[:9]) < len(found):
+                found = found[int(name[:9])]
+            else:
+                raise Unenforceable(f"$ref {pointer[:100]!r} points to nothing")
+        return found
+
+    def followed(self, schema: Any) -> Any:
+        """The schema that references lead to."""
+        for _ in range(_MAX_CHAIN):
+            if not isinstance(schema, Mapping) or "$ref" not in schema:
+                return schema
+            schema = self.resolve(schema["$ref"])
+        raise Unenforceable("its references never end")
+
+    def composed(self, *schemas: Any) -> Composed:
+        """What these schemas speak of together, through all that they combine."""
+        composed = Composed()
+        for schema in self._all(schemas):
+            composed.add(schema)
+        return composed
+
+    def _all(self, schemas: Sequence[Any]) -> Iterator[Schema]:
+        """The schemas, what they refer to and what they combine, each once."""
+        waiting, seen = list(reversed(schemas)), set[str]()
+        while waiting:
+            schema = waiting.pop()
+            if not isinstance(schema, Mapping):
+                continue
+            self.visit()
+            yield schema
+            pointer = schema.get("$ref")
+            if isinstance(pointer, str) and pointer not in seen:
+                seen.add(pointer)
+                waiting.append(self.resolve(pointer))
+            for key in _COMBINED:
+                if isinstance(parts := schema.get(key), list):
+                    waiting += reversed(parts)
+
+    # Disjoint variants: by type, by value, or by a property that all must have.
+
+    def are_disjoint(self, variants: Sequence[Any]) -> bool:
+        """Whether it is certain that no value is valid under two of them."""
+        if len(variants) > MAX_VARIANTS:
+            return False
+        found = [self.followed(variant) for variant in variants if variant is not False]
+        if not all(isinstance(variant, Mapping) for variant in found):
+            return len(found) <= 1
+        if _differ([_values(variant) for variant in found]):
+            return True
+        if _differ([_types(variant) for variant in found]):
+            return True
+        shared = set.intersection(*(_required(variant) for variant in found)) if found else ()
+        return any(
+            _differ([_values(self.followed(variant["properties"][name])) for variant in found])
+            for name in shared
+        )
+
+
+def _differ(sets: Sequence[set[str] | None]) -> bool:
+    """Whether all are known and none has what another has."""
+    known = [one for one in sets if one]
+    return len(known) == len(sets) and sum(map(len, known)) == len(set[str]().union(*known))
+
+
+def _values(schema: Any) -> set[str] | None:
+    if not isinstance(schema, Mapping):
+        return None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list) or len(values) > MAX_VARIANTS:
+        return None
+    return {json.dumps(value, sort_keys=True) for value in values}
+
+
+def _types(schema: Schema) -> set[str] | None:
+    named = schema.get("type", "object" if "properties" in schema else None)
+    names = named if isinstance(named, list) else [named]
+    if not all(isinstance(name, str) for name in names):
+        return None
+    return {"number" if name == "integer" else name for name in names}
+
+
+def _required(schema: Schema) -> set[str]:
+    """The names of properties that must be there and are described."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(properties, Mapping):
+        return set()
+    return {name for name in required if isinstance(name, str) and name in properties}

@@ -1,0 +1,120 @@
+"""One tree, written in each dialect; the library of neither is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engines.errors import InvalidGrammar
+from engines.grammar.llguidance import llguidance_grammar
+from engines.grammar.structural_tag import structural_tag
+from engines.grammar.tree import (
+    Choice,
+    Gbnf,
+    Grammar,
+    JsonSchema,
+    Lark,
+    Literal,
+    Regex,
+    Repeat,
+    Sequence,
+    Text,
+    Token,
+    Until,
+    optional,
+    written_parts,
+)
+
+SCHEMA = JsonSchema('{"type":"integer"}', "the schema")
+TREE = Sequence(
+    (
+        optional(Sequence((Token(200_005), Literal('a"\n'), Text(7)))),
+        Choice((Literal("yes"), Literal("no"))),
+        Choice((SCHEMA, Regex("a/b"))),
+        Until("end"),
+        Repeat(Gbnf("root ::= x"), 1),
+        Repeat(Literal("x"), 2, 3),
+        Text(),
+    )
+)
+
+
+def test_xgrammar_reads_a_structural_tag() -> None:
+    assert json.loads(structural_tag(TREE)) == {
+        "type": "structural_tag",
+        "format": {
+            "type": "sequence",
+            "elements": [
+                {
+                    "type": "optional",
+                    "content": {
+                        "type": "sequence",
+                        "elements": [
+                            {"type": "token", "token": 200_005},
+                            {"type": "const_string", "value": 'a"\n'},
+                            {"type": "any_text", "max_tokens": 7},
+                        ],
+                    },
+                },
+                {
+                    "type": "or",
+                    "elements": [
+                        {"type": "const_string", "value": "yes"},
+                        {"type": "const_string", "value": "no"},
+                    ],
+                },
+                {
+                    "type": "or",
+                    "elements": [
+                        {
+                            "type": "json_schema",
+                            "json_schema": {"type": "integer"},
+                            "max_whitespace_cnt": 40,
+                        },
+                        {"type": "regex", "pattern": "a/b"},
+                    ],
+                },
+                {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "end"},
+                {"type": "plus", "content": {"type": "grammar", "grammar": "root ::= x"}},
+                {
+                    "type": "repeat",
+                    "min": 2,
+                    "max": 3,
+                    "content": {"type": "const_string", "value": "x"},
+                },
+                {"type": "any_text"},
+            ],
+        },
+    }
+
+
+def test_llguidance_reads_grammars_that_name_each_other() -> None:
+    written = json.loads(llguidance_grammar(TREE, lambda text: f"start: /{text}/"))
+    answer, *parts = written["grammars"]
+    assert answer["lark_grammar"].splitlines() == [
+        '%llguidance {"no_forcing": true}',
+        'start: (((<[200005]> "a\\"\\n" r0)){0,1} T1 (@p0 | @p1) r2 (@p2){1,} ("x"){2,3} r3)',
+        "r0[max_tokens=7]: /(?s:.*)/",
+        'T1: "yes" | "no"',
+        'r2[lazy]: /(?s:.*)/ "end"',
+        "r3: /(?s:.*)/",
+    ]
+    assert [part["name"] for part in parts] == ["p0", "p1", "p2"]
+    assert parts[0]["json_schema"]["type"] == "integer"
+    assert [part["lark_grammar"] for part in parts[1:]] == [
+        r"start: /a\/b/",
+        "start: /root ::= x/",
+    ]
+
+
+@pytest.mark.parametrize("part", [Lark("start: A"), Lark("start: /x/")])
+def test_a_dialect_refuses_what_it_does_not_have(part: Grammar) -> None:
+    with pytest.raises(InvalidGrammar, match="Lark"):
+        structural_tag(Sequence((Text(), part)))
+
+
+def test_what_a_client_wrote_is_found() -> None:
+    expected: list[Any] = [SCHEMA, Regex("a/b"), Gbnf("root ::= x")]
+    assert written_parts(TREE) == expected
