@@ -49,6 +49,7 @@ bench: installed-test ## Measure: native beside transformers, start-up, the API 
 guided: installed-test ## Check 200 random schemas: every guided answer must be valid
 	@$(BIN)/python -m benchmarks.guided
 	@$(BIN)/python -m benchmarks.guided_nano
+	@$(BIN)/python -m benchmarks.guided_start
 
 .PHONY: pins
 pins: installed-test ## Compile constraints.txt from pyproject.toml, for every platform

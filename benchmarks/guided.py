@@ -134,6 +134,7 @@ async def answer(
 async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     """Seconds to compile a schema, and microseconds that a row's mask and step take."""
     compiler = GrammarCompiler(vocabulary_path, VOCAB_SIZE, timeout_s=120)
+    await compiler.start()
     mask = np.empty(-(-VOCAB_SIZE // 32), np.int32)
     generator = np.random.default_rng(0)
     compile_s: list[float] = []
@@ -156,6 +157,7 @@ async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
             start = time.thread_time()
             guide.accept(token_id)
             row_us.append(1e6 * (spent + time.thread_time() - start))
+    await compiler.stop()
     return {
         "compile_median_s": round(median(compile_s[2:]), 3),
         "compile_max_s": round(max(compile_s[2:]), 3),
