@@ -279,7 +279,9 @@ class _Closer:
         """A grammar counts a name that is written twice as two."""
         least, required = node["minProperties"], node.get("required", [])
         known = len(required) if isinstance(required, list) else 0
-        if isinstance(least, int) and least > max(1, known):
+        if not isinstance(least, int) or isinstance(least, bool) or least < 0:
+            self._refuse(place, "minProperties must be a whole number")
+        if least > max(1, known):
             self._refuse(place, "minProperties above 1 needs as many required properties")
 
     def _refuse(self, place: Place, reason: str) -> NoReturn:
