@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.open_loop import Answer, ask
-from engines.factory import EngineSpec
 from engines.process.supervisor import EngineSupervisor
+from engines.spec import EngineSpec
 from service.harmony import vocabulary
 from service.settings import load
 from service.startup import prepare

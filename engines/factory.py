@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 from engines.base import Engine
 from engines.errors import EngineStartError
+from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """Which engine to run, with its own options as plain JSON."""
-
-    engine: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _create_native(options: Mapping[str, Any]) -> Engine:
+def _create_native(spec: EngineSpec) -> Engine:
     from engines.native.config import NativeConfig
     from engines.native.engine import NativeEngine
 
-    return NativeEngine(NativeConfig.from_options(options))
+    return NativeEngine(NativeConfig.from_spec(spec))
 
 
-def _create_fake(options: Mapping[str, Any]) -> Engine:
+def _create_fake(spec: EngineSpec) -> Engine:
     from engines.fake.engine import FakeEngine
 
-    return FakeEngine.from_json(options)
+    check_understood(spec, ("limits",))
+    return FakeEngine.from_json({**spec.limits, **spec.options})
 
 
-_LOADERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Engine]]] = {
+_LOADERS: Final[Mapping[str, Callable[[EngineSpec], Engine]]] = {
     "native": _create_native,
     "fake": _create_fake,
 }
@@ -61,4 +54,4 @@ def create(spec: EngineSpec) -> Engine:
     if reason is not None:
         usable = ", ".join(name for name, reason in engines.items() if reason is None)
         raise EngineStartError(f"engine {spec.engine!r} is {reason}; usable engines: {usable}")
-    return _LOADERS[spec.engine](spec.options)
+    return _LOADERS[spec.engine](spec)

@@ -193,10 +193,3 @@ class Profile(Record):
         )
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def engine_options(self, max_model_len: int | None = None) -> dict[str, Any]:
-        """Return limits and options as one mapping, the context length shortened if asked."""
-        options = {**self.limits.model_dump(), **self.options}
-        if max_model_len is not None:
-            options["max_model_len"] = max_model_len
-        return options

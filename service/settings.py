@@ -105,15 +105,19 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
     return [(name, _nearest(name, known)) for name in names if name not in known]
 
 
-def engine_environment() -> dict[str, str]:
-    """The environment of the engine process: this one, less the secrets: it has no use for any."""
+def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the engine process: this one, less the secrets: it has no use for any.
+
+    `added`: what its profile sets; goes before what is inherited.
+    """
     ours = {env_name(field) for field in SECRETS}
     inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ours and not SECRET_NAMES.search(name)
     }
-    return inherited if "OMP_WAIT_POLICY" in inherited else {**PATIENT_THREADS, **inherited}
+    given = {**inherited, **added}
+    return given if "OMP_WAIT_POLICY" in given else {**PATIENT_THREADS, **given}
 
 
 def secret_values(settings: Settings) -> list[str]:

@@ -6,10 +6,12 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.factory import EngineSpec, installed_engines
+from engines.factory import installed_engines
+from engines.spec import EngineSpec
 from profiles import catalogue, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
+from profiles.models import Profile
 from profiles.verdicts import Constraints, Selection
 from service.harmony.vocabulary_file import write_vocabulary
 from service.idle_gpus import idle_gpus
@@ -47,23 +49,44 @@ def prepare(settings: Settings) -> Launch:
     selection = selector.select(known.profiles, hardware, constraints)
     chosen = selection.chosen
     model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
-    options = dict(chosen.profile.engine_options(chosen.max_model_len))
-    if chosen.profile.engine == "native":
-        options |= _vocabulary_option(settings)
+    vocabulary = _vocabulary(settings) if chosen.profile.engine == "native" else None
     return Launch(
         hardware=hardware,
         selection=selection,
         model_dir=model_dir,
-        spec=EngineSpec(chosen.profile.engine, {**options, "model_dir": str(model_dir)}),
+        spec=spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary),
         served_name=settings.served_model_name or chosen.profile.model.name,
     )
 
 
-def _vocabulary_option(settings: Settings) -> dict[str, str]:
+def spec_of(
+    profile: Profile, max_model_len: int, model_dir: Path, vocabulary: Path | None = None
+) -> EngineSpec:
+    """All of a profile that an engine is to know; its limits are those of this machine."""
+    parallelism = profile.parallelism
+    return EngineSpec(
+        profile.engine,
+        options=profile.options,
+        limits={**profile.limits.model_dump(), "max_model_len": max_model_len},
+        model_dir=str(model_dir),
+        vocabulary_path=None if vocabulary is None else str(vocabulary),
+        precision=profile.precision,
+        kv_dtype=profile.kv_dtype,
+        memory_fraction=profile.memory_fraction,
+        num_devices=profile.num_devices if profile.gpu is not None else 0,
+        tensor_parallel=parallelism.tp,
+        pipeline_parallel=parallelism.pp,
+        expert_parallel=parallelism.ep,
+        attention_dp=parallelism.attention_dp,
+        environment=profile.environment,
+    )
+
+
+def _vocabulary(settings: Settings) -> Path | None:
     """The native engine knows no text: grammars need the vocabulary as a file."""
     folder = settings.cache_path / "vocabulary"
     try:
-        return {"vocabulary_path": str(write_vocabulary(folder))}
+        return write_vocabulary(folder)
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): requests that need guided decoding will be refused; "
@@ -71,7 +94,7 @@ def _vocabulary_option(settings: Settings) -> dict[str, str]:
             folder,
             error.strerror,
         )
-        return {}
+        return None
 
 
 def warn_of_unknown_names() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engines.errors import EngineStartError
+from engines.spec import EngineSpec, check_understood
 
 DType = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
@@ -148,6 +149,7 @@ class NativeConfig:
     max_num_batched_tokens: int = 512  # tokens computed in one step: the prefill chunk
     block_size: int = 16  # tokens per KV block
     num_kv_blocks: int | None = None
+    memory_fraction: float = 0.9  # of the free memory: a KV pool of automatic size takes no more
     num_threads: int | None = None
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
@@ -164,10 +166,37 @@ class NativeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise EngineStartError(f"{name} is {value}; use 1 or more")
+        if not 0 < self.memory_fraction <= 1:
+            raise EngineStartError(
+                f"memory_fraction is {self.memory_fraction}; use more than 0, at most 1"
+            )
         if self.grammar_timeout_s <= 0:
             raise EngineStartError(
                 f"grammar_timeout_s is {self.grammar_timeout_s}; use more than 0"
             )
+
+    @classmethod
+    def from_spec(cls, spec: EngineSpec) -> NativeConfig:
+        """Take all that the spec says; EngineStartError names what this engine cannot do."""
+        check_understood(spec, _UNDERSTOOD)
+        given = {name: getattr(spec, name) for name in ("model_dir", "vocabulary_path")}
+        if spec.memory_fraction is not None:
+            given["memory_fraction"] = spec.memory_fraction
+        given = {name: value for name, value in given.items() if value is not None}
+        config = cls.from_options({**spec.options, **spec.limits, **given})
+        config._check_dtypes(spec)
+        return config
+
+    def _check_dtypes(self, spec: EngineSpec) -> None:
+        """K/V are kept as `dtype`; weights are stored so, or packed."""
+        own = _SHORT[self.dtype]
+        for name, usable in (("kv_dtype", {own}), ("precision", {own, "mxfp4"})):
+            value = getattr(spec, name)
+            if value is not None and value not in usable:
+                raise EngineStartError(
+                    f"{name} is {value!r}; the native engine with dtype {self.dtype!r} "
+                    f"takes {' or '.join(sorted(usable))}"
+                )
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> NativeConfig:
@@ -189,6 +218,15 @@ class NativeConfig:
         return cls(**{**options, **paths})
 
 
+_UNDERSTOOD = (
+    "limits",
+    "model_dir",
+    "vocabulary_path",
+    "precision",
+    "kv_dtype",
+    "memory_fraction",
+)
+_SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 _COUNTS = (
     "max_model_len",
     "max_num_seqs",

@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from engines.errors import EngineStartError
-from engines.factory import EngineSpec
 from engines.process.watchdog import Watchdog
 from engines.process.wire import (
     Alive,
@@ -25,6 +24,7 @@ from engines.process.wire import (
     LifeMessage,
     Ready,
 )
+from engines.spec import EngineSpec
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 _MAX_LINE_BYTES: Final = 8192  # longer lines of the log are cut into pieces

@@ -28,7 +28,7 @@ import msgspec
 
 from engines.base import Engine
 from engines.errors import EngineError, EngineStartError
-from engines.factory import EngineSpec, create
+from engines.factory import create
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
@@ -37,6 +37,7 @@ from engines.process.wire import (
     LifeMessage,
     Ready,
 )
+from engines.spec import EngineSpec
 
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import zmq
 
 from engines.errors import EngineStartError
-from engines.factory import EngineSpec
 from engines.process.child import EngineProcess
 from engines.process.client import EngineClient
 from engines.process.watchdog import Watchdog
+from engines.spec import EngineSpec
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class SharedService:
         self._stop = StopSignal()
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisor = EngineSupervisor(
-            launch.spec, policy, engine_environment(), self._tell_workers
+            launch.spec, policy, engine_environment(launch.spec.environment), self._tell_workers
         )
         self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
         first = WorkerSpec(

@@ -51,7 +51,8 @@ def test_the_native_engine_knows_every_option_given_to_it(catalogue: Catalogue) 
     native = [p for p in catalogue.profiles if p.engine == "native"]
     assert native
     for profile in native:
-        NativeConfig.from_options({"model_dir": "unused", **profile.engine_options()})
+        options = {**profile.limits.model_dump(), **profile.options}
+        NativeConfig.from_options({"model_dir": "unused", **options})
 
 
 def test_nano_has_the_shape_of_its_checkpoint(catalogue: Catalogue) -> None:
@@ -79,13 +80,6 @@ def test_a_name_tells_what_a_profile_is(catalogue: Catalogue) -> None:
     assert len(names) == len(catalogue.profiles)
     assert "gpt-oss-120b/tensorrt_llm-h200-mxfp4-tp8-pp1-latency" in names
     assert "gpt-oss-20b/vllm-hopper-mxfp4-tp2-pp1-balanced" in names
-
-
-def test_a_shorter_context_reaches_the_engine(catalogue: Catalogue) -> None:
-    nano = next(p for p in catalogue.profiles if p.model.name == "nano")
-    assert nano.engine_options()["max_model_len"] == nano.limits.max_model_len
-    assert nano.engine_options(1024)["max_model_len"] == 1024
-    assert nano.engine_options()["dtype"] == "float32"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from engines.factory import EngineSpec
+from engines.spec import EngineSpec
 from profiles import store
 from service import startup
 from service.__main__ import main

@@ -93,14 +93,15 @@ def test_keys_never_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_engine_gets_no_keys_and_patient_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIM_API_KEYS", "secret")
     monkeypatch.setenv("HF_HOME", "/models")
-    environment = engine_environment()
+    environment = engine_environment({"NCCL_DEBUG": "WARN"})
+    assert environment["NCCL_DEBUG"] == "WARN"  # what a profile sets
     assert "secret" not in environment.values()
     assert environment["HF_HOME"] == "/models"
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
     assert environment["GOMP_SPINCOUNT"] == "3000"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert engine_environment()["OMP_WAIT_POLICY"] == "ACTIVE"
-    assert "GOMP_SPINCOUNT" not in engine_environment()
+    assert engine_environment({})["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "GOMP_SPINCOUNT" not in engine_environment({})
 
 
 def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from profiles import store
 from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware
 from profiles.machine import GB
+from profiles.models import GpuRequirement, Limits, Parallelism, Profile
 from service import startup
 from service.server import build_runtime
 from service.settings import load
-from service.startup import Launch, prepare, tell
+from service.startup import Launch, prepare, spec_of, tell
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def launch(**settings: Any) -> Launch:
 
 
 def test_the_native_engine_is_given_the_vocabulary(cache: Path) -> None:
-    path = Path(launch(model_name="nano").spec.options["vocabulary_path"])
+    path = Path(launch(model_name="nano").spec.vocabulary_path or "")
     assert cache in path.parents
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     # As published for o200k_base.
@@ -66,7 +67,7 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
 ) -> None:
     (tmp_path / "file").write_text("")
     launched = launch(model_name="nano", cache_path=tmp_path / "file")
-    assert "vocabulary_path" not in launched.spec.options
+    assert launched.spec.vocabulary_path is None
     assert "guided decoding will be refused" in caplog.text
 
 
@@ -144,14 +145,61 @@ def test_a_profile_is_launched_by_id() -> None:
 
 
 def test_the_context_length_reaches_the_engine() -> None:
-    assert launch(model_name="nano", max_model_len=100).spec.options["max_model_len"] == 100
-    assert launch(model_name="nano").spec.options["max_model_len"] > 100
+    assert launch(model_name="nano", max_model_len=100).spec.limits["max_model_len"] == 100
+    assert launch(model_name="nano").spec.limits["max_model_len"] > 100
+
+
+REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the spec it changes
+    "engine": ("vllm", "engine"),
+    "precision": ("bf16", "precision"),
+    "gpu": (GpuRequirement(family="hopper"), "num_devices"),
+    "limits": (Limits(max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=7), "limits"),
+    "kv_dtype": ("fp8", "kv_dtype"),
+    "memory_fraction": (0.5, "memory_fraction"),
+    "options": ({"dtype": "bfloat16"}, "options"),
+    "environment": ({"A": "1"}, "environment"),
+}
+ONLY_CHOOSE = {"goal", "status", "source"}  # they say when to take the profile, and why
+
+
+@pytest.mark.parametrize("name", REACHES)
+def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
+    # The model is the folder; how it is spread is the next test.
+    assert {*REACHES, *ONLY_CHOOSE, "model", "parallelism"} == set(Profile.model_fields)
+    profile = launch(model_name="nano").selection.chosen.profile
+    value, target = REACHES[name]
+    plain, changed = (
+        spec_of(each, 4096, Path("folder"))
+        for each in (profile, profile.model_copy(update={name: value}))
+    )
+    names = [f.name for f in fields(plain) if getattr(plain, f.name) != getattr(changed, f.name)]
+    assert names == [target]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("tp", "tensor_parallel"),
+        ("pp", "pipeline_parallel"),
+        ("ep", "expert_parallel"),
+        ("attention_dp", "attention_dp"),
+    ],
+)
+def test_how_a_profile_is_spread_over_gpus_reaches_the_engine(name: str, target: str) -> None:
+    profile = launch(model_name="nano").selection.chosen.profile
+    assert set(Parallelism.model_fields) == {"tp", "pp", "ep", "attention_dp"}
+    changes: dict[str, Any] = {name: 2}
+    parallelism = Parallelism.model_construct(**changes)
+    spread = profile.model_copy(update={"parallelism": parallelism, "gpu": REACHES["gpu"][0]})
+    spec = spec_of(spread, 100, Path("folder"))
+    assert getattr(spec, target) == 2
+    assert spec.num_devices == (2 if name in ("tp", "pp") else 1)
 
 
 def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None:
     launched = launch(model_name="nano", cache_path=tmp_path / "cache", model_path=tmp_path / "own")
     assert machine == [(tmp_path / "cache", tmp_path / "own")]
-    assert launched.spec.options["model_dir"] == str(tmp_path / "own")
+    assert launched.spec.model_dir == str(tmp_path / "own")
 
 
 def test_a_checkpoint_folder_alone_says_which_model_it_is(tmp_path: Path) -> None:

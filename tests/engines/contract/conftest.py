@@ -12,8 +12,9 @@ import pytest
 import pytest_asyncio
 
 from engines.base import Engine, EngineRequest, SamplingParams
-from engines.factory import EngineSpec, create
+from engines.factory import create
 from engines.process.supervisor import EngineSupervisor
+from engines.spec import EngineSpec
 
 MAX_MODEL_LEN = 256
 VOCAB_SIZE = 512
@@ -56,7 +57,7 @@ def spec_of(request: pytest.FixtureRequest) -> Callable[[str], EngineSpec]:
             options = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
             return EngineSpec("fake", options | common)
         model_dir = str(request.getfixturevalue("checkpoint"))
-        return EngineSpec("native", {"model_dir": model_dir, "num_threads": 1} | common)
+        return EngineSpec("native", {"num_threads": 1}, common, model_dir)
 
     return spec
 

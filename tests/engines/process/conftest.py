@@ -15,9 +15,9 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead
-from engines.factory import EngineSpec
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.spec import EngineSpec
 
 TIMEOUT_S = 20.0
 

@@ -16,7 +16,7 @@ import zmq
 import engines.process.server
 from engines.base import Engine, EngineRequest, TokenEvent
 from engines.errors import EngineDead, RequestFailed
-from engines.factory import EngineSpec, create
+from engines.factory import create
 from engines.process.client import EngineClient
 from engines.process.link import Link
 from engines.process.server import EngineServer
@@ -28,6 +28,7 @@ from engines.process.wire import (
     Step,
     Submit,
 )
+from engines.spec import EngineSpec
 
 WORKER = """
 import asyncio, sys

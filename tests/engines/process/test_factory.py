@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import engines.factory
 from engines.errors import EngineStartError
-from engines.factory import EngineSpec, create, installed_engines
+from engines.factory import create, installed_engines
+from engines.native.config import NativeConfig
+from engines.spec import EngineSpec
 
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
@@ -41,3 +46,43 @@ def test_knowing_the_engines_does_not_load_them() -> None:
         "sys.exit('torch' in sys.modules or 'engines.fake.engine' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+REFUSED: dict[str, Any] = {
+    "num_devices": 1,
+    "tensor_parallel": 2,
+    "pipeline_parallel": 2,
+    "expert_parallel": 2,
+    "attention_dp": True,
+    "precision": "fp8",
+    "kv_dtype": "fp8",
+    "memory_fraction": 0.0,
+}
+TAKEN: dict[str, Any] = {
+    "options": {"num_threads": 3},
+    "limits": {"max_num_seqs": 7},
+    "model_dir": "/some/folder",
+    "vocabulary_path": "/some/file",
+    "memory_fraction": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_native_engine_names_what_it_cannot_do(name: str) -> None:
+    spec = EngineSpec("native", model_dir="/nowhere")
+    with pytest.raises(EngineStartError, match=name):
+        create(replace(spec, **{name: REFUSED[name]}))
+
+
+def test_what_it_can_do_reaches_the_native_engine() -> None:
+    config = NativeConfig.from_spec(EngineSpec("native", precision="mxfp4", **TAKEN))
+    assert (config.model_dir, config.vocabulary_path) == (Path("/some/folder"), Path("/some/file"))
+    assert (config.num_threads, config.max_num_seqs, config.memory_fraction) == (3, 7, 0.5)
+    # No field of the spec is missing here; the process and the factory see to these two.
+    named = {*REFUSED, *TAKEN, "engine", "environment"}
+    assert named == {field.name for field in fields(EngineSpec)}
+
+
+def test_an_engine_that_does_not_know_a_field_refuses_it() -> None:
+    with pytest.raises(EngineStartError, match="'fake' cannot be started with kv_dtype 'fp8'"):
+        create(EngineSpec("fake", {"script": [1]}, kv_dtype="fp8"))

@@ -17,7 +17,6 @@ import pytest
 import engines.process.host
 from engines.base import EngineInfo
 from engines.errors import EngineDead
-from engines.factory import EngineSpec
 from engines.process.supervisor import EngineSupervisor
 from engines.process.wire import (
     Alive,
@@ -25,6 +24,7 @@ from engines.process.wire import (
     LifeMessage,
     Ready,
 )
+from engines.spec import EngineSpec
 
 
 class Host:

@@ -14,9 +14,9 @@ import pytest
 
 import engines.process.client
 from engines.errors import EngineDead, EngineStartError
-from engines.factory import EngineSpec
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor
+from engines.spec import EngineSpec
 
 
 @pytest.mark.parametrize(

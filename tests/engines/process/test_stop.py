@@ -18,7 +18,7 @@ from engines.process.client import EngineClient
 
 PARENT = """
 import asyncio, sys
-from engines.factory import EngineSpec
+from engines.spec import EngineSpec
 from engines.process.supervisor import EngineSupervisor
 
 async def main():

@@ -104,7 +104,7 @@ class TorchModel:
         _check_length(config, model)
         _check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        num_blocks = choose_num_blocks(model, config, _budget())
+        num_blocks = choose_num_blocks(model, config, _budget(config.memory_fraction))
         self.capacity = Capacity(
             num_blocks, config.block_size, longest_sequence(model, config, num_blocks), MAX_DRAFTS
         )
@@ -125,9 +125,12 @@ class TorchModel:
         return self._model.forward(self._layouts.build(spans), self._cache)
 
 
-def _budget() -> MemoryBudget | None:
+def _budget(memory_fraction: float) -> MemoryBudget | None:
+    """The machine is not ours alone: an automatic pool takes _MAX_SHARE of it at most."""
     available = available_bytes()
-    return None if available is None else MemoryBudget(available, int(available * _MAX_SHARE))
+    if available is None:
+        return None
+    return MemoryBudget(available, int(available * min(memory_fraction, _MAX_SHARE)))
 
 
 def _check_length(config: NativeConfig, model: ModelConfig) -> None:

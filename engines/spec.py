@@ -1,0 +1,48 @@
+"""What an engine is asked to run: everything a profile says that is not about choosing one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from engines.errors import EngineStartError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Which engine to run and with what, in plain JSON; None and empty leave a choice to it."""
+
+    engine: str
+    options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own, in its own names
+    limits: Mapping[str, int] = field(default_factory=dict)  # max_model_len, max_num_seqs, ...
+    model_dir: str | None = None
+    vocabulary_path: str | None = None  # the tokens' bytes, for grammars
+    precision: str | None = None  # of the weights
+    kv_dtype: str | None = None
+    memory_fraction: float | None = None  # of a device's memory
+    num_devices: int = 0  # GPUs; 0: the CPU
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
+
+
+_ALWAYS = {"engine", "options", "environment"}  # the process sees to its environment
+
+
+def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:
+    """Raise EngineStartError naming a field that is set and that the engine does not understand.
+
+    So nothing of a profile is lost on its way to an engine.
+    """
+    nothing = EngineSpec(spec.engine)
+    for each in fields(spec):
+        value = getattr(spec, each.name)
+        if each.name in _ALWAYS or each.name in understood or value == getattr(nothing, each.name):
+            continue
+        raise EngineStartError(
+            f"engine {spec.engine!r} cannot be started with {each.name} {value!r}; "
+            "choose another profile"
+        )
