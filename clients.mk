@@ -1,7 +1,7 @@
 # Foreign clients at pinned versions; included by the Makefile.
 CLIENTS := .cache/clients
 PINNED := tests/clients
-CLIENT_PYTHONS := current instructor openai2 aider
+CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm
 
 # Clients that agree on what they need share an environment; all its packages are pinned. uv takes
 # seconds where pip takes minutes.
@@ -14,6 +14,12 @@ $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test
 	else \
 		$(BIN)/python -m venv $(@D) && $(@D)/bin/pip install --quiet --no-deps --requirement $<; \
 	fi
+	@touch $@
+
+# GuideLLM loads its data with torch; ours does, instead of gigabytes of another.
+$(CLIENTS)/guidellm/.torch: $(CLIENTS)/guidellm/.ready
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
 	@touch $@
 
 # Their own install steps only put a platform's program in its place; it is done here, so that no
@@ -29,6 +35,14 @@ $(CLIENTS)/node/.ready: $(PINNED)/node/package.json $(PINNED)/node/package-lock.
 	@touch $@
 
 .PHONY: clients
-clients: installed-test $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
+clients: installed-test $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
 	@$(BIN)/pytest -m clients --junitxml=$(CLIENTS)/results.xml tests/clients; status=$$?; \
 		$(BIN)/python tests/clients/document.py $(CLIENTS)/results.xml && exit $$status
+
+.PHONY: client-pins
+client-pins: installed-test ## Pin anew what the clients of make clients need
+	@for wanted in $(PINNED)/python/*.in; do \
+		$(BIN)/python -m uv --no-config pip compile --quiet --universal --python-version 3.11 --upgrade \
+			--override $(PINNED)/python/without.overrides --no-header --no-annotate \
+			--no-emit-index-url --no-emit-find-links --output-file $${wanted%.in}.txt $$wanted; \
+	done

@@ -29,6 +29,12 @@ async def ready(runtime: CurrentRuntime) -> Health:
     return Health(message="Service is ready.")
 
 
+@router.get("/health")
+async def ready_as_vllm(runtime: CurrentRuntime) -> Health:
+    """The same where vLLM has it, for load tools and gateways made for it."""
+    return await ready(runtime)
+
+
 @router.get("/v1/version")
 async def get_version() -> Version:
     """The release of this software and the version of its API."""

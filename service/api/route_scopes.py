@@ -5,7 +5,7 @@ from __future__ import annotations
 from auth.base import Scope
 
 # Probes and load balancers have no key.
-OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/version"})
+OPEN_PATHS = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})
 
 _SCOPES = {
     "/v1/chat/completions": Scope.INFERENCE,

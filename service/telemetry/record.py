@@ -35,6 +35,7 @@ _ROUTES = frozenset(
         "/v1/models",
         "/v1/health/live",
         "/v1/health/ready",
+        "/health",
         "/v1/version",
         "/v1/metadata",
         "/v1/metrics",

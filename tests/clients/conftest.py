@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ ROOT = HERE.parents[1]
 INSTALLED = ROOT / ".cache" / "clients"
 NODE_BIN = INSTALLED / "node" / "node_modules" / ".bin"
 MODEL = "gpt-oss-20b"
+DOCUMENTED_URL = "http://127.0.0.1:8000"
 PATIENCE_S = 60
 CLIENT_LIMIT_S = 180  # generous: the machine may be busy
 
@@ -43,7 +45,7 @@ class Ended:
     log: str
 
 
-Library = dict[str, Any]
+Client = dict[str, Any]
 Run = Callable[..., Ended]
 
 
@@ -70,12 +72,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
         reader.join(PATIENCE_S)
-
-
-@pytest.fixture(scope="session")
-def installed() -> Path:
-    """Where `make clients` has put the environments."""
-    return INSTALLED
 
 
 @pytest.fixture(scope="session")
@@ -114,34 +110,47 @@ def run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def failures(run: Run) -> Callable[[Library], dict[str, str | None]]:
+def run_as_documented(server: Server, run: Run) -> Run:
+    """Run the command that a page of ours tells users to paste, then what the test adds to it."""
+
+    def run_as_documented(client: Client, *more: str, folder: Path) -> Ended:
+        command = client["configuration"].strip().replace(DOCUMENTED_URL, server.url)
+        bin = INSTALLED / client["environment"] / "bin" if "environment" in client else None
+        words = [command, client["arguments"], *map(shlex.quote, more)]
+        return run("bash", "-c", " ".join(words), folder=folder, bin=bin)
+
+    return run_as_documented
+
+
+@pytest.fixture(scope="session")
+def failures(run: Run) -> Callable[[Client], dict[str, str | None]]:
     """Run all checks of a library, once; gives for each what went wrong, if anything."""
     known: dict[str, dict[str, str | None]] = {}
 
-    def failures(library: Library) -> dict[str, str | None]:
-        name = library["name"]
+    def failures(client: Client) -> dict[str, str | None]:
+        name = client["name"]
         if name not in known:
-            ended = run(*_command(library))
+            ended = run(*_command(client))
             lines = [line for line in ended.output.splitlines() if line.startswith('{"check"')]
             found = {entry["check"]: entry["error"] for entry in map(json.loads, lines)}
-            unsaid = f"{library['program']} ended before this check:\n{ended.log}"
-            known[name] = dict.fromkeys(library["checks"], unsaid) | found
+            unsaid = f"{client['program']} ended before this check:\n{ended.log}"
+            known[name] = dict.fromkeys(client["checks"], unsaid) | found
         return known[name]
 
     return failures
 
 
-def _command(library: Library) -> list[str]:
-    program = library["program"]
-    if "environment" in library:
-        python = INSTALLED / library["environment"] / "bin" / "python"
+def _command(client: Client) -> list[str]:
+    program = client["program"]
+    if "environment" in client:
+        python = INSTALLED / client["environment"] / "bin" / "python"
         files = [HERE / "python" / name for name in ("run_checks.py", program)]
     else:
         python = Path("node")
         for file in (HERE / "node").glob("*.mjs"):
             shutil.copy(file, INSTALLED / "node")  # Node looks for packages beside the program
         files = [INSTALLED / "node" / name for name in ("run_checks.mjs", program)]
-    return [str(python), *map(str, files), *library["checks"]]
+    return [str(python), *map(str, files), *client["checks"]]
 
 
 def _end_group(leader: int) -> None:

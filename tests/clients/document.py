@@ -29,7 +29,8 @@ def clients() -> list[Client]:
     """All of them, agents first."""
     definitions = tomllib.loads((HERE / "clients.toml").read_text())
     agents = [agent | {"checks": ["tool loop"]} for agent in definitions["agent"]]
-    return [*agents, *definitions["library"]]
+    tools = [tool | {"checks": ["streamed chat"]} for tool in definitions["tool"]]
+    return [*agents, *definitions["library"], *tools]
 
 
 def failures(results: Path) -> Failures:

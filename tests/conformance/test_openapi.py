@@ -53,6 +53,7 @@ OPERATIONS = [
     "GET /v1/models/{model_id}",
     "GET /v1/health/live",
     "GET /v1/health/ready",
+    "GET /health",
     "GET /v1/version",
     "GET /v1/metadata",
     "GET /v1/metrics",

@@ -97,7 +97,7 @@ async def test_an_engine_that_hangs_is_not_ready(
     assert (await client.get("/v1/health/ready")).status_code == 503
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/health/ready"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/health/ready", "/health"])
 async def test_nothing_is_served_before_the_engine_has_started(
     make_runtime: Fixture, path: str
 ) -> None:
@@ -241,7 +241,9 @@ class TestKeys:
         assert re.search(r"request \S+ of key-[0-9a-f]{8}\n", caplog.text)
         assert "right" not in caplog.text
 
-    @pytest.mark.parametrize("path", ["/v1/health/live", "/v1/health/ready", "/v1/version"])
+    @pytest.mark.parametrize(
+        "path", ["/v1/health/live", "/v1/health/ready", "/health", "/v1/version"]
+    )
     async def test_probes_stay_open(self, locked: Any, path: str) -> None:
         assert (await locked.get(path)).status_code == 200
 

@@ -25,7 +25,9 @@ from service.telemetry.settings import TelemetrySettings
 from service.telemetry.tracing import Telemetry
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone
-_QUIET: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics", "/metrics"})
+_QUIET: Final = frozenset(
+    {"/v1/health/live", "/v1/health/ready", "/health", "/v1/metrics", "/metrics"}
+)
 
 log = logging.getLogger(__name__)
 

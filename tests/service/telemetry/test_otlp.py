@@ -255,7 +255,13 @@ async def test_a_caller_that_does_not_sample_is_heeded(
 
 async def test_polling_leaves_no_traces(collector: Any, traced: Fixture) -> None:
     async with traced(**settings_for(collector, "http/protobuf")) as (client, _):
-        for path in ("/v1/health/live", "/v1/health/ready", "/v1/metrics", "/metrics"):
+        for path in (
+            "/v1/health/live",
+            "/v1/health/ready",
+            "/health",
+            "/v1/metrics",
+            "/metrics",
+        ):
             await client.get(path, headers=TRACED)
     assert collector.received("traces") == []
 
