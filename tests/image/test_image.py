@@ -227,3 +227,9 @@ def test_the_labels_name_version_and_revision() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert labels["org.opencontainers.image.version"] == project["version"]
     assert len(labels["org.opencontainers.image.revision"].removesuffix("-dirty")) == 40
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "NOTICE"])
+def test_the_licence_is_in_it(name: str) -> None:
+    text = checked("run", "--rm", *CONFINED, "--entrypoint=cat", IMAGE, f"/licenses/{name}")
+    assert text == (ROOT / name).read_text(encoding="utf-8").strip()
