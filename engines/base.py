@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from engines.capabilities import Capabilities
 from engines.grammar.tree import Grammar
 
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -87,6 +88,7 @@ class EngineInfo:
     max_model_len: int  # prompt and generated tokens together
     vocab_size: int
     max_num_seqs: int
+    capabilities: Capabilities = field(default_factory=Capabilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class EngineStats:
     num_kv_blocks: int = 0
     num_free_kv_blocks: int = 0  # cached but unreferenced blocks count as free
     num_preemptions: int = 0
-    num_steps: int = 0  # ended; while requests run it stands still only in a hang
+    num_steps: int = 0  # ended; 0 from engines that do not count them
     prompt_tokens: int = 0
     generated_tokens: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
@@ -106,6 +108,14 @@ class EngineStats:
     kv_block_size: int = 0  # tokens in a KV block
     num_grammars_compiled: int = 0  # those refused too; those found compiled not
     grammar_compile_s: float = 0.0  # spent on them in all
+
+    @property
+    def work_done(self) -> int:
+        """Grows whenever something was computed; while requests run it stands still in a hang.
+
+        Prompts do not count: they are counted when they are admitted, computed or not.
+        """
+        return self.num_steps + self.generated_tokens
 
     @property
     def kv_usage(self) -> float:

@@ -73,6 +73,7 @@ class FakeEngine:
             max_model_len=self._options.max_model_len,
             vocab_size=self._options.vocab_size,
             max_num_seqs=self._options.max_num_seqs,
+            capabilities=self._options.capabilities,
         )
 
     async def start(self) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.capabilities import Capabilities
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
 
@@ -28,6 +29,7 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     script: tuple[int, ...] = ()  # every request generates these ids
     scripts: tuple[tuple[int, ...], ...] = ()  # or: requests take these in turn
     script_file: str = ""  # or: `write(prompt_token_ids)` of this Python file gives the ids
+    capabilities: Capabilities = Capabilities()  # what it cannot do is not even sent to it
     step_s: NotNegative = 0.0  # 0: as fast as possible
     tokens_per_step: Count = 1
     fail_at: int | None = None  # RequestFailed once this many tokens were generated

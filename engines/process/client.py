@@ -12,6 +12,7 @@ from typing import Final
 import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.capabilities import check_capabilities
 from engines.errors import EngineDead, EngineDraining, EngineStartError, RequestFailed
 from engines.process.link import Link
 from engines.process.stream import Stream
@@ -109,6 +110,7 @@ class EngineClient:
         if self._is_draining or self._state == HostState.DRAINING:
             raise EngineDraining("the engine is stopping and takes no new requests")
         link = self._ready_link()
+        check_capabilities(request, self.info.capabilities)
         number, stream = next(self._numbers), Stream()
         self._streams[number] = stream
         self._idle.clear()

@@ -77,6 +77,7 @@ class EngineServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._engine: Engine | None = None
         self._state = HostState.STARTING
+        self._num_events = 0  # that the engine has ever given
         self._unsent: set[Peer] = set()  # peers with events or failures to flush
 
     def serve(self, engine: Engine) -> None:
@@ -92,14 +93,14 @@ class EngineServer:
                 self._silence(peer)
 
     async def progress(self) -> tuple[int, bool]:
-        """How many steps have ended, and whether more should be."""
+        """A number that grows while the engine works, and whether it should."""
         if self._engine is None:
             return 0, False
         try:
             stats = await self._engine.stats()
         except EngineDead:  # check_health says so too, and ends the process
             return 0, False
-        return stats.num_steps, stats.num_running > 0
+        return self._num_events + stats.work_done, stats.num_running > 0
 
     async def drain(self) -> None:
         """Let the engine finish what runs and hand over every last event."""
@@ -176,6 +177,7 @@ class EngineServer:
             generated = engine.generate(request)
             async with aclosing(generated) as events:
                 async for event in events:
+                    self._num_events += 1
                     peer.events.append((stream, event))
                     if len(peer.events) < MOST_TOGETHER:
                         self._flush_soon(peer)

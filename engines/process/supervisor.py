@@ -30,7 +30,7 @@ class RestartPolicy:
     max_delay_s: float = 30.0
     reset_after_s: float = 60.0  # an engine that lived so long starts again at first_delay_s
     hang_timeout_s: float = 60.0  # without a sign of life
-    step_timeout_s: float = 120.0  # with requests running and no step ended
+    step_timeout_s: float = 120.0  # with requests running and no event, token or step
 
     def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
         """The back-off doubles from one short life to the next."""

@@ -21,7 +21,7 @@ class Watchdog:
         self._step_timeout_s = step_timeout_s
         self._silent_s = 0.0
         self._still_s = 0.0
-        self._num_steps = 0
+        self._work_done = 0
 
     def on_turn(self, seconds: float) -> None:
         """So long nothing was heard."""
@@ -33,9 +33,9 @@ class Watchdog:
         if isinstance(report, Ready):  # starting may take longer than a step ever does
             self._hang_timeout_s = min(self._hang_timeout_s, self._step_timeout_s)
         if isinstance(report, Alive):
-            is_still = report.is_running and report.num_steps == self._num_steps
+            is_still = report.is_running and report.work_done == self._work_done
             self._still_s = self._still_s + HEARTBEAT_S if is_still else 0.0
-            self._num_steps = report.num_steps
+            self._work_done = report.work_done
 
     @property
     def verdict(self) -> str | None:
@@ -43,5 +43,5 @@ class Watchdog:
         if self._silent_s >= self._hang_timeout_s:
             return f"it did not answer for {self._hang_timeout_s:g} s"
         if self._still_s >= self._step_timeout_s:
-            return f"it ran requests and ended no step for {self._step_timeout_s:g} s"
+            return f"it ran requests and did nothing for {self._step_timeout_s:g} s"
         return None

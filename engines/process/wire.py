@@ -110,10 +110,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """The host's loop runs; its absence is a hang, and so are steps that stand still."""
+    """The host's loop runs; its absence is a hang, and so is work that stands still."""
 
-    num_steps: int = 0
-    is_running: bool = False  # whether steps should be ending
+    work_done: int = 0  # grows with every event, token and step
+    is_running: bool = False  # whether it should be growing
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):

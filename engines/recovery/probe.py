@@ -26,7 +26,7 @@ class Probe:
         self._engine = engine
         self._interval_s = interval_s
         self._stall_s = stall_s
-        self._num_steps = 0
+        self._work_done = 0
         self._proved_s = -math.inf  # when the engine was last seen to work
         self._still_s = math.inf  # since when it has been busy without a step
         self._probing: asyncio.Task[None] | None = None
@@ -37,9 +37,9 @@ class Probe:
         if now_s - self._proved_s < self._interval_s:
             return
         stats = await self._engine.stats()
-        has_stepped = stats.num_steps > self._num_steps
-        self._num_steps = stats.num_steps
-        if has_stepped:
+        has_worked = stats.work_done > self._work_done
+        self._work_done = stats.work_done
+        if has_worked:
             self._prove()
         elif stats.num_running and self._probing is None:
             self._check_busy(now_s)
@@ -58,7 +58,7 @@ class Probe:
     def _check_busy(self, now_s: float) -> None:
         self._still_s = min(self._still_s, now_s)
         if now_s - self._still_s > self._stall_s:
-            raise EngineDead(f"it runs requests and ended no step for {self._stall_s:g} s")
+            raise EngineDead(f"it runs requests and did nothing for {self._stall_s:g} s")
 
     async def _generate_once(self) -> None:
         """All who ask meanwhile wait for the same token."""

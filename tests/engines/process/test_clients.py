@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 import engines.process.server
-from engines.base import Engine, EngineRequest, TokenEvent
+from engines.base import Engine, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, RequestFailed
 from engines.factory import create
 from engines.process.client import EngineClient
@@ -216,3 +216,23 @@ async def test_an_engine_that_gives_up_is_called_dead_before_its_streams_end(
 
 async def _any(outcomes: Any) -> bool:
     return any(outcomes)
+
+
+async def test_events_show_that_an_engine_works_which_counts_nothing(
+    served: Served, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stats() -> EngineStats:
+        return EngineStats(num_running=1)
+
+    monkeypatch.setattr(served.engine, "stats", stats)
+    before, is_running = await served.server.progress()
+    assert is_running
+
+    async def has_grown() -> bool:
+        return (await served.server.progress())[0] > before
+
+    await until(has_grown)
+    await served.engine.stop()
+    await until(lambda: _any(served.failures))
+    still, _ = await served.server.progress()
+    assert (await served.server.progress())[0] == still

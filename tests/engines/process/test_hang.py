@@ -44,7 +44,7 @@ async def until_refused(probe: Probe) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("stall", "ran requests and ended no step for 1 s"),  # its loop goes on
+        ("stall", "ran requests and did nothing for 1 s"),  # its loop goes on
         ("spin", "did not answer for 1 s"),  # an infinite loop
     ],
 )
@@ -146,7 +146,7 @@ async def test_a_busy_engine_is_asked_for_nothing_and_judged_by_its_steps(
     assert stats.prompt_tokens == 2  # one of the probe, one of the request
     harmful = asyncio.create_task(error_of(client, request_of(HARMFUL)))
     async with asyncio.timeout(10):
-        with pytest.raises(EngineDead, match=r"ended no step for 0\.2 s"):
+        with pytest.raises(EngineDead, match=r"did nothing for 0\.2 s"):
             await until_refused(probe)
     harmful.cancel()
     await asyncio.wait([harmful])

@@ -1,0 +1,61 @@
+"""What of the contract an engine can do; the rest is refused before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engines.errors import InvalidGrammar, InvalidRequest
+
+if TYPE_CHECKING:
+    from engines.base import EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """One flag for each wish that engines may lack; by default an engine can do everything."""
+
+    grammar: bool = True
+    seed: bool = True
+    top_k: bool = True
+    min_p: bool = True
+    min_tokens: bool = True
+    logit_bias: bool = True
+    presence_penalty: bool = True
+    frequency_penalty: bool = True
+    repetition_penalty: bool = True
+    priority: bool = True
+    cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
+    max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
+
+
+def check_capabilities(request: EngineRequest, capabilities: Capabilities) -> None:
+    """Raise InvalidRequest naming the first wish that the engine cannot fulfil."""
+    for name in _wishes(request):
+        if not getattr(capabilities, name):
+            error = InvalidGrammar if name == "grammar" else InvalidRequest
+            raise error(f"{name} is not supported by the engine that serves this model; omit it")
+    num_logprobs, limit = request.sampling.logprobs, capabilities.max_logprobs
+    if num_logprobs is not None and limit is not None and num_logprobs > limit:
+        raise InvalidRequest(
+            f"logprobs is {num_logprobs}; the engine that serves this model gives at most {limit}"
+        )
+
+
+def _wishes(request: EngineRequest) -> Iterator[str]:
+    sampling = request.sampling
+    wishes = {
+        "grammar": request.grammar is not None,
+        "seed": sampling.seed is not None,
+        "top_k": sampling.top_k > 0,
+        "min_p": sampling.min_p > 0,
+        "min_tokens": sampling.min_tokens > 0,
+        "logit_bias": bool(sampling.logit_bias),
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+        "repetition_penalty": sampling.repetition_penalty != 1,
+        "priority": request.priority != 0,
+        "cache_salt": request.cache_salt is not None,
+    }
+    return (name for name, is_wished in wishes.items() if is_wished)

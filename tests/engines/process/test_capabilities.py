@@ -1,0 +1,67 @@
+"""What an engine cannot do is refused by name and never sent to it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.capabilities import Capabilities, check_capabilities
+from engines.errors import InvalidGrammar, InvalidRequest
+from engines.grammar.tree import Text
+
+SAMPLING: dict[str, Any] = {
+    "seed": 0,
+    "top_k": 5,
+    "min_p": 0.1,
+    "min_tokens": 1,
+    "logit_bias": {1: 1.0},
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.1,
+}
+OUTER: dict[str, Any] = {"grammar": Text(None), "priority": -1, "cache_salt": ""}
+
+
+def request_of(**wishes: Any) -> EngineRequest:
+    sampling = {key: wishes.pop(key) for key in [*wishes] if key not in OUTER}
+    return EngineRequest("r", (1,), SamplingParams(4, **sampling), stop_token_ids=(2,), **wishes)
+
+
+@pytest.mark.parametrize("name", [*SAMPLING, *OUTER])
+def test_each_wish_is_refused_where_it_is_not_supported(name: str) -> None:
+    flags = {field.name for field in fields(Capabilities)} - {"max_logprobs"}
+    assert flags == {*SAMPLING, *OUTER}
+    request = request_of(**{name: (SAMPLING | OUTER)[name]})
+    check_capabilities(request, Capabilities())
+    lacking = Capabilities(**{name: False})
+    with pytest.raises(InvalidRequest, match=f"^{name} is not supported"):
+        check_capabilities(request, lacking)
+    check_capabilities(request_of(), lacking)
+
+
+def test_a_grammar_is_refused_as_a_grammar() -> None:
+    with pytest.raises(InvalidGrammar):
+        check_capabilities(request_of(grammar=Text(None)), Capabilities(grammar=False))
+
+
+@pytest.mark.parametrize(("logprobs", "is_refused"), [(None, False), (0, False), (3, True)])
+def test_more_logprobs_than_there_are_are_refused(logprobs: int | None, is_refused: bool) -> None:
+    request, two = request_of(logprobs=logprobs), Capabilities(max_logprobs=2)
+    if is_refused:
+        with pytest.raises(InvalidRequest, match=r"logprobs is 3; .* at most 2"):
+            check_capabilities(request, two)
+    else:
+        check_capabilities(request, two)
+
+
+async def test_the_engine_process_says_what_it_cannot_do(
+    start_engine: Any, start_client: Any
+) -> None:
+    client = await start_client(await start_engine(capabilities={"seed": False}))
+    with pytest.raises(InvalidRequest, match="seed"):
+        await anext(client.generate(request_of(seed=1)))
+    assert (await client.stats()).prompt_tokens == 0
+    assert [event async for event in client.generate(request_of())]
