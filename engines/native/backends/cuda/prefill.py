@@ -202,8 +202,8 @@ class Prefill:
 
 
 def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
-    """Tiles of half the rows that an expert has on the average: little of them stays empty."""
-    rows = tokens * shape.top_k // (2 * shape.num_experts)
+    """Tiles of as many rows as an expert has on the average, up to 128: larger ones stay empty."""
+    rows = tokens * shape.top_k // shape.num_experts
     bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
     if is_gate_up:
         return Grouped(bm, 8, 8 if bm == 128 else 4, 3, is_swapped=True)

@@ -159,7 +159,7 @@ def test_an_unknown_option_names_the_nearest(tmp_path: Path) -> None:
         NativeConfig.from_options({"model_dir": str(tmp_path), "max_seqs": 3})
 
 
-@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"block_size": 0}])
+@pytest.mark.parametrize("options", [{"device": "tpu"}, {"dtype": "float16"}, {"block_size": 0}])
 def test_an_impossible_option_is_named(tmp_path: Path, options: Any) -> None:
     with pytest.raises(EngineStartError, match=next(iter(options))):
         NativeConfig.from_options({"model_dir": str(tmp_path), **options})

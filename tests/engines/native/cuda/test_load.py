@@ -1,0 +1,73 @@
+"""A published checkpoint becomes the kernels' weights, no bit lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engines.errors import EngineStartError
+from engines.native.tensors import tensor_specs
+from engines.native.weights import Checkpoint
+from tests.engines.native.cuda.kernel_fixtures import model_config
+
+from engines.native.backends.cuda import fragment_order  # isort: skip
+from engines.native.backends.cuda.load import load_weights  # isort: skip
+
+CONFIG = replace(
+    model_config(),
+    hidden_size=64,
+    intermediate_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    num_local_experts=3,
+    vocab_size=64,
+)
+
+
+def write(folder: Path, *, is_packed: bool) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for name, spec in tensor_specs(CONFIG).items():
+        if spec.is_packable and is_packed:
+            experts, num_in, num_out = spec.shape
+            groups = (experts, num_out, num_in // 32)
+            tensors[f"{name}_blocks"] = torch.randint(0, 256, (*groups, 16), dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.randint(100, 129, groups, dtype=torch.uint8)
+        else:
+            tensors[name] = torch.randn(spec.shape).bfloat16()
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+def test_every_tensor_arrives(tmp_path: Path) -> None:
+    tensors = write(tmp_path, is_packed=True)
+    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    weights = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+    assert torch.equal(weights.head, tensors["lm_head.weight"])
+    for i, layer in enumerate(weights.layers):
+        prefix = f"model.layers.{i}."
+        parts = [tensors[f"{prefix}self_attn.{name}_proj.weight"] for name in "qkv"]
+        assert torch.equal(layer.qkv, torch.cat(parts))
+        assert torch.equal(layer.router, tensors[f"{prefix}mlp.router.weight"])
+        for name, packed in (("gate_up", layer.gate_up), ("down", layer.down)):
+            codes, exponents = fragment_order.unpack(
+                packed.words, packed.scales, is_gate_up=name == "gate_up"
+            )
+            stored = tensors[f"{prefix}mlp.experts.{name}_proj_blocks"]
+            expected = torch.stack((stored & 15, stored >> 4), dim=-1).flatten(-3)
+            inputs = expected.shape[-1]
+            assert torch.equal(codes[..., :inputs], expected)
+            scales = tensors[f"{prefix}mlp.experts.{name}_proj_scales"]
+            assert torch.equal(exponents[..., : inputs // 32], scales)
+            assert torch.equal(packed.bias, tensors[f"{prefix}mlp.experts.{name}_proj_bias"])
+
+
+def test_experts_that_are_not_packed_are_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path, is_packed=False)
+    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    with pytest.raises(EngineStartError, match=r"experts\.gate_up_proj is not stored as MXFP4"):
+        load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
