@@ -183,7 +183,12 @@ class NativeConfig:
         if spec.memory_fraction is not None:
             given["memory_fraction"] = spec.memory_fraction
         given = {name: value for name, value in given.items() if value is not None}
-        config = cls.from_options({**spec.options, **spec.limits, **given})
+        if spec.num_devices > 1:
+            raise EngineStartError(
+                f"num_devices is {spec.num_devices}; the native engine runs on one GPU"
+            )
+        device = {"device": "cuda"} if spec.num_devices else {}
+        config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
         return config
 
@@ -225,6 +230,7 @@ _UNDERSTOOD = (
     "precision",
     "kv_dtype",
     "memory_fraction",
+    "num_devices",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 _COUNTS = (

@@ -49,7 +49,7 @@ def test_knowing_the_engines_does_not_load_them() -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "num_devices": 1,
+    "num_devices": 2,
     "tensor_parallel": 2,
     "pipeline_parallel": 2,
     "expert_parallel": 2,
@@ -64,6 +64,7 @@ TAKEN: dict[str, Any] = {
     "model_dir": "/some/folder",
     "vocabulary_path": "/some/file",
     "memory_fraction": 0.5,
+    "num_devices": 1,
 }
 
 
@@ -78,6 +79,7 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     config = NativeConfig.from_spec(EngineSpec("native", precision="mxfp4", **TAKEN))
     assert (config.model_dir, config.vocabulary_path) == (Path("/some/folder"), Path("/some/file"))
     assert (config.num_threads, config.max_num_seqs, config.memory_fraction) == (3, 7, 0.5)
+    assert config.device == "cuda"
     # No field of the spec is missing here; the process and the factory see to these two.
     named = {*REFUSED, *TAKEN, "engine", "environment"}
     assert named == {field.name for field in fields(EngineSpec)}
