@@ -8,6 +8,7 @@ It reads a grammar a line, as a JSON string, and answers each with why it is ref
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import signal
@@ -107,7 +108,8 @@ class Trial:
 def main() -> None:
     """Answer until there is no more to read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     threading.stack_size(STACK)
     thread = threading.Thread(target=_answer, args=(int(sys.argv[1]),))
     thread.start()
