@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 256 bytes; all other ids are control tokens."""
+    path = tmp_path_factory.mktemp("vocabulary") / "bytes"
+    path.write_bytes(b"".join(b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    return path
+
+
+@pytest.fixture(scope="session")
 def spec_of(request: pytest.FixtureRequest) -> Callable[[str], EngineSpec]:
     def spec(mode: str) -> EngineSpec:
         common = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
@@ -57,7 +66,8 @@ def spec_of(request: pytest.FixtureRequest) -> Callable[[str], EngineSpec]:
             options = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
             return EngineSpec("fake", options | common)
         model_dir = str(request.getfixturevalue("checkpoint"))
-        return EngineSpec("native", {"num_threads": 1}, common, model_dir)
+        vocabulary = str(request.getfixturevalue("vocabulary"))
+        return EngineSpec("native", {"num_threads": 1}, common, model_dir, vocabulary)
 
     return spec
 
