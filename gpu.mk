@@ -6,3 +6,7 @@ test-gpu: installed-test ## Check the CUDA backend's kernels on this machine's G
 .PHONY: bench-gpu
 bench-gpu: installed-test ## Measure the CUDA backend beside its floor
 	@$(BIN)/python -m benchmarks.gpu
+
+.PHONY: bench-gpu-disk
+bench-gpu-disk: installed-test ## Start the engine on the GPU from a checkpoint on disk, and ask it
+	@$(BIN)/python -m benchmarks.gpu_disk

@@ -153,8 +153,9 @@ def reason_for(title: str, hardware: str | Hardware, **wishes: object) -> str:
         (
             "gpt-oss-20b/native-hopper-mxfp4-tp1-pp1-latency",
             "h200",
-            "is planned only: the native engine runs on CPUs only as yet, "
-            "and these limits are untuned",
+            "is planned only: the CUDA backend is measured on one H100 with weights made on the "
+            "device (benchmarks/results), and has not yet been started there from a checkpoint on "
+            "disk; these limits are untuned",
         ),
     ],
 )

@@ -126,8 +126,8 @@ class CudaBackend:
         longest = config.max_model_len or model.max_position_embeddings
         weights = load_weights(checkpoint, model, longest, device)
         torch.cuda.empty_cache()
-        free = max(torch.cuda.mem_get_info(device)[0] - _LEFT_FREE, 0)
-        num_blocks = choose_num_blocks(model, config, MemoryBudget(free, free))
+        budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
+        num_blocks = choose_num_blocks(model, config, budget)
         capacity = Capacity(
             num_blocks, config.block_size, longest_sequence(model, config, num_blocks)
         )
@@ -358,6 +358,12 @@ def _signed(seed: int) -> int:
 def _prefill_sizes(max_num_tokens: int) -> list[int]:
     sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
+
+
+def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
+    """Bytes for K/V of those free beside the weights."""
+    left = max(free - _LEFT_FREE, 0)
+    return MemoryBudget(left, min(left, int(free * memory_fraction)))
 
 
 def _check(config: NativeConfig, model: ModelConfig) -> None:

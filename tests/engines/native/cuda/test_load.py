@@ -9,12 +9,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.published import write_published
 from engines.errors import EngineStartError
+from engines.native.config import ModelConfig
 from engines.native.tensors import tensor_specs
 from engines.native.weights import Checkpoint
 from tests.engines.native.cuda.kernel_fixtures import model_config
 
 from engines.native.backends.cuda import fragment_order  # isort: skip
+from engines.native.backends.cuda.backend import kv_budget  # isort: skip
 from engines.native.backends.cuda.load import load_weights  # isort: skip
 
 CONFIG = replace(
@@ -71,3 +74,19 @@ def test_experts_that_are_not_packed_are_refused_by_name(tmp_path: Path) -> None
     checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
     with pytest.raises(EngineStartError, match=r"experts\.gate_up_proj is not stored as MXFP4"):
         load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+
+
+def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    device = torch.device("cpu")
+    write_published(tmp_path, CONFIG, device)
+    assert ModelConfig.from_dir(tmp_path) == CONFIG
+    checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
+    weights = load_weights(checkpoint, CONFIG, 8, device)
+    assert len(weights.layers) == CONFIG.num_hidden_layers
+    assert checkpoint.packed("model.layers.0.mlp.experts.down_proj") is not None
+
+
+def test_an_automatic_cache_takes_its_share_of_the_memory_and_leaves_room_for_graphs() -> None:
+    assert kv_budget(60 << 30, 0.5).automatic_bytes == 30 << 30
+    assert kv_budget(60 << 30, 1.0).automatic_bytes == 56 << 30
+    assert kv_budget(1 << 30, 0.9).automatic_bytes == 0
