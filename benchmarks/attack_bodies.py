@@ -190,7 +190,49 @@ def _grammars() -> list[Attack]:
         _attack(
             "choices", CHAT, lambda: _asking(structured_outputs={"choice": ["a" * 99] * 50_000})
         ),
+        *_compiled(),
     ]
+
+
+def _compiled() -> list[Attack]:
+    """Small grammars that the engine's library compiles or follows without end."""
+    doubled = [f"T{i}: T{i - 1} T{i - 1}" for i in range(1, 24)]
+    chain = [f'r{i}: "x" r{i + 1}' for i in range(4_000)]
+    larks = {
+        "doubled terminals": "\n".join(["start: T23", "T0: /a?b?c?/", *doubled]),
+        "a chain of rules": "\n".join(["start: r0", *chain, 'r4000: "y"']),
+        "ambiguous": 'start: a\na: a a a | /[a-z ]/ | ""',
+    }
+    patterns = [{"type": "string", "pattern": f"a{i}"} for i in range(200)]
+    schemas: dict[str, Json] = {
+        "a large step": {"type": "integer", "multipleOf": 1_000_003},
+        "steps that meet": {"allOf": [{"multipleOf": n} for n in (9967, 9973)]},
+        "patterns that meet": {"allOf": patterns},
+        "options": {"type": "string", "pattern": "a?" * 4_900},
+    }
+    return [
+        *(
+            _attack(f"grammar: {name}", CHAT, partial(_lark_tool, text))
+            for name, text in larks.items()
+        ),
+        *(
+            _attack(f"grammar: {name}", CHAT, partial(_format, schema))
+            for name, schema in schemas.items()
+        ),
+        _attack(
+            "grammar: forced text",
+            CHAT,
+            lambda: _asking(structured_outputs={"regex": "((a{1000}){1000}){1000}"}),
+        ),
+    ]
+
+
+def _lark_tool(grammar: str) -> Json:
+    written = {"type": "grammar", "grammar": {"syntax": "lark", "definition": grammar}}
+    return _asking(
+        tools=[{"type": "custom", "custom": {"name": "f", "format": written}}],
+        tool_choice="required",
+    )
 
 
 def _long() -> list[Attack]:

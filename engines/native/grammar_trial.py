@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import signal
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MAX_MEMORY: Final = 2 * 1024**3  # of address space
 STACK: Final = 64 * 1024**2  # a chain of references goes as deep as it is long
 _MAX_LINE: Final = 16 * 1024**2
+_NICENESS: Final = 5  # the step loop goes first where cores are few
 
 
 def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
@@ -108,6 +110,7 @@ class Trial:
 def main() -> None:
     """Answer until there is no more to read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
+    os.nice(_NICENESS)
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     threading.stack_size(STACK)

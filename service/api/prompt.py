@@ -16,7 +16,7 @@ from service.errors import RequestError
 from service.harmony.errors import ToolTooLarge, UnknownToolCall
 from service.harmony.render import render
 from service.harmony.turns import in_thread
-from service.harmony.types import Conversation, Message, ReasoningEffort
+from service.harmony.types import Conversation, FreeText, Message, ReasoningEffort, Tool
 from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, STOP_TOKEN_IDS
 from service.runtime import Runtime
 from service.schemas.sampling import SamplingFields
@@ -143,9 +143,14 @@ def _least_tokens(conversation: Conversation) -> int:
 
 def _num_chars(conversation: Conversation) -> int:
     """All that clients make long, but schemas: what those cost shows when they are written."""
-    return sum(len(tool.name) + len(tool.description) for tool in conversation.tools) + sum(
+    return sum(_num_tool_chars(tool) for tool in conversation.tools) + sum(
         _num_turn_chars(message) for message in conversation.messages
     )
+
+
+def _num_tool_chars(tool: Tool) -> int:
+    text = tool.free_text or FreeText()
+    return sum(len(part or "") for part in (tool.name, tool.description, text.pattern, text.lark))
 
 
 def _num_turn_chars(message: Message) -> int:
