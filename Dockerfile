@@ -55,7 +55,7 @@ VOLUME /opt/nim/.cache
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD python -m service.probe "${NIM_SERVER_PORT:-8000}" "${NIM_SSL_MODE:-disabled}"
+    CMD python -m service.http.probe "${NIM_SERVER_PORT:-8000}" "${NIM_SSL_MODE:-disabled}"
 ENTRYPOINT ["harmonium"]
 CMD ["serve"]
 

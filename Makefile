@@ -58,8 +58,8 @@ pins: installed-test ## Compile constraints.txt from pyproject.toml, for every p
 .PHONY: docs
 docs: installed-test ## Regenerate the tables in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
-	@$(BIN)/python -m service.settings_reference > docs/settings.md
-	@$(BIN)/python -m service.metrics_reference > docs/metrics.md
+	@$(BIN)/python -m service.cli.settings_reference > docs/settings.md
+	@$(BIN)/python -m service.cli.metrics_reference > docs/metrics.md
 
 include faults.mk
 

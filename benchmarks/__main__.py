@@ -24,7 +24,7 @@ from benchmarks.side import Side
 from benchmarks.startup import seconds_to_ready
 from benchmarks.workload import Job, mixed, single, uniform
 from profiles.compact import bundled_nano, expand
-from service.settings import PATIENT_THREADS
+from service.settings.settings import PATIENT_THREADS
 
 REPEATS = 3
 

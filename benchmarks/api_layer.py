@@ -33,10 +33,10 @@ from benchmarks.api_delays import Times, Visible, bare_delays_ms, chat_delays_ms
 from benchmarks.reader import read_streams
 from benchmarks.report import Row, median
 from benchmarks.scripted import TOOL, answer_ids
-from service.settings import load as load_settings
-from service.startup import prepare
-from service.workers.messages import EngineNews, WorkerSpec
-from service.workers.pool import WorkerPool
+from service.run.messages import EngineNews, WorkerSpec
+from service.run.pool import WorkerPool
+from service.run.startup import prepare
+from service.settings.settings import load as load_settings
 
 NUM_REPEATS = 15  # of the texts in an answer: about 600 tokens
 
@@ -252,5 +252,5 @@ async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]
 
 def _cpu_s() -> float:
     """What the workers have used so far."""
-    workers = (c for c in psutil.Process().children() if "service.workers" in c.cmdline())
+    workers = (c for c in psutil.Process().children() if "service.run.worker" in c.cmdline())
     return sum(time.user + time.system for time in (w.cpu_times() for w in workers))

@@ -27,7 +27,7 @@ from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
-from service.guide import TextFormat, answer_grammar
+from service.guide.answer import TextFormat, answer_grammar
 from service.harmony.parse import Parser
 from service.harmony.types import DeltaKind
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text

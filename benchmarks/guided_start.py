@@ -22,7 +22,7 @@ from benchmarks.schemas import Schema, random_schema
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.guide import TextFormat, answer_grammar
+from service.guide.answer import TextFormat, answer_grammar
 from service.harmony.vocabulary import RETURN
 from service.harmony.vocabulary_file import write_vocabulary
 

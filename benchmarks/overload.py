@@ -28,10 +28,10 @@ from benchmarks.open_loop import Answer, ask
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec
 from service.harmony import vocabulary
-from service.settings import load
-from service.startup import prepare
-from service.workers.messages import EngineNews, WorkerSpec
-from service.workers.pool import WorkerPool
+from service.run.messages import EngineNews, WorkerSpec
+from service.run.pool import WorkerPool
+from service.run.startup import prepare
+from service.settings.settings import load
 
 OVERLOAD: Final = 3
 NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second

@@ -102,7 +102,7 @@ class SoakServer:
 
     def sample(self) -> Sample:
         """Measure the process that answers, and the engine's."""
-        api, engine = self._child("service.workers"), self._child("engines.process.host")
+        api, engine = self._child("service.run.worker"), self._child("engines.process.host")
         served = _held(api) if api is not None else (0.0, 0)
         held = _held(engine) if engine is not None else (None, None)
         return Sample(time.monotonic() - self._started_s, *served, *held)

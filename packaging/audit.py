@@ -17,11 +17,11 @@ PINS = Path("constraints.txt")
 
 # Findings of bandit that were read and judged: (its number, the file) and why it may stay.
 REVIEWED = {
-    ("B104", "service/listener.py"): "compares with the address, binds what the operator says",
-    ("B113", "service/mcp/connection.py"): "every call has a timeout of its own",
-    ("B301", "service/workers/messages.py"): "reads the parent's pipe, which nobody else writes",
+    ("B104", "service/run/listener.py"): "compares with the address, binds what the operator says",
+    ("B113", "service/tools/connection.py"): "every call has a timeout of its own",
+    ("B301", "service/run/messages.py"): "reads the parent's pipe, which nobody else writes",
     ("B506", "profiles/catalogue.py"): "the loader is one of the safe ones",
-    ("B608", "service/responses/store_sqlite.py"): "the inserted text is a constant of the module",
+    ("B608", "service/store/sqlite.py"): "the inserted text is a constant of the module",
 }
 
 # Advisories that do not concern what we do with the package: any of an advisory's ids, and why.

@@ -9,14 +9,14 @@ from importlib import metadata
 
 import click
 
-from service.commands.completion import completion
-from service.commands.config import config
-from service.commands.doctor import doctor
-from service.commands.flags import with_hint
-from service.commands.keys import keys
-from service.commands.profiles import profiles
-from service.commands.serve import serve
-from service.settings import SettingsError, allows_colour
+from service.cli.completion import completion
+from service.cli.config import config
+from service.cli.doctor import doctor
+from service.cli.flags import with_hint
+from service.cli.keys import keys
+from service.cli.profiles import profiles
+from service.cli.serve import serve
+from service.settings.settings import SettingsError, allows_colour
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C

@@ -7,24 +7,34 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from auth.base import Authenticator
 from engines.base import Engine
-from service.lifecycle import Lifecycle
-from service.limits.gate import Gate
-from service.mcp.toolbox import Toolbox
-from service.responses.store import ResponseStore
-from service.responses.store_sqlite import SqliteStore
+from service.admission.gate import Gate
+from service.admission.lifecycle import Lifecycle
+from service.store.base import ResponseStore
+from service.store.sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Telemetry
-
-if TYPE_CHECKING:
-    from service.responses.background import BackgroundRun
+from service.tools.toolbox import Toolbox
 
 
 def _new_id() -> str:
     return uuid.uuid4().hex
+
+
+class BackgroundRun(Protocol):
+    """A response that goes on without its client; service/api/responses/background.py has it."""
+
+    @property
+    def head(self) -> dict[str, Any]: ...
+
+    async def stop(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+    async def after(self, num_pieces: int) -> tuple[list[Any], dict[str, Any] | None]: ...
 
 
 @dataclass(frozen=True, slots=True)

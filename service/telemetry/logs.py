@@ -11,8 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from service.settings import allows_colour
-from service.telemetry import record as request_record
+from service.request import record as request_record
+from service.settings.settings import allows_colour
 from service.telemetry.redaction import Redactor
 
 _PARTS = ("access", "audit")  # objects that a line may carry, under these names

@@ -22,10 +22,10 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
+from service.request.record import RequestRecord
 from service.telemetry import aliases
 from service.telemetry.engine_collector import EngineCollector
 from service.telemetry.gpu_collector import GpuCollector, ReadGpus
-from service.telemetry.record import RequestRecord
 from service.telemetry.series import (
     CALLER_LABELS,
     FINISH_REASONS,
@@ -36,8 +36,8 @@ from service.telemetry.series import (
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
-    from service.generation import Generation
-    from service.telemetry.gaps import Gaps
+    from service.answer.gaps import Gaps
+    from service.answer.generation import Generation
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Page = Literal["nim", "vllm"]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from engines.base import EngineStats
 from profiles.gpu_usage import GpuUsage
+from service.answer.gaps import GAP_S
 
 PREFIX = "harmonium_"
 Kind = Literal["counter", "gauge", "histogram"]
@@ -17,7 +18,6 @@ FINISH_REASONS = ("stop", "length", "tool_calls", "abort", "error")
 OUTCOMES = ("success", "failure", "abort")
 
 _TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _E2E_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600)
 _HTTP_S = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engines.base import Engine
-from service.telemetry.record import RequestRecord
+from service.request.record import RequestRecord
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-    from service.generation import Generation
+    from service.answer.generation import Generation
 
 
 class Telemetry:

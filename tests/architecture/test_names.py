@@ -23,7 +23,8 @@ def test_no_test_folder_is_a_package() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["service.app", "service.startup", "profiles.selector", "auth.base", "engines.base"]
+    "module",
+    ["service.run.app", "service.run.startup", "profiles.selector", "auth.base", "engines.base"],
 )
 def test_importing_it_does_not_import_torch(module: str) -> None:
     check = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -25,8 +25,8 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.__main__ import main
-from service.app import create_app
-from service.lifecycle import Lifecycle
+from service.admission.lifecycle import Lifecycle
+from service.run.app import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

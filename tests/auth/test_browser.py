@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from auth.base import Principal
-from service.settings import SettingsError, load
+from service.settings.settings import SettingsError, load
 
 Ask = Callable[..., Any]
 

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 
 from auth.address import is_loopback
 from auth.base import AccessError
-from service.first_key import tell_access, with_made_key
-from service.settings import SettingsError, load
+from service.run.first_key import tell_access, with_made_key
+from service.settings.settings import SettingsError, load
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

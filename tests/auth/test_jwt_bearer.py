@@ -17,8 +17,8 @@ from auth.jwk import PublicKeyError, keys_of, read_public_key
 from auth.jwt_bearer import ClaimNames, JwtBearer
 from auth.jwt_verify import TokenPolicy
 from auth.key_source import OneKey
-from service.authentication import authenticator_of
-from service.settings import SettingsError, load
+from service.run.authentication import authenticator_of
+from service.settings.settings import SettingsError, load
 
 
 async def principal_of(idp: Any, *, names: ClaimNames | None = None, **claims: Any) -> Principal:

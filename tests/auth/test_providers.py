@@ -12,8 +12,8 @@ import jwt
 import pytest
 
 from auth.base import Credentials, InvalidCredentials
-from service.settings import SettingsError, load
-from service.token_authentication import bearer_of
+from service.run.token_authentication import bearer_of
+from service.settings.settings import SettingsError, load
 
 NOW = int(time.time())
 KID = "mMdHF1a8bqZvXG5V4mq3LAzyKwvGhvMNs4Mz0XGv3a8"

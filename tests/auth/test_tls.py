@@ -28,15 +28,15 @@ from pydantic import SecretStr
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.authentication import authenticator_of
-from service.lifecycle import Lifecycle
-from service.listener import listen, url_of
-from service.probe import is_ready
+from service.admission.lifecycle import Lifecycle
+from service.http.probe import is_ready
+from service.http.tls import TlsError, name_of, tls_of
+from service.run.authentication import authenticator_of
+from service.run.listener import listen, url_of
+from service.run.server import ApiServer
 from service.runtime import Runtime, ServedModel
-from service.server import ApiServer
-from service.settings import Settings, load
+from service.settings.settings import Settings, load
 from service.telemetry.metrics import Metrics
-from service.tls import TlsError, name_of, tls_of
 
 
 class Authority:
@@ -242,7 +242,7 @@ def serial_of(place: str, authority: Authority) -> int:
 async def test_a_renewed_certificate_counts_for_new_connections(
     authority: Authority, files: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("service.tls.RENEWAL_S", 0.0)
+    monkeypatch.setattr("service.http.tls.RENEWAL_S", 0.0)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     async with served(load(files)) as place:
         first = await asyncio.to_thread(serial_of, place, authority)
@@ -256,7 +256,7 @@ async def test_a_renewed_certificate_counts_for_new_connections(
 async def test_a_new_authority_of_clients_counts_as_well(
     authority: Authority, mutual: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.tls.RENEWAL_S", 0.0)
+    monkeypatch.setattr("service.http.tls.RENEWAL_S", 0.0)
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", "other")
     old, new = client(authority, authority.issue("c")), client(authority, other.issue("c"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.settings import Settings, unknown_names
+from service.settings.settings import Settings, unknown_names
 
 pytestmark = pytest.mark.chart
 

@@ -62,7 +62,7 @@ class Serving:
     def api(self) -> psutil.Process:
         """The process that answers."""
         children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if "service.workers" in child.cmdline())
+        return next(child for child in children if "service.run.worker" in child.cmdline())
 
     def limit(self, resource: int, value: int) -> None:
         """Set a soft limit of the process that answers."""

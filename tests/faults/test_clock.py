@@ -15,13 +15,13 @@ from httpx import ASGITransport, AsyncClient
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
-from service.lifecycle import Lifecycle
-from service.limits.counters import Counters
-from service.responses import retrieval
-from service.responses.store import Bounds, Record
-from service.responses.store_sqlite import SqliteStore
+from service.admission.counters import Counters
+from service.admission.lifecycle import Lifecycle
+from service.api.responses import retrieval
+from service.run.app import create_app
 from service.runtime import Runtime, ServedModel
+from service.store.base import Bounds, Record
+from service.store.sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
 
 HOURS = 3 * 3600.0

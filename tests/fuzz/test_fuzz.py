@@ -21,12 +21,12 @@ from auth.base import InvalidCredentials
 from auth.jwt_header import TokenHeader, is_token, read_header
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
+from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
 from service.harmony.parse import Parser
 from service.harmony.types import Tool
 from service.harmony.typescript import describe_tools, write_type
-from service.lifecycle import Lifecycle
+from service.run.app import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

@@ -78,7 +78,7 @@ def test_low_memory_says_what_to_try(
 ) -> None:
     shared = parse_hardware("l4")
     busy = replace(shared, gpus=(replace(shared.gpus[0], free_bytes=20 * 10**9),))
-    monkeypatch.setattr("service.commands.profiles.detect", lambda: busy)
+    monkeypatch.setattr("service.cli.profiles.detect", lambda: busy)
     options = ("--all-engines", "--model", "gpt-oss-20b")
     assert command(*options) == 3
     text = capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_a_model_path_chooses_the_model_it_holds(
 
 def test_the_listing_loads_neither_torch_nor_numpy() -> None:
     check = (
-        "import sys; from service.commands.profiles import profiles; "
+        "import sys; from service.cli.profiles import profiles; "
         "profiles(['--hardware', 'h200', '--json'], standalone_mode=False); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pynvml')))"
     )

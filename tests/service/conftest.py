@@ -23,12 +23,12 @@ from engines.grammar.tree import Grammar
 from engines.native.grammar import Guide, written
 from engines.native.grammar_trial import compiled
 from engines.native.grammar_vocabulary import load_tokenizer
-from service.app import create_app
+from service.admission.gate import Gate
+from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
 from service.harmony.vocabulary import RETURN, encode_text
 from service.harmony.vocabulary_file import write_vocabulary
-from service.lifecycle import Lifecycle
-from service.limits.gate import Gate
+from service.run.app import create_app
 from service.runtime import Limits, Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

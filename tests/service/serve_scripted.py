@@ -13,11 +13,11 @@ from unittest import mock
 
 from engines.spec import EngineSpec
 from profiles import store
-from service import startup
 from service.__main__ import main
-from service.commands import serve
-from service.settings import Settings
-from service.startup import Launch
+from service.cli import serve
+from service.run import startup
+from service.run.startup import Launch
+from service.settings.settings import Settings
 
 OPTIONS = json.loads(sys.argv[1])
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from service.api.body import parse
-from service.api.body_budget import MAX_DEPTH
+from service.http.body import parse
+from service.http.body_budget import MAX_DEPTH
 
 Fixture = Callable[..., Any]
 

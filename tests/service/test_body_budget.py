@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.api.body import parse
-from service.api.body_budget import (
+from service.api.chat.schema import ChatRequest
+from service.http.body import parse
+from service.http.body_budget import (
     MAX_KEYS,
     MAX_KEYS_OF_ONE,
     MAX_MESSAGE_OBJECTS,
@@ -25,7 +26,6 @@ from service.api.body_budget import (
     BodyError,
     BodyScan,
 )
-from service.schemas.chat import ChatRequest
 
 TURN = {"role": "user", "content": "Hi"}
 VALUES = st.recursive(

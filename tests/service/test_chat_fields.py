@@ -15,8 +15,8 @@ from openai.types.chat.completion_create_params import (
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from service.api.chat.schema import NO_EFFECT, REFUSED, ChatRequest
 from service.harmony import vocabulary
-from service.schemas.chat import NO_EFFECT, REFUSED, ChatRequest
 
 Fixture = Callable[..., Any]
 

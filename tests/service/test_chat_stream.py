@@ -12,7 +12,7 @@ import pytest
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
+from service.run.app import create_app
 from service.runtime import Runtime
 
 Fixture = Callable[..., Any]

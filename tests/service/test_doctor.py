@@ -12,8 +12,8 @@ import pytest
 
 from profiles.machine import Cpu, Hardware
 from service.__main__ import main
-from service.doctor import checks
-from service.settings import load
+from service.cli import doctor_checks as checks
+from service.settings.settings import load
 
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 

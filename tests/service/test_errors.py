@@ -9,7 +9,7 @@ import pytest
 
 from auth.base import AuthError
 from engines.errors import EngineError, PromptTooLong
-from service.errors import INTERNAL, TABLE, failure_of
+from service.http.failures import INTERNAL, TABLE, failure_of
 
 DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 

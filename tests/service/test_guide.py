@@ -10,7 +10,7 @@ import pytest
 
 from engines.grammar.tree import Grammar
 from service.errors import RequestError
-from service.guide import TextFormat, ToolChoice, answer_grammar
+from service.guide.answer import TextFormat, ToolChoice, answer_grammar
 from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN
 

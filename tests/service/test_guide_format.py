@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.errors import RequestError
-from service.guide_format import format_grammar
+from service.guide.format import format_grammar
 
 Fixture = Callable[..., Any]
 

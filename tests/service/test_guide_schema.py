@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engines.errors import InvalidGrammar
 from service.errors import RequestError
-from service.guide_schema import schema_grammar
+from service.guide.schema import schema_grammar
 
 Fixture = Callable[..., Any]
 

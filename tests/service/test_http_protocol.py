@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from service.http_protocol import BoundedProtocol
+from service.http.protocol import BoundedProtocol
 
 Talk = Callable[..., Awaitable[bytes]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.lifecycle import Lifecycle, NotReady, Phase
+from service.admission.lifecycle import Lifecycle, NotReady, Phase
 
 
 def test_nothing_is_admitted_before_the_engine_is_ready() -> None:

@@ -13,9 +13,9 @@ import pytest
 from pydantic import SecretStr
 
 from service.__main__ import main
-from service.commands.flags import FOREIGN
-from service.commands.serve import curl_line
-from service.settings import Settings, flag_name
+from service.cli.flags import FOREIGN
+from service.cli.serve import curl_line
+from service.settings.settings import Settings, flag_name
 from service.telemetry.logs import STANDS_OUT, TextFormatter
 from service.telemetry.redaction import Redactor
 

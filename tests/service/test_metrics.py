@@ -14,9 +14,9 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
-from service.metrics_reference import markdown
+from service.cli.metrics_reference import markdown
+from service.request.record import RequestRecord, route_of
 from service.telemetry.metrics import Metrics
-from service.telemetry.record import RequestRecord, route_of
 from service.telemetry.series import all_series
 
 Fixture = Callable[..., Any]

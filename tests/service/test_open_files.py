@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from service.listener import allow_open_files
+from service.run.listener import allow_open_files
 
 Limits = tuple[int, int]
 

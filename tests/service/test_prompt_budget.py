@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.api import prompt
+from service.api.common import prompt
 
 Fixture = Any
 

@@ -16,12 +16,17 @@ from hypothesis import strategies as st
 from engines.base import SamplingParams
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.api.chat_answer import ChatAnswer
-from service.api.chat_chunks import ChatChunks
-from service.api.completion_answer import CompletionAnswer, CompletionChunks, Head
-from service.api.message_answer import MessageAnswer, MessageEvents, MessageHead
-from service.choice import Step
-from service.generation import Generation
+from service.answer.choice import Step
+from service.answer.generation import Generation
+from service.answer.plan import Plan
+from service.api.chat.answer import ChatAnswer
+from service.api.chat.chunks import ChatChunks
+from service.api.common.usage import StreamedUsage
+from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
+from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
+from service.api.responses.document import end_of, ended
+from service.api.responses.events import ResponseEvents
+from service.api.responses.output import Piece, pieces_of
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -33,11 +38,6 @@ from service.harmony.vocabulary import (
     decode_bytes,
     encode_text,
 )
-from service.plan import Plan
-from service.responses.document import end_of, ended
-from service.responses.events import ResponseEvents
-from service.responses.output import Piece, pieces_of
-from service.usage import StreamedUsage
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})

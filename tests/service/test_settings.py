@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings, SettingsError, engine_environment, load, unknown_names
-from service.settings_reference import markdown
+from service.cli.settings_reference import markdown
+from service.settings.settings import (
+    Settings,
+    SettingsError,
+    engine_environment,
+    load,
+    unknown_names,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -113,5 +119,5 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
 
 
 def test_the_reference_page_is_current() -> None:
-    remedy = "run: python -m service.settings_reference > docs/settings.md"
+    remedy = "run: python -m service.cli.settings_reference > docs/settings.md"
     assert DOCS.read_text() == markdown(), remedy

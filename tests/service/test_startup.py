@@ -16,10 +16,15 @@ from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware
 from profiles.machine import GB
 from profiles.models import GpuRequirement, Limits, Parallelism, Profile
-from service import startup
-from service.server import build_runtime
-from service.settings import load
-from service.startup import Launch, prepare, spec_of, tell
+from service.run import startup
+from service.run.server import build_runtime
+from service.run.startup import (
+    Launch,
+    prepare,
+    spec_of,
+    tell,
+)
+from service.settings.settings import load
 
 
 @pytest.fixture(autouse=True)

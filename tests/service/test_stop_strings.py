@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.answer.stop_strings import StopStrings
 from service.harmony.types import Delta, DeltaKind
-from service.stop_strings import StopStrings
 
 LETTERS = st.text("ab", max_size=6)
 

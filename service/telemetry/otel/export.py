@@ -12,16 +12,16 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from engines.base import Engine
-from service.generation import Generation
+from service.answer.generation import Generation
+from service.request.record import RequestRecord
+from service.settings.telemetry import TelemetrySettings
 from service.telemetry.otel import providers
 from service.telemetry.otel.engine_gauges import EngineGauges
 from service.telemetry.otel.instruments import Instruments
 from service.telemetry.otel.log_handler import OtelHandler
 from service.telemetry.otel.outbox import Outbox
 from service.telemetry.otel.spans import Spans
-from service.telemetry.record import RequestRecord
 from service.telemetry.redaction import Redactor
-from service.telemetry.settings import TelemetrySettings
 from service.telemetry.tracing import Telemetry
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone

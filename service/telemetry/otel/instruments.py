@@ -6,8 +6,8 @@ from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
 
-from service.generation import Generation
-from service.telemetry.record import RequestRecord
+from service.answer.generation import Generation
+from service.request.record import RequestRecord
 
 _DURATION_S = [0.01 * 2**power for power in range(14)]
 _PER_TOKEN_S = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]

@@ -8,7 +8,7 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import TraceFlags
 
-from service.telemetry import record as request_record
+from service.request import record as request_record
 from service.telemetry.logs import parts_of
 from service.telemetry.redaction import Redactor
 

@@ -22,10 +22,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
+from service.settings.telemetry import TelemetrySettings
 from service.telemetry.otel.outbox import Outbox
 from service.telemetry.otel.span_redaction import without_secrets
 from service.telemetry.redaction import Redactor
-from service.telemetry.settings import TelemetrySettings
 
 OnDropped = Callable[[str, int], None]
 

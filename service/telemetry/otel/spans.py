@@ -24,10 +24,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from service.generation import Generation
-from service.plan import Plan
+from service.answer.generation import Generation
+from service.answer.plan import Plan
+from service.request.record import RequestRecord
 from service.telemetry.otel import content
-from service.telemetry.record import RequestRecord
 
 _NAME = "harmonium"
 _OPERATIONS = {"/v1/completions": "text_completion"}

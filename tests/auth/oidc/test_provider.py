@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from auth.base import Authenticator, Credentials, InvalidCredentials, Principal
 from auth.key_source import KeysUnavailable
-from service.authentication import authenticator_of
-from service.settings import load
+from service.run.authentication import authenticator_of
+from service.settings.settings import load
 
 
 def authenticator(provider: Any, **more: Any) -> Authenticator:

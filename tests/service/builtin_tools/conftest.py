@@ -16,7 +16,7 @@ import pytest
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.mcp.toolbox import Toolbox, ToolLimits
+from service.tools.toolbox import Toolbox, ToolLimits
 
 PROGRAM = Path(__file__).with_name("serve_tools.py")
 PYTHON = "<|channel|>analysis to=python code<|message|>{}<|call|>"

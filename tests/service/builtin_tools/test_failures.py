@@ -13,7 +13,7 @@ import pytest
 
 from engines.base import EngineRequest
 from service.harmony.vocabulary import decode_marked
-from service.mcp.toolbox import Toolbox, ToolLimits, ToolResult
+from service.tools.toolbox import Toolbox, ToolLimits, ToolResult
 
 Fixture = Callable[..., Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from engines.base import EngineRequest
+from service.api.responses.object_schema import ResponseObject
 from service.harmony.vocabulary import decode_marked
-from service.mcp.toolbox import ToolLimits
-from service.schemas.response_object import ResponseObject
+from service.tools.toolbox import ToolLimits
 
 Fixture = Callable[..., Any]
 Script = dict[str, str]

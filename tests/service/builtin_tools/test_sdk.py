@@ -11,7 +11,7 @@ from openai.types.responses import (
     ResponseFunctionWebSearch,
 )
 
-from service.mcp.toolbox import ToolLimits
+from service.tools.toolbox import ToolLimits
 
 Fixture = Callable[..., Any]
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from service.mcp.choice import toolbox_of
-from service.settings import Settings, SettingsError, load
+from service.run.mcp_choice import toolbox_of
+from service.settings.settings import Settings, SettingsError, load
 
 
 def test_a_url_connects_its_tool() -> None:
@@ -28,5 +28,5 @@ def test_a_url_may_hold_a_secret() -> None:
 
 
 def test_the_library_is_loaded_only_for_a_url() -> None:
-    code = "import sys, service.server; sys.exit('mcp' in sys.modules)"
+    code = "import sys, service.run.server; sys.exit('mcp' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

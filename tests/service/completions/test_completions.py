@@ -12,8 +12,8 @@ import pytest
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
 from service.harmony.vocabulary import START, encode_text
+from service.run.app import create_app
 
 Fixture = Callable[..., Any]
 

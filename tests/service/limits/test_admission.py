@@ -10,10 +10,10 @@ import pytest
 
 from engines.base import EngineStats, SamplingParams
 from engines.grammar.tree import Literal
-from service.limits import gate
-from service.limits.gate import Bounds, Gate
-from service.limits.load import Load
-from service.plan import Plan
+from service.admission import gate
+from service.admission.gate import Bounds, Gate
+from service.admission.load import Load
+from service.answer.plan import Plan
 
 PATH = "/v1/chat/completions"
 ANSWER = "<|channel|>final<|message|>" + "word " * 20 + "<|return|>"

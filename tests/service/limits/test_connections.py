@@ -15,12 +15,12 @@ import psutil
 import pytest
 import uvicorn
 
-from service import surplus
-from service.app import create_app
-from service.http_protocol import BoundedProtocol
-from service.listener import listen
+from service.http import surplus
+from service.http.protocol import BoundedProtocol
+from service.http.surplus import NUM_SPARE
+from service.run.app import create_app
+from service.run.listener import listen
 from service.runtime import Runtime
-from service.surplus import NUM_SPARE
 
 PATH = "/v1/chat/completions"
 ENDLESS = "<|channel|>final<|message|>" + "word " * 50

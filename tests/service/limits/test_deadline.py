@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.limits.gate import Bounds, Gate
+from service.admission.gate import Bounds, Gate
 from service.runtime import Runtime
 
 PATH = "/v1/chat/completions"

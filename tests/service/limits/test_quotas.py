@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from auth.base import PrincipalLimits
-from service.limits.counters import Counters
-from service.limits.gate import Gate
-from service.limits.places import Places
-from service.limits.quotas import Quotas
+from service.admission.counters import Counters
+from service.admission.gate import Gate
+from service.admission.places import Places
+from service.admission.quotas import Quotas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 ROUTES = [

@@ -19,14 +19,14 @@ from anthropic.types.message_create_params import (
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.harmony.vocabulary import decode_marked
-from service.schemas.anthropic_blocks import CustomTool
-from service.schemas.anthropic_request import (
+from service.api.messages.block_schema import CustomTool
+from service.api.messages.schema import (
     NO_EFFECT,
     REFUSED,
     CountTokensRequest,
     MessagesRequest,
 )
+from service.harmony.vocabulary import decode_marked
 
 Fixture = Callable[..., Any]
 

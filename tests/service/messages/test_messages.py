@@ -12,8 +12,8 @@ import pytest
 from auth.api_keys import ApiKeys
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
-from service.schemas.anthropic_response import Message, MessageError
+from service.api.messages.response_schema import Message, MessageError
+from service.run.app import create_app
 
 Fixture = Callable[..., Any]
 

@@ -13,14 +13,14 @@ import pytest
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.app import create_app
-from service.responses import retrieval
-from service.responses.background import end_background
-from service.responses.retrieval import LEASE_S
-from service.responses.store import Bounds, ResponseStore, StoreError
-from service.responses.store_redis import RedisStore
-from service.responses.store_sqlite import SqliteStore
+from service.api.responses import retrieval
+from service.api.responses.background import end_background
+from service.api.responses.retrieval import LEASE_S
+from service.run.app import create_app
 from service.runtime import Runtime
+from service.store.base import Bounds, ResponseStore, StoreError
+from service.store.redis import RedisStore
+from service.store.sqlite import SqliteStore
 
 Fixture = Callable[..., Any]
 OpenStore = Callable[[], ResponseStore]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.schemas.response_object import ResponseObject
+from service.api.responses.object_schema import ResponseObject
 
 Fixture = Callable[..., Any]
 

@@ -19,8 +19,13 @@ from openai.types.responses.response_create_params import (
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from service.api.responses.schema import (
+    HOSTED_TOOLS,
+    NO_EFFECT,
+    REFUSED,
+    ResponseRequest,
+)
 from service.harmony import vocabulary
-from service.schemas.responses import HOSTED_TOOLS, NO_EFFECT, REFUSED, ResponseRequest
 
 Fixture = Callable[..., Any]
 

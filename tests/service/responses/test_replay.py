@@ -16,8 +16,8 @@ from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.harmony import vocabulary
-from service.responses.store_sqlite import SqliteStore
 from service.runtime import Runtime
+from service.store.sqlite import SqliteStore
 
 Fixture = Callable[..., Any]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.responses.store import MissingRecord, Record, StoreError
-from service.responses.store_choice import FILE_NAME, FOLDER_NAME, store_of
-from service.responses.store_sqlite import SqliteStore
-from service.settings import SettingsError, load
+from service.run.store_choice import FILE_NAME, FOLDER_NAME, store_of
+from service.settings.settings import SettingsError, load
+from service.store.base import MissingRecord, Record, StoreError
+from service.store.sqlite import SqliteStore
 
 RECORD = Record("resp_a", "", b"{}", b"[]")
 
@@ -127,7 +127,7 @@ async def test_redis_is_used_when_it_is_named_and_its_library_only_then(
         await store.get("resp_a", "")
     await store.close()
     monkeypatch.delenv("NIM_REDIS_URL")
-    monkeypatch.setitem(sys.modules, "service.responses.store_redis", None)
+    monkeypatch.setitem(sys.modules, "service.store.redis", None)
     assert isinstance(store_of(load()), SqliteStore)
 
 

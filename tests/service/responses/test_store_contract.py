@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from service.responses.store import Bounds, MissingRecord, Record, ResponseStore
-from service.responses.store_redis import RedisStore
-from service.responses.store_sqlite import SqliteStore
+from service.store.base import (
+    Bounds,
+    MissingRecord,
+    Record,
+    ResponseStore,
+)
+from service.store.redis import RedisStore
+from service.store.sqlite import SqliteStore
 
 OpenStore = Callable[[], ResponseStore]
 

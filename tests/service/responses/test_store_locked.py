@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from service import outage
-from service.responses import sqlite_file
-from service.responses.store import Bounds, MissingRecord, Record, StoreError
-from service.responses.store_choice import FILE_NAME, FOLDER_NAME, store_of
-from service.responses.store_sqlite import SqliteStore
-from service.settings import load
+from service.run.store_choice import FILE_NAME, FOLDER_NAME, store_of
+from service.settings.settings import load
+from service.store import outage, sqlite_file
+from service.store.base import (
+    Bounds,
+    MissingRecord,
+    Record,
+    StoreError,
+)
+from service.store.sqlite import SqliteStore
 
 RECORD = Record("resp_a", "ann", b"{}", b"[]")
 

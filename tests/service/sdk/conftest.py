@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.listener import listen, url_of
+from service.run.listener import listen, url_of
+from service.run.server import ApiServer
 from service.runtime import Runtime
-from service.server import ApiServer
 
 Serve = Callable[..., Awaitable[str]]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from auth import audit
-from service.settings import load, secret_values
+from service.settings.settings import load, secret_values
 from service.telemetry import logs
 from service.telemetry.redaction import Redactor
 

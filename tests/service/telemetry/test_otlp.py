@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from auth.base import Credentials, Principal
+from service.run.telemetry_choice import logs_of, telemetry_of
 from service.runtime import Runtime
-from service.settings import load
-from service.telemetry.choice import logs_of, telemetry_of
+from service.settings.settings import load
 from service.telemetry.otel import export, providers
 
 Fixture = Callable[..., Any]
@@ -349,7 +349,8 @@ async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
 
 def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
     program = (
-        "import sys, service.server, service.telemetry.choice as c, service.settings as s;"
+        "import sys, service.run.server;"
+        "import service.run.telemetry_choice as c, service.settings.settings as s;"
         "c.telemetry_of(s.load(), None, 'nano');"
         "ours = ('opentelemetry.exporter', 'service.telemetry.otel', 'grpc');"
         "print([m for m in sys.modules if m.startswith(ours)])"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from service.mcp.connection import Connection
-from service.telemetry import record
+from service.request import record
+from service.tools.connection import Connection
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

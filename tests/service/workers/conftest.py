@@ -67,7 +67,7 @@ class Server:
 
     @property
     def workers(self) -> list[psutil.Process]:
-        return [child for child in self.children if "service.workers" in child.cmdline()]
+        return [child for child in self.children if "service.run.worker" in child.cmdline()]
 
     @property
     def engine(self) -> psutil.Process:

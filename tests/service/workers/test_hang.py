@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from engines.process.wire import Alive
-from service.workers import process
-from service.workers.process import WorkerProcess
+from service.run import process
+from service.run.process import WorkerProcess
 
 BEATING = f"""
 import sys, time

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.workers.pool import END_S
-from service.workers.process import HANG_TIMEOUT_S
+from service.run.pool import END_S
+from service.run.process import HANG_TIMEOUT_S
 
 pytestmark = pytest.mark.faults
 

@@ -1,0 +1,107 @@
+"""Counts per minute: in this process, or in a Redis for all replicas.
+
+A sliding window of two fixed ones (the library `limits`). When Redis fails, this process
+counts for itself until it is back: limits get looser then, and nobody is locked out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import floor
+from typing import Final
+
+from limits import RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.storage.redis.redispy import RedispyBridge
+from limits.errors import StorageError
+
+from service.admission.outage import TIMEOUT_S, redis_outage
+
+WINDOW_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a caller is from a limit."""
+
+    limit: int
+    remaining: int
+    reset_s: float  # until nothing counts any more
+    retry_s: float | None = None  # until the refused cost would be taken; None: it was
+
+
+class Counters:
+    """Takes costs from limits per minute."""
+
+    def __init__(self, redis_url: str | None = None) -> None:
+        self._memory = MemoryStorage()
+        self._redis = _redis(redis_url) if redis_url else None
+        self._outage = redis_outage()
+
+    async def take(self, name: str, who: str, per_min: int, cost: int) -> Standing:
+        """Count the cost if the limit leaves room for it; `cost` is at most the limit."""
+        if self._redis is not None and not self._outage.is_on:
+            try:
+                return await _take(self._redis, name, who, per_min, cost)
+            except StorageError as error:
+                self._outage.begin(error.storage_error)
+        return await _take(self._memory, name, who, per_min, cost)
+
+    async def close(self) -> None:
+        """Close the connections to Redis."""
+        if self._redis is not None:
+            bridge = self._redis.bridge
+            assert isinstance(bridge, RedispyBridge)
+            await bridge.storage.aclose()
+
+
+def _redis(url: str) -> RedisStorage:
+    """By the client library that the stored responses use, too."""
+    scheme, _, rest = url.partition("://")
+    scheme = "redis+unix" if scheme == "unix" else scheme
+    return RedisStorage(
+        f"async+{scheme}://{rest}",
+        wrap_exceptions=True,
+        implementation="redispy",
+        key_prefix="harmonium:limits",
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+    )
+
+
+async def _take(
+    storage: MemoryStorage | RedisStorage, name: str, who: str, per_min: int, cost: int
+) -> Standing:
+    key = RateLimitItemPerMinute(per_min).key_for(name, who)
+    is_taken = await storage.acquire_sliding_window_entry(key, per_min, WINDOW_S, cost)
+    window = _Window(*await storage.get_sliding_window(key, WINDOW_S))
+    return Standing(
+        per_min,
+        max(0, per_min - floor(window.weight)),
+        window.until_free_s(0),
+        None if is_taken else window.until_free_s(per_min - cost),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Counts of the last and of the running minute, and when they cease to count."""
+
+    last: int
+    last_ttl_s: float
+    running: int
+    running_ttl_s: float
+
+    @property
+    def weight(self) -> float:
+        """What counts now: the last minute's part fades as the running one goes on."""
+        return self.last * self.last_ttl_s / WINDOW_S + self.running
+
+    def until_free_s(self, weight: float) -> float:
+        """Seconds until no more than this weight counts, if nothing is added."""
+        if self.weight <= weight:
+            return 0.0
+        if self.running <= weight:
+            return self.last_ttl_s - (weight - self.running) * WINDOW_S / self.last
+        left_s = self.running_ttl_s - WINDOW_S
+        return left_s + WINDOW_S * (1 - weight / self.running)

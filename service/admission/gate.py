@@ -1,0 +1,175 @@
+"""The way into the engine: what cannot be answered in time is refused before it costs anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from engines.base import Engine, EngineStats
+from engines.errors import EngineError
+from service.admission.load import Load, Ticket
+from service.admission.quotas import Quotas
+from service.errors import UNAVAILABLE, RequestError
+from service.request import terms
+from service.request.asker import Asker, current
+from service.request.terms import Deadline, Terms
+
+if TYPE_CHECKING:
+    from service.answer.generation import Generation
+
+MOST_NEW_GRAMMARS: Final = 16  # of one tenant at a time; the engine has places for 64 of all
+_STATS_AGE_S: Final = 0.25  # how old the engine's counts may get before they are asked for anew
+_STALE_S: Final = 2.0  # older ones say nothing
+_MAX_RETRY_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the operator calls overload."""
+
+    max_wait_s: float = 30.0  # for the first token
+    max_kv_usage: float = 0.95
+    timeout_s: float | None = None  # of a whole request
+    min_priority: int = 0  # the most urgent that a request may ask for
+
+
+class Gate:
+    """Admits requests one by one; made once per process."""
+
+    def __init__(self, bounds: Bounds | None = None, quotas: Quotas | None = None) -> None:
+        self._bounds = bounds or Bounds()
+        self._quotas = quotas or Quotas()
+        self._load = Load()
+        self._stats: EngineStats | None = None
+        self._stats_at = -math.inf
+        self._asking: asyncio.Task[None] | None = None
+
+    async def count(self) -> None:
+        """Count a request that costs the engine nothing, before anything of it is read.
+
+        Raises RequestError with Retry-After.
+        """
+        await self._quotas.knock(current())
+
+    async def knock(self, engine: Engine) -> None:
+        """Count a request before anything of it is read; refuse what no body could get in.
+
+        Raises RequestError with Retry-After.
+        """
+        asker = current()
+        self._refresh(engine)
+        await self._quotas.knock(asker)
+        least = self._load.ticket_for(1, self._bounds.min_priority, asker.tenant)
+        self._check(least, asker.timeout_s)
+
+    @asynccontextmanager
+    async def enter(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
+        """Hold the request's place inside the block, where its terms are current.
+
+        Raises RequestError with Retry-After when the engine or the caller's quota is used up.
+        """
+        plan, asker = generation.plan, current()
+        self._check_priority(plan.priority)
+        self._refresh(engine)
+        deadline = self._deadline(asker)
+        ticket = self._load.ticket(plan, asker.tenant)
+        self._check(ticket, asker.timeout_s)
+        self._check_grammars(ticket)
+        async with self._quotas.hold(asker, generation):
+            ticket = self._load.ticket(plan, asker.tenant)  # anew: the quota may have taken time
+            self._load.enter(ticket)
+            terms.enter(Terms(asker.tenant, deadline, partial(self._load.begin, ticket)))
+            try:
+                yield
+            finally:
+                self._load.leave(ticket)
+                if generation.outcome == "success":
+                    self._load.end(generation.num_completion_tokens // len(generation.choices))
+
+    async def close(self) -> None:
+        """End what goes on beside the requests."""
+        if self._asking is not None:
+            self._asking.cancel()
+        await self._quotas.close()
+
+    def _check_priority(self, priority: int) -> None:
+        if priority < self._bounds.min_priority:
+            raise RequestError(
+                f"priority is {priority}: {self._bounds.min_priority} is the most urgent that this "
+                "server lets a request be (NIM_MIN_PRIORITY).",
+                param="priority",
+                code="invalid_value",
+            )
+
+    def _check_grammars(self, ticket: Ticket) -> None:
+        if ticket.new_grammar is None:
+            return
+        if self._load.num_new_grammars(ticket.tenant) >= MOST_NEW_GRAMMARS:
+            raise RequestError(
+                f"{MOST_NEW_GRAMMARS} requests with schemas or grammars that are new here wait for "
+                "them to be compiled, which is the most for one caller; try again later.",
+                status=429,
+                type="rate_limit_error",
+                code="too_many_new_grammars",
+                headers={"Retry-After": "1"},
+            )
+
+    def _deadline(self, asker: Asker) -> Deadline | None:
+        given = {asker.timeout_s, self._bounds.timeout_s} - {None}
+        timeout_s = min((s for s in given if s is not None), default=None)
+        if timeout_s is None:
+            return None
+        return Deadline(asker.arrived_at + timeout_s, timeout_s)
+
+    def _check(self, ticket: Ticket, timeout_s: float | None) -> None:
+        wait_s = self._load.predicted_wait_s(ticket)
+        bound_s = self._bounds.max_wait_s
+        if wait_s > bound_s:
+            raise self._refusal(
+                f"The first token would come in about {wait_s:.0f} s, and this server lets nobody "
+                f"wait longer than {bound_s:g} s",
+                wait_s - bound_s,
+            )
+        if timeout_s is not None and wait_s > timeout_s:
+            raise self._refusal(
+                f"The first token would come in about {wait_s:.1f} s, after the {timeout_s:g} s "
+                "that this request has",
+                wait_s - timeout_s,
+            )
+        if self._is_memory_full():
+            raise self._refusal("The engine's memory is full and as much waits already", wait_s)
+
+    def _is_memory_full(self) -> bool:
+        """A full cache is what a busy engine should have; one whose queue only grows is not."""
+        stats = self._stats
+        if stats is None or asyncio.get_running_loop().time() - self._stats_at > _STALE_S:
+            return False
+        is_full = stats.kv_usage >= self._bounds.max_kv_usage
+        return is_full and stats.num_waiting >= max(1, stats.num_running)
+
+    @staticmethod
+    def _refusal(reason: str, retry_s: float) -> RequestError:
+        return RequestError(
+            f"{reason}; try again later.",
+            status=503,
+            type=UNAVAILABLE,
+            code="overloaded",
+            headers={"Retry-After": str(min(max(math.ceil(retry_s), 1), _MAX_RETRY_S))},
+        )
+
+    def _refresh(self, engine: Engine) -> None:
+        """Ask the engine for its counts, which nobody waits for."""
+        is_old = asyncio.get_running_loop().time() - self._stats_at > _STATS_AGE_S
+        if is_old and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._ask(engine), name="engine-stats")
+
+    async def _ask(self, engine: Engine) -> None:
+        with contextlib.suppress(EngineError):  # a dead engine is refused elsewhere
+            self._stats = await engine.stats()
+            self._stats_at = asyncio.get_running_loop().time()

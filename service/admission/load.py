@@ -1,0 +1,147 @@
+"""How long a new request would wait, judged by how long the last ones did.
+
+Work is counted in tokens as the engine's queue counts them. Each first token tells how many
+seconds a token of work ahead costs now, whatever makes it slow: prefill, decoding, the
+number of sequences, other workers of the same engine. The prediction is that price times the
+work ahead, which in a fair queue is not all that waits.
+
+A grammar that the engine has not been seen to follow may first have to be compiled, for
+milliseconds or most of a minute. Who waits for that is no part of the queue for the engine's
+steps: it is neither priced nor ahead of anybody. Once a first token has come with the grammar,
+requests with it are like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from engines.queue import GENERATED_COST
+from service.answer.plan import Plan
+
+_MEMORY: Final = 0.9  # what the past still counts at the next first token
+_MIN_SAMPLES: Final = 3  # before that nothing is predicted
+_MOST_KNOWN: Final = 4096  # grammars
+_LONG_AGO: Final = 256.0  # tokens an answer is taken to have before one has ended
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request from its admission to its first token."""
+
+    tenant: str
+    priority: int
+    work: float  # its own
+    ahead: float  # before it, when it came
+    entered_at: float
+    new_grammar: int | None = None  # the hash of one that may have to be compiled
+
+
+class Load:
+    """What waits in this process for a first token, and what waiting costs."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._pending: dict[Ticket, None] = {}  # in order of arrival
+        self._compiling: dict[Ticket, None] = {}
+        self._known: OrderedDict[int, None] = OrderedDict()  # grammars, the last used at the end
+        self._work: dict[int, dict[str, float]] = {}  # pending, by priority and tenant
+        self._seconds = self._tokens = 0.0  # fading sums over first tokens
+        self._num_samples = 0
+        self._mean_output = _LONG_AGO
+
+    def ticket(self, plan: Plan, tenant: str) -> Ticket:
+        """A request that might enter now."""
+        num_prompt = sum(len(prompt) for prompt in plan.prompts)
+        num_generated = min(plan.sampling.max_tokens, self._mean_output)
+        num_answers = plan.num_choices * len(plan.prompts)
+        work = num_prompt + GENERATED_COST * num_generated * num_answers
+        ticket = self.ticket_for(work, plan.priority, tenant)
+        if plan.grammar is not None and hash(plan.grammar) not in self._known:
+            ticket.new_grammar = hash(plan.grammar)
+        return ticket
+
+    def ticket_for(self, work: float, priority: int, tenant: str) -> Ticket:
+        """A request of so much work that might enter now."""
+        ahead = self._ahead(priority, tenant, work)
+        return Ticket(tenant, priority, work, ahead, self._clock())
+
+    def predicted_wait_s(self, ticket: Ticket) -> float:
+        """Seconds to its first token; 0 when nothing is before it, so that there is news."""
+        if not ticket.ahead or self._num_samples < _MIN_SAMPLES:
+            return 0.0
+        return self._price_s(ticket.priority) * (ticket.ahead + ticket.work)
+
+    def num_new_grammars(self, tenant: str) -> int:
+        """How many of the tenant's may be waiting to be compiled."""
+        return len({t.new_grammar for t in self._compiling if t.tenant == tenant})
+
+    def enter(self, ticket: Ticket) -> None:
+        """It waits from now on."""
+        if ticket.new_grammar is not None:
+            self._compiling[ticket] = None
+            return
+        self._pending[ticket] = None
+        tenants = self._work.setdefault(ticket.priority, {})
+        tenants[ticket.tenant] = tenants.get(ticket.tenant, 0.0) + ticket.work
+
+    def begin(self, ticket: Ticket) -> None:
+        """Its first token has come; every other call for the ticket has no effect."""
+        if ticket in self._compiling:
+            self._know(ticket)
+        elif ticket in self._pending and ticket.priority == min(self._work):
+            self._seconds = _MEMORY * self._seconds + self._clock() - ticket.entered_at
+            self._tokens = _MEMORY * self._tokens + ticket.ahead + ticket.work
+            self._num_samples += 1
+        self.leave(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """It waits no longer, for whatever reason; may be called again."""
+        self._compiling.pop(ticket, None)
+        if ticket not in self._pending:
+            return
+        del self._pending[ticket]
+        tenants = self._work[ticket.priority]
+        tenants[ticket.tenant] -= ticket.work
+        if tenants[ticket.tenant] < 0.5:  # nothing but rounding: every work is 1 or more
+            del tenants[ticket.tenant]
+        if not tenants:
+            del self._work[ticket.priority]
+
+    def end(self, num_generated: int) -> None:
+        """An answer had so many tokens."""
+        self._mean_output += (num_generated - self._mean_output) * (1 - _MEMORY)
+
+    def _know(self, ticket: Ticket) -> None:
+        """Its grammar is compiled: whoever waits with the same waits for steps from now on."""
+        assert ticket.new_grammar is not None
+        self._known[ticket.new_grammar] = None
+        del self._compiling[ticket]
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        same = [t for t in self._compiling if t.new_grammar == ticket.new_grammar]
+        for other in same:
+            del self._compiling[other]
+            other.new_grammar, other.entered_at = None, self._clock()
+            other.ahead = self._ahead(other.priority, other.tenant, other.work)
+            self.enter(other)
+
+    def _ahead(self, priority: int, tenant: str, work: float) -> float:
+        """All of better priorities; of the same, each other tenant's no more than its own."""
+        better = sum(sum(lane.values()) for other, lane in self._work.items() if other < priority)
+        lane = self._work.get(priority, {})
+        own = lane.get(tenant, 0.0)
+        others = sum(min(of, own + work) for name, of in lane.items() if name != tenant)
+        return better + own + others
+
+    def _price_s(self, priority: int) -> float:
+        """Seconds a token of work ahead costs: by who came through, or by who still waits."""
+        learnt = self._seconds / self._tokens
+        first = next((t for t in self._pending if t.priority <= priority), None)
+        if first is None:
+            return learnt
+        waited_s = self._clock() - first.entered_at
+        return max(learnt, waited_s / (first.ahead + first.work))

@@ -1,0 +1,144 @@
+"""What one caller may use: requests and tokens a minute, and requests at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from auth.base import PrincipalLimits
+from service.admission.counters import Counters, Standing
+from service.admission.places import Places
+from service.errors import RequestError
+from service.request.asker import Asker
+
+if TYPE_CHECKING:
+    from service.answer.generation import Generation
+
+_NOBODY = "anonymous"  # who asks while the API is open: all together
+_NO_LIMITS = PrincipalLimits()
+
+
+class Quotas:
+    """Keeps callers to their limits; made once per process.
+
+    `defaults` hold for whoever has no limits of their own; `num_sharers` processes that do
+    not count together have each its part of every limit.
+    """
+
+    def __init__(
+        self,
+        defaults: PrincipalLimits = _NO_LIMITS,
+        counters: Counters | None = None,
+        places: Places | None = None,
+        num_sharers: int = 1,
+    ) -> None:
+        self._defaults = defaults
+        self._counters = counters or Counters()
+        self._num_sharers = num_sharers
+        self._places = places or Places()
+        self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
+
+    async def knock(self, asker: Asker) -> None:
+        """Count one request and tell the caller how it stands; raises RequestError at the limit."""
+        who, limits = _identity(asker)
+        if per_min := self._tokens_per_min(limits):
+            _tell(asker.headers, "tokens", await self._counters.take("tokens", who, per_min, 0))
+        if per_min := self._share(limits.requests_per_min, self._defaults.requests_per_min):
+            standing = await self._counters.take("requests", who, per_min, 1)
+            _tell(asker.headers, "requests", standing)
+            self._check("requests", standing, 1)
+
+    @asynccontextmanager
+    async def hold(self, asker: Asker, generation: Generation) -> AsyncIterator[None]:
+        """Count what runs inside the block; raises RequestError when it is too much.
+
+        A prompt's tokens count at the beginning, those of the answer at the end.
+        """
+        who, limits = _identity(asker)
+        at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
+        per_min = self._tokens_per_min(limits)
+        async with self._place(who, at_once):
+            if per_min:
+                await self._take_tokens(who, per_min, generation.num_prompt_tokens, asker)
+            try:
+                yield
+            finally:
+                if per_min:
+                    self._owed[who] += generation.num_completion_tokens
+
+    async def close(self) -> None:
+        """Close what counts."""
+        await self._counters.close()
+        await self._places.close()
+
+    @asynccontextmanager
+    async def _place(self, who: str, at_once: int | None) -> AsyncIterator[None]:
+        if not at_once:
+            yield
+            return
+        async with self._places.hold(who, at_once) as has_place:
+            if not has_place:
+                message = f"{at_once} requests of this caller run already, which is the limit"
+                raise self._refusal(f"{message}; wait until one has ended.", 1.0)
+            yield
+
+    async def _take_tokens(self, who: str, per_min: int, num_prompt: int, asker: Asker) -> None:
+        wanted = num_prompt + self._owed.pop(who, 0)
+        # No more than the whole limit can be taken at once: the rest stays owed.
+        standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
+        _tell(asker.headers, "tokens", standing)
+        owed = wanted - (per_min if standing.retry_s is None else num_prompt)
+        if owed > 0:
+            self._owed[who] += owed
+        self._check("tokens", standing, wanted)
+
+    def _tokens_per_min(self, limits: PrincipalLimits) -> int | None:
+        return self._share(limits.tokens_per_min, self._defaults.tokens_per_min)
+
+    def _share(self, own: int | None, default: int | None) -> int | None:
+        limit = default if own is None else own
+        return None if limit is None else -(-limit // self._num_sharers)
+
+    def _check(self, kind: str, standing: Standing, wanted: int) -> None:
+        if standing.retry_s is None:
+            return
+        raise self._refusal(
+            f"Rate limit reached: {standing.limit} {kind} per minute, of which "
+            f"{standing.remaining} are left and {wanted} are needed; try again in "
+            f"{math.ceil(standing.retry_s)} s.",
+            standing.retry_s,
+        )
+
+    @staticmethod
+    def _refusal(message: str, retry_s: float) -> RequestError:
+        return RequestError(
+            message,
+            status=429,
+            type="rate_limit_error",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(max(math.ceil(retry_s), 1))},
+        )
+
+
+def _identity(asker: Asker) -> tuple[str, PrincipalLimits]:
+    principal = asker.principal
+    return (principal.id, principal.limits or _NO_LIMITS) if principal else (_NOBODY, _NO_LIMITS)
+
+
+def _tell(headers: MutableMapping[str, str], kind: str, standing: Standing) -> None:
+    """OpenAI's headers."""
+    headers[f"x-ratelimit-limit-{kind}"] = str(standing.limit)
+    headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
+    headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_s)
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: 6m0s, 1.5s, 120ms."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)
+    shown = f"{rest:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes:.0f}m{shown}s" if minutes else f"{shown}s"

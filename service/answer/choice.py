@@ -1,0 +1,197 @@
+"""One choice of an answer while it is written: ids in, deltas out, with its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Literal
+
+import msgspec
+
+from engines.base import FinishReason, TokenEvent, TokenLogprob
+from service.answer.gaps import Gaps
+from service.answer.hosted import HostedCalls
+from service.answer.plan import Plan
+from service.answer.raw_text import RawText
+from service.answer.stop_strings import StopStrings
+from service.harmony.parse import Parser
+from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+
+AnswerFinish = Literal["stop", "length", "tool_calls"]
+_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):  # made for every event: a dataclass is slow
+    """What one engine event added to one choice."""
+
+    index: int
+    deltas: Sequence[Delta]
+    finish_reason: AnswerFinish | None = None
+
+
+class Choice:
+    """Parses one generation and decides where it ends."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self.queued_s = 0.0  # in the engine
+        self.gaps = Gaps()
+        self.is_timed = False  # whether somebody wants to know parse_s
+        self.parse_s = 0.0  # spent on what the model wrote
+        self.transcript: list[int] | None = None  # its ids, where somebody wants them
+        self.finish_reason: AnswerFinish | None = None
+        self.logprobs: list[TokenLogprob] = []  # one per generated token, when asked for
+        self._parser = _parser_of(plan)
+        self._stops = StopStrings(plan.stop) if plan.stop else None
+        self._max_calls = plan.max_calls
+        self._has_reasoning = plan.has_reasoning
+        self._has_tools = bool(plan.tool_names or plan.builtins.returns_others)
+        self._has_call = False
+        self._is_cut = False  # ended here, before the engine ended it
+        self.hosted = HostedCalls(plan.hosted) if plan.hosted else None
+        self._can_be_cut = (
+            self._stops is not None or plan.max_calls is not None or self.hosted is not None
+        )
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return self._parser.num_reasoning_tokens
+
+    @property
+    def num_resyncs(self) -> int:
+        return self._parser.num_resyncs
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._stops.matched if self._stops else None
+
+    def advance(self, event: TokenEvent) -> Step | None:
+        """Take one event; None when it shows nothing."""
+        if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
+            self.num_cached_tokens = event.num_cached_tokens
+        self.queued_s = event.queued_s
+        self.gaps.note(len(event.token_ids))
+        if event.logprobs:
+            self.logprobs.extend(event.logprobs)
+        if self.transcript is not None:
+            self.transcript += event.token_ids
+        deltas = self._feed(event)
+        if self.is_timed:
+            self.parse_s += perf_counter() - self.gaps.last_at
+        if self._has_tools and not self._has_call:
+            for delta in deltas:  # a generator would cost more than all of the loop
+                self._has_call = self._has_call or delta.kind in CALL_KINDS
+        is_over = event.finish_reason is not None and not self.is_calling
+        if self._is_cut or is_over:
+            self.finish_reason = self._finish(event.finish_reason)
+        if not self._has_reasoning:
+            deltas = [delta for delta in deltas if delta.kind is not DeltaKind.REASONING]
+        if not deltas and self.finish_reason is None:
+            return None
+        return Step(self.index, deltas, self.finish_reason)
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a built-in tool's result must come before the model can go on."""
+        return self.hosted is not None and self.hosted.is_whole
+
+    def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> Step:
+        """The result has joined the prompt; the next event is of another round."""
+        assert self.hosted is not None
+        self.hosted.num_result_tokens += num_result_tokens
+        self.hosted.round_ids.clear()
+        assert isinstance(self._parser, Parser)
+        self._parser.resume()
+        self.gaps.last_at = perf_counter()  # the tool's time is none between tokens
+        return Step(self.index, deltas)
+
+    def end(self) -> Step:
+        """The limits leave no room for another round."""
+        self.finish_reason = "length"
+        return Step(self.index, (), self.finish_reason)
+
+    def _feed(self, event: TokenEvent) -> list[Delta]:
+        if self._can_be_cut:
+            return self._feed_one_by_one(event)
+        self.num_tokens += len(event.token_ids)
+        deltas = self._parser.feed(event.token_ids)
+        return deltas if event.finish_reason is None else deltas + self._parser.finish()
+
+    def _feed_one_by_one(self, event: TokenEvent) -> list[Delta]:
+        """Tokens behind the cut must not count, however many one event brings."""
+        kept: list[Delta] = []
+        for token_id in event.token_ids:
+            self.num_tokens += 1
+            if self.hosted:
+                self.hosted.round_ids.append(token_id)
+            kept += self._cut(self._parser.feed((token_id,)))
+            if self._is_cut or self.is_calling:
+                del self.logprobs[self.num_tokens :]
+                return kept
+        if event.finish_reason is not None:
+            kept += self._cut(self._parser.finish())
+            if self._stops and not self._is_cut:
+                kept += self._stops.flush()
+            kept += self.hosted.cut() if self.hosted else []
+        return kept
+
+    def _cut(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """The deltas up to the first stop string or the first call too many."""
+        kept: list[Delta] = []
+        for delta in deltas:
+            if self._max_calls is not None and delta.call_index >= self._max_calls:
+                self._is_cut = True
+                return kept + (self._stops.flush() if self._stops else [])
+            if self.hosted and delta.kind in _HOSTED:
+                kept += self._stops.flush() if self._stops else []
+                kept += self.hosted.take(delta)
+                continue
+            if self._stops is None or delta.kind is not DeltaKind.CONTENT:
+                kept.append(delta)
+                continue
+            kept += self._stops.feed(delta)
+            if self._stops.is_matched:
+                self._is_cut = True
+                return kept
+        return kept
+
+    def _finish(self, reason: FinishReason | None) -> AnswerFinish:
+        if reason is FinishReason.LENGTH and not self._is_cut:
+            return "length"
+        return "tool_calls" if self._has_call else "stop"
+
+
+def _parser_of(plan: Plan) -> Parser | RawText:
+    if plan.output == "harmony":
+        return Parser(
+            plan.tool_names,
+            plan.builtins,
+            plan.custom_names,
+            is_endless=not plan.stop_token_ids,
+        )
+    return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
+
+
+def coalesced(deltas: Sequence[Delta]) -> list[Delta]:
+    """Neighbours of one kind as one delta: fewer events, the same text."""
+    merged: list[Delta] = []
+    for delta in deltas:
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or last.kind is not delta.kind
+            or last.call_index != delta.call_index
+            or delta.kind in CALL_KINDS
+        ):
+            merged.append(delta)
+            continue
+        merged[-1] = Delta(
+            kind=last.kind,
+            text=last.text + delta.text,
+            call_index=last.call_index,
+            positions=last.positions + delta.positions,
+        )
+    return merged

@@ -1,0 +1,201 @@
+"""One request end to end: engine events in, parsed pieces of each choice out. No HTTP.
+
+Streamed and whole answers are both made of the same Steps, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Literal
+
+from engines.base import Engine, EngineRequest
+from engines.errors import EngineDead, InvalidGrammar, RequestFailed
+from engines.grammar.tree import written_parts
+from service.answer.choice import Choice, Step
+from service.answer.hosted import next_round
+from service.answer.plan import Plan
+from service.errors import RequestError
+from service.request import record
+from service.request.terms import current as current_terms
+from service.request.terms import until_deadline
+
+Outcome = Literal["success", "failure", "abort"]
+
+
+class Generation:
+    """Runs a plan; counts and times it for usage, metrics and the log."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self.plan = plan
+        self.record = record.current()
+        if self.record is not None:
+            self.record.generation = self
+        self.choices = self._new_choices()
+        self.started_at = time.perf_counter()
+        self.first_token_at: float | None = None
+        self.ended_at: float | None = None
+        self.outcome: Outcome = "abort"
+        self.error_type: str | None = None  # the class of what ended it
+        self._engine = engine
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """Yield each choice's steps as they come; closing this aborts what still runs."""
+        runs = [self._run(choice) for choice in self.choices]
+        try:
+            async with aclosing(runs[0] if len(runs) == 1 else _merged(runs)) as steps:
+                async for step in steps:
+                    if self.first_token_at is None:
+                        self.first_token_at = time.perf_counter()
+                    yield step
+            self.outcome = "success"
+        except Exception as error:
+            self.outcome, self.error_type = "failure", type(error).__name__
+            if isinstance(error, InvalidGrammar):
+                raise self._refusal(error) from error
+            raise
+        finally:
+            self.ended_at = time.perf_counter()
+
+    async def unseen_steps(self, forget: Callable[[], None]) -> AsyncGenerator[Step, None]:
+        """The steps for who shows nothing before the end.
+
+        When the engine dies the answer is begun anew, once, after a call of `forget`.
+        """
+        try:
+            async with aclosing(self.steps()) as steps:
+                async for step in steps:
+                    yield step
+            return
+        except EngineDead:
+            # Without tokens it ran twice already (engines/recovery/guarded.py), and tools are not
+            # called twice.
+            if not self.num_completion_tokens or self.plan.hosted is not None:
+                raise
+        forget()
+        self.choices, self.error_type = self._new_choices(), None
+        async with aclosing(self.steps()) as steps:
+            async for step in steps:
+                yield step
+
+    def _new_choices(self) -> list[Choice]:
+        num_choices = self.plan.num_choices * len(self.plan.prompts)
+        choices = [Choice(self.plan, index) for index in range(num_choices)]
+        if self.record is not None:
+            for choice in choices:
+                choice.is_timed = self.record.span is not None
+                choice.transcript = [] if self.record.has_content else None
+        return choices
+
+    def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
+        request = self.plan.engine_request(choice.index)
+        return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
+
+    async def _rounds(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+        """One round after the other, as long as each ends with a call of a built-in tool."""
+        assert self.plan.hosted is not None
+        max_model_len = self._engine.info.max_model_len
+        async with self.plan.hosted.toolbox.session() as session:
+            while True:
+                async with aclosing(self._round(choice, request)) as steps:
+                    async for step in steps:
+                        yield step
+                if choice.finish_reason is not None:
+                    return
+                step, request = await next_round(session, self.plan, choice, request, max_model_len)
+                yield step
+                if choice.finish_reason is not None:
+                    return
+
+    async def _round(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+        events = self._engine.generate(request)
+        async with aclosing(until_deadline(events)) as events:
+            async for event in events:
+                if not choice.num_tokens:
+                    current_terms().on_first_token()
+                step = choice.advance(event)
+                if step is not None:
+                    yield step
+                if choice.finish_reason is not None or choice.is_calling:
+                    return
+        raise RequestFailed("the engine ended its answer without a finish reason")
+
+    def _refusal(self, error: InvalidGrammar) -> RequestError:
+        """The grammar was made of what the client sent: name the field."""
+        param, grammar, reason = self.plan.grammar_param, self.plan.grammar, str(error)
+        for part in written_parts(grammar) if grammar is not None else ():
+            if part.label and reason.startswith(f"{part.label} "):
+                return RequestError(f"{reason}.", param=part.label, code=error.code)
+        message = f"{param} cannot be enforced: {reason}."
+        return RequestError(message, param=param, code=error.code)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompts, and what built-in tools added to them."""
+        results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
+        return sum(len(prompt) for prompt in self.plan.prompts) + results
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        return sum(choice.num_reasoning_tokens for choice in self.choices)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Each prompt counts once, however many choices it has."""
+        num_cached = [choice.num_cached_tokens for choice in self.choices]
+        size = self.plan.num_choices
+        return sum(max(num_cached[i : i + size]) for i in range(0, len(num_cached), size))
+
+    @property
+    def first_event_at(self) -> float:
+        """When the engine's first tokens came, shown or not; 0 when none came."""
+        return min((choice.gaps.first_at for choice in self.choices), default=0.0)
+
+    @property
+    def queued_s(self) -> float:
+        """The longest wait of a choice."""
+        return max(choice.queued_s for choice in self.choices)
+
+    @property
+    def num_resyncs(self) -> int:
+        return sum(choice.num_resyncs for choice in self.choices)
+
+
+async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
+    """The steps of several runs in the order they come; the first error ends them all."""
+    # While it is full, the engine's client joins what comes for each run.
+    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue(2 * len(runs))
+    tasks = [asyncio.create_task(_pump(run, queue)) for run in runs]
+    num_open = len(tasks)
+    try:
+        while num_open:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(
+    run: AsyncGenerator[Step, None], queue: asyncio.Queue[Step | Exception | None]
+) -> None:
+    try:
+        async with aclosing(run) as steps:
+            async for step in steps:
+                await queue.put(step)
+    except Exception as error:
+        await queue.put(error)
+    else:
+        await queue.put(None)

@@ -1,0 +1,69 @@
+"""Liveness, readiness, version, metadata and metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Response
+
+from service.api.common.dependencies import CurrentRuntime
+from service.api.common.service import (
+    Health,
+    Metadata,
+    ModelInfo,
+    Version,
+)
+from service.telemetry.metrics import CONTENT_TYPE
+
+RELEASE = version("harmonium")
+API_VERSION = "1"
+
+router = APIRouter()
+
+
+@router.get("/v1/health/live")
+async def live() -> Health:
+    """This process answers; says nothing of the engine."""
+    return Health(message="Service is live.")
+
+
+@router.get("/v1/health/ready")
+async def ready(runtime: CurrentRuntime) -> Health:
+    """A request would be served now; 503 with the reason otherwise."""
+    await runtime.lifecycle.check_ready(runtime.engine)
+    return Health(message="Service is ready.")
+
+
+@router.get("/health")
+async def ready_as_vllm(runtime: CurrentRuntime) -> Health:
+    """The same where vLLM has it, for load tools and gateways made for it."""
+    return await ready(runtime)
+
+
+@router.get("/v1/version")
+async def get_version() -> Version:
+    """The release of this software and the version of its API."""
+    return Version(release=RELEASE, api=API_VERSION)
+
+
+@router.get("/v1/metadata")
+async def metadata(runtime: CurrentRuntime) -> Metadata:
+    """What is served: release, model and profile."""
+    model = runtime.model
+    return Metadata(
+        version=RELEASE,
+        modelInfo=[ModelInfo(shortName=model.id, modelUrl=model.root)],
+        selectedModelProfileId=model.profile_id,
+    )
+
+
+@router.get("/v1/metrics", response_class=Response)
+async def metrics(runtime: CurrentRuntime) -> Response:
+    """Prometheus text in NIM's names and ours; a dead engine's series are left out."""
+    return Response(await runtime.metrics.render(runtime.engine), media_type=CONTENT_TYPE)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics_as_vllm(runtime: CurrentRuntime) -> Response:
+    """The same in vLLM's names, for routers, autoscalers and dashboards made for them."""
+    return Response(await runtime.metrics.render(runtime.engine, "vllm"), media_type=CONTENT_TYPE)

@@ -1,0 +1,83 @@
+"""The routes about tokens, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.chat.message_schema import ChatMessage
+from service.api.chat.schema import Tool
+from service.api.common.common import RequestModel, ResponseModel
+
+NO_EFFECT: dict[str, str] = {
+    "add_special_tokens": "gpt-oss has no tokens that go around every text",
+}
+_TEMPLATE = "the prompt's format is Harmony, which cannot be changed"
+REFUSED: dict[str, str] = {
+    "chat_template": _TEMPLATE,
+    "chat_template_kwargs": _TEMPLATE,
+    "continue_final_message": "answers begin with a message of their own",
+    "media_io_kwargs": "gpt-oss reads text only",
+    "mm_processor_kwargs": "gpt-oss reads text only",
+}
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class TokenizeRequest(RequestModel):
+    """Either a raw `prompt` or a conversation: `messages` with their `tools`."""
+
+    model: str | None = None
+    prompt: str | None = Field(
+        None, description="Text, in which `<|start|>` and the like are control tokens."
+    )
+    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    tools: list[Tool] | None = Field(None, max_length=128)
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
+
+    add_special_tokens: bool | None = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+    continue_final_message: Any = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
+
+    @field_validator(*REFUSED, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in (None, False):
+            reason = REFUSED[str(info.field_name)]
+            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
+        return value
+
+
+class TokenizeResponse(ResponseModel):
+    """`token_strs` has control tokens by name, and U+FFFD for parts of a character."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(RequestModel):
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class DetokenizeResponse(ResponseModel):
+    prompt: str
+
+
+class RenderedPrompt(ResponseModel):
+    """Exactly what the model would read for a chat request."""
+
+    object: Literal["chat.completion.prompt"] = "chat.completion.prompt"
+    model: str
+    prompt: str
+    token_ids: list[int]
+    count: int
+    max_model_len: int

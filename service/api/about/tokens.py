@@ -1,0 +1,131 @@
+"""POST /tokenize, /detokenize and /v1/chat/completions/render."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter, Response
+
+from service.api.about.token_schema import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    RenderedPrompt,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from service.api.chat.message_schema import ChatMessage
+from service.api.chat.request import plan_chat, to_conversation
+from service.api.chat.schema import ChatRequest
+from service.api.chat.tools import chat_offer
+from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.prompt import (
+    check_model,
+    counting_bound,
+    current_date,
+    render_prompt,
+)
+from service.api.completions.request import check_token_ids, encode_prompt
+from service.errors import RequestError
+from service.harmony.render import NUM_OPENING_TOKENS
+from service.harmony.turns import in_thread
+from service.harmony.vocabulary import decode_marked
+from service.http.body import JSONRoute
+from service.runtime import Runtime
+
+router = APIRouter(route_class=JSONRoute)
+
+_FEW_TOKENS = 4096  # decoded in a few milliseconds
+
+
+@router.post("/tokenize", response_model=TokenizeResponse)
+async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> Response:
+    """The token ids of a raw prompt, or of a conversation as the model would read it."""
+    _check(body.model, runtime)
+    token_ids = await _token_ids(body, runtime)
+    return _json(
+        TokenizeResponse(
+            count=len(token_ids),
+            max_model_len=runtime.engine.info.max_model_len,
+            tokens=list(token_ids),
+            token_strs=await _texts(token_ids) if body.return_token_strs else None,
+        )
+    )
+
+
+@router.post("/detokenize", response_model=DetokenizeResponse)
+async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> Response:
+    """The text of token ids, control tokens spelt out."""
+    _check(body.model, runtime)
+    if body.tokens:
+        check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
+    return _json(DetokenizeResponse(prompt=await _text(body.tokens)))
+
+
+@router.post("/v1/chat/completions/render", response_model=RenderedPrompt)
+async def render_chat(
+    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
+    runtime.lifecycle.check_started()
+    plan = await plan_chat(body, runtime, request_id)
+    return _json(
+        RenderedPrompt(
+            model=runtime.model.id,
+            prompt=await _text(plan.prompt_token_ids),
+            token_ids=list(plan.prompt_token_ids),
+            count=len(plan.prompt_token_ids),
+            max_model_len=runtime.engine.info.max_model_len,
+        )
+    )
+
+
+def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
+    """Written at once: FastAPI would look at each of its tokens."""
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def _text(token_ids: Sequence[int]) -> str:
+    """The text of ids, which are any number."""
+    if len(token_ids) <= _FEW_TOKENS:
+        return decode_marked(token_ids)
+    return await in_thread(partial(decode_marked, token_ids))
+
+
+async def _texts(token_ids: Sequence[int]) -> list[str]:
+    """Each id's own text."""
+    if len(token_ids) <= _FEW_TOKENS:
+        return _each_text(token_ids)
+    return await in_thread(partial(_each_text, token_ids))
+
+
+def _each_text(token_ids: Sequence[int]) -> list[str]:
+    return [decode_marked([token_id]) for token_id in token_ids]
+
+
+def _check(model: str | None, runtime: Runtime) -> None:
+    runtime.lifecycle.check_started()
+    check_model(model if model is not None else runtime.model.id, runtime)
+
+
+async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:
+    if body.prompt is not None:
+        if body.messages is not None or body.tools is not None:
+            raise RequestError("Give either prompt or messages, not both.", param="prompt")
+        return await encode_prompt(body.prompt, counting_bound("prompt"))
+    if body.messages is None:
+        message = "prompt or messages is required."
+        raise RequestError(message, param="prompt", code="missing_required_parameter")
+    return await _conversation_ids(body, body.messages, runtime)
+
+
+async def _conversation_ids(
+    body: TokenizeRequest, messages: list[ChatMessage], runtime: Runtime
+) -> tuple[int, ...]:
+    request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
+    offer = chat_offer(request, runtime.toolbox)
+    conversation = to_conversation(request, current_date(runtime.clock()), offer)
+    token_ids = await render_prompt(
+        conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
+    )
+    return token_ids if body.add_generation_prompt else token_ids[:-NUM_OPENING_TOKENS]

@@ -1,0 +1,61 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import functools
+
+from fastapi import APIRouter, Response
+
+from service.answer.generation import Generation
+from service.api.chat.answer import ChatAnswer
+from service.api.chat.chunks import ChatChunks
+from service.api.chat.request import plan_chat
+from service.api.chat.response_schema import ChatCompletion
+from service.api.chat.schema import ChatRequest
+from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.usage import StreamedUsage
+from service.http.body import JSONRoute
+from service.http.streaming import EventStream, WholeAnswer
+from service.runtime import Runtime
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/v1/chat/completions", response_model=ChatCompletion)
+async def create_chat_completion(
+    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """Answer a conversation; with `stream` as server-sent events ending in `[DONE]`."""
+    runtime.lifecycle.check_accepting()
+    plan = await plan_chat(body, runtime, request_id)
+    generation = Generation(runtime.engine, plan)
+    if body.stream:
+        return _streamed(runtime, generation, StreamedUsage.asked(body.stream_options))
+    return _whole(runtime, generation)
+
+
+def _streamed(runtime: Runtime, generation: Generation, usage: StreamedUsage) -> EventStream:
+    encoder = ChatChunks(
+        generation,
+        id=f"chatcmpl-{runtime.new_id()}",
+        model=runtime.model.id,
+        created=int(runtime.clock()),
+        usage=usage,
+        new_call_id=functools.partial(_call_id, runtime),
+    )
+    return EventStream(runtime, generation, encoder)
+
+
+def _whole(runtime: Runtime, generation: Generation) -> WholeAnswer:
+    id, created = f"chatcmpl-{runtime.new_id()}", int(runtime.clock())
+    answer = ChatAnswer(generation, functools.partial(_call_id, runtime))
+
+    def body() -> bytes:
+        completion = answer.completion(id=id, model=runtime.model.id, created=created)
+        return completion.model_dump_json().encode()
+
+    return WholeAnswer(runtime, generation, answer.add, body)
+
+
+def _call_id(runtime: Runtime) -> str:
+    return f"call_{runtime.new_id()[-24:]}"

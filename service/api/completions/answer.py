@@ -1,0 +1,134 @@
+"""Steps → `text_completion` objects: one whole, or the bytes of a stream of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from service.answer.choice import AnswerFinish, Choice, Step
+from service.answer.generation import Generation
+from service.api.common.legacy_logprobs import LegacyLogprobs
+from service.api.common.usage import StreamedUsage, usage_of
+from service.api.completions.schema import Completion, CompletionChoice, CompletionLogprobs
+from service.http.streaming import DataEvents
+
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every object of one answer begins with."""
+
+    id: str
+    created: int  # seconds since 1970
+    model: str
+
+
+class _Text:
+    """The new text of one choice, and the log-probabilities of its tokens."""
+
+    def __init__(self, choice: Choice, echo: str, has_logprobs: bool) -> None:
+        self._choice = choice
+        self._logprobs = LegacyLogprobs(len(echo)) if has_logprobs else None
+
+    def add(self, step: Step) -> str:
+        if self._logprobs is not None:
+            for delta in step.deltas:
+                self._logprobs.add(delta, self._choice.logprobs)
+        return "".join(delta.text for delta in step.deltas)
+
+    def take_logprobs(self) -> dict[str, list[Any]] | None:
+        return self._logprobs.take() if self._logprobs else None
+
+
+def _texts(generation: Generation, echoes: Sequence[str]) -> list[_Text]:
+    has_logprobs = generation.plan.sampling.logprobs is not None
+    return [
+        _Text(choice, echo, has_logprobs)
+        for choice, echo in zip(generation.choices, echoes, strict=True)
+    ]
+
+
+class CompletionAnswer:
+    """Collects the steps of all choices; `echoes` stand before their texts."""
+
+    def __init__(self, generation: Generation, head: Head, echoes: Sequence[str]) -> None:
+        self._generation = generation
+        self._head = head
+        self._pieces = [[echo] for echo in echoes]
+        self._texts = _texts(generation, echoes)
+
+    def add(self, step: Step) -> None:
+        self._pieces[step.index].append(self._texts[step.index].add(step))
+
+    def body(self) -> bytes:
+        """The answer, once every choice has ended."""
+        completion = Completion(
+            id=self._head.id,
+            created=self._head.created,
+            model=self._head.model,
+            choices=[self._choice(index) for index in range(len(self._texts))],
+            usage=usage_of(self._generation),
+        )
+        return completion.model_dump_json().encode()
+
+    def _choice(self, index: int) -> CompletionChoice:
+        logprobs = self._texts[index].take_logprobs()
+        return CompletionChoice(
+            index=index,
+            text="".join(self._pieces[index]),
+            logprobs=CompletionLogprobs(**logprobs) if logprobs else None,
+            finish_reason=_finish_reason(self._generation.choices[index].finish_reason),
+        )
+
+
+class CompletionChunks(DataEvents):
+    """Encodes one stream; every method gives whole events, ready to send."""
+
+    def __init__(
+        self, generation: Generation, head: Head, echoes: Sequence[str], usage: StreamedUsage
+    ) -> None:
+        fields = {
+            "id": head.id,
+            "object": "text_completion",
+            "created": head.created,
+            "model": head.model,
+        }
+        self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
+        self._generation = generation
+        self._usage = usage
+        self._echoes = echoes
+        self._texts = _texts(generation, echoes)
+
+    def begin(self) -> bytes:
+        """The prompts, when they are echoed."""
+        return b"".join(
+            self._chunk(index, echo, None, None) for index, echo in enumerate(self._echoes) if echo
+        )
+
+    def step(self, step: Step) -> bytes:
+        text = self._texts[step.index]
+        new_text = text.add(step)
+        reason = _finish_reason(step.finish_reason) if step.finish_reason else None
+        return self._chunk(step.index, new_text, text.take_logprobs(), reason)
+
+    def end(self) -> bytes:
+        """The usage chunk, when it was asked for."""
+        if not self._usage.at_end:
+            return b""
+        usage = usage_of(self._generation).model_dump_json().encode()
+        return self._head + b'],"usage":%b}\n\n' % usage
+
+    def _chunk(
+        self, index: int, text: str, logprobs: dict[str, list[Any]] | None, reason: str | None
+    ) -> bytes:
+        body = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]'
+        fields = (index, _encode(text), _encode(logprobs), _encode(reason))
+        return self._head + body % fields + self._usage.field(self._generation) + b"}\n\n"
+
+
+def _finish_reason(reason: AnswerFinish | None) -> Literal["stop", "length"]:
+    return "length" if reason == "length" else "stop"  # raw text has no calls

@@ -1,0 +1,163 @@
+"""CompletionRequest → Plan: raw prompts, and the limits that hold for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from engines.base import EngineInfo
+from service.answer.plan import Plan
+from service.api.common.prompt import (
+    LONG_PROMPT_CHARS,
+    PromptBound,
+    answer_limit,
+    check_model,
+    context_bound,
+    sampling_of,
+    stop_ids,
+    written,
+)
+from service.api.completions.schema import MAX_CHOICES, CompletionRequest
+from service.errors import RequestError
+from service.harmony.vocabulary import (
+    LONGEST_TOKEN_CHARS,
+    decode_marked,
+    encode_marked,
+)
+from service.runtime import Runtime
+
+PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
+_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
+
+TokenIds = tuple[int, ...]
+
+
+async def plan_completion(request: CompletionRequest, runtime: Runtime, request_id: str) -> Plan:
+    """Encode the prompts and settle the limits; raises RequestError naming the field."""
+    check_model(request.model, runtime)
+    info = runtime.engine.info
+    _check_together(request, len(_listed(request)))
+    prompts = await _prompts(request, info)
+    return Plan(
+        request_id=request_id,
+        prompt_token_ids=prompts[0],
+        more_prompts=tuple(prompts[1:]),
+        sampling=sampling_of(request, _max_tokens(request, prompts, info), info, request.logprobs),
+        priority=request.priority,
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        num_choices=request.n or 1,
+        stop_token_ids=stop_ids(request),
+        output="text" if request.skip_special_tokens else "marked",
+    )
+
+
+def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
+    """What stands before each choice's text: its prompt with `echo`, else nothing."""
+    if not request.echo:
+        return [""] * (plan.num_choices * len(plan.prompts))
+    if isinstance(request.prompt, str):
+        texts = [request.prompt]
+    else:
+        texts = [_given_text(prompt) for prompt in _listed(request)]
+    return [text for text in texts for _ in range(plan.num_choices)]
+
+
+def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> None:
+    """Raise RequestError unless there are ids and all of them are in the vocabulary."""
+    if not token_ids:
+        raise RequestError(f"{param} is empty; give at least one token.", param=param)
+    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
+    for index, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"{param}[{index}] is {str(token_id)[:40]}; token ids are 0 to {vocab_size - 1}.",
+                param=f"{param}[{index}]",
+            )
+
+
+async def encode_prompt(text: str, bound: PromptBound) -> TokenIds:
+    """Encode raw text; raises RequestError for more than the bound allows."""
+    (token_ids,) = await encode_prompts([text], [bound])
+    return token_ids
+
+
+async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) -> list[TokenIds]:
+    """Encode raw texts; long ones, or many, without holding up the streams."""
+    is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
+    encoded = []
+    for text, bound in zip(texts, bounds, strict=True):
+        bound.check(len(text) // LONGEST_TOKEN_CHARS)
+        found = (
+            await written(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
+        )
+        encoded.append(tuple(found))
+    return encoded
+
+
+async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenIds]:
+    listed = _listed(request)
+    bounds = [context_bound(info, _param(request, index)) for index in range(len(listed))]
+    if texts := [prompt for prompt in listed if isinstance(prompt, str)]:
+        prompts = await encode_prompts(texts, bounds)
+    else:
+        prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
+    for prompt, bound in zip(prompts, bounds, strict=True):
+        check_token_ids(prompt, bound.param, info.vocab_size)
+    return prompts
+
+
+def _listed(request: CompletionRequest) -> list[str | list[int]]:
+    """The prompts one by one, whatever form they came in."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    return [[*prompt]] if isinstance(prompt[0], int) else [*prompt]
+
+
+def _given_text(prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else decode_marked(prompt)
+
+
+def _param(request: CompletionRequest, index: int) -> str:
+    is_one = isinstance(request.prompt, str) or isinstance(request.prompt[0], int)
+    return "prompt" if is_one else f"prompt[{index}]"
+
+
+def _check_together(request: CompletionRequest, num_prompts: int) -> None:
+    """Fields that are right alone and wrong together."""
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        raise RequestError(
+            "best_of is not supported beyond n: every choice is returned; leave it out.",
+            param="best_of",
+            code="unsupported_value",
+        )
+    if request.echo and request.logprobs is not None:
+        raise RequestError(
+            "echo and logprobs do not go together: prompts have no logprobs here; leave one out.",
+            param="logprobs",
+            code="unsupported_value",
+        )
+    if request.stream_options and not request.stream:
+        raise RequestError("stream_options needs stream: true.", param="stream_options")
+    if num_prompts * n > MAX_CHOICES:
+        raise RequestError(
+            f"{num_prompts} prompts with n={n} are {num_prompts * n} answers; at most "
+            f"{MAX_CHOICES} are given at once. Send several requests.",
+            param="n",
+        )
+
+
+def _max_tokens(request: CompletionRequest, prompts: Sequence[TokenIds], info: EngineInfo) -> int:
+    limits = [
+        answer_limit(
+            request.max_tokens,
+            len(prompt),
+            info.max_model_len,
+            prompt_param=_param(request, index),
+            limit_param="max_tokens",
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    return min(limits) if request.max_tokens else min(*limits, _DEFAULT_MAX_TOKENS)

@@ -1,0 +1,33 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from service.answer.generation import Generation
+from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.usage import StreamedUsage
+from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
+from service.api.completions.request import echoes, plan_completion
+from service.api.completions.schema import Completion, CompletionRequest
+from service.http.body import JSONRoute
+from service.http.streaming import EventStream, WholeAnswer
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/v1/completions", response_model=Completion)
+async def create_completion(
+    body: CompletionRequest, runtime: CurrentRuntime, request_id: RequestId
+) -> Response:
+    """Continue raw prompts; with `stream` as server-sent events ending in `[DONE]`."""
+    runtime.lifecycle.check_accepting()
+    plan = await plan_completion(body, runtime, request_id)
+    generation = Generation(runtime.engine, plan)
+    head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
+    if body.stream:
+        usage = StreamedUsage.asked(body.stream_options)
+        chunks = CompletionChunks(generation, head, echoes(body, plan), usage)
+        return EventStream(runtime, generation, chunks)
+    answer = CompletionAnswer(generation, head, echoes(body, plan))
+    return WholeAnswer(runtime, generation, answer.add, answer.body)

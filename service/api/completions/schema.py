@@ -1,0 +1,95 @@
+"""The body of POST /v1/completions: OpenAI's older API for raw prompts, and its answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.common.common import ResponseModel, Usage
+from service.api.common.fields import Stop, StreamOptions, TokenLimit
+from service.api.common.sampling import NVEXT, SamplingFields
+
+MAX_CHOICES = 1024
+
+NO_EFFECT: dict[str, str] = {"user": "the server keeps no record of end users"}
+REFUSED: dict[str, str] = {
+    "nvext": NVEXT,
+    "suffix": "gpt-oss was not trained to fill in before a suffix",
+}
+
+TokenIds = Annotated[list[int], Field(min_length=1)]
+
+
+def _prompt_tag(value: Any) -> str:
+    if not isinstance(value, list):
+        return "text"
+    first = value[0] if value else ""
+    return {list: "token_lists", int: "tokens"}.get(type(first), "texts")
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES), Tag("texts")]
+    | Annotated[TokenIds, Tag("tokens")]
+    | Annotated[list[TokenIds], Field(max_length=MAX_CHOICES), Tag("token_lists")],
+    Discriminator(_prompt_tag),
+]
+
+
+class CompletionRequest(SamplingFields):
+    """A raw prompt, or several, and how to go on from it."""
+
+    model: str
+    prompt: Prompt = Field(
+        description="Text, in which `<|start|>` and the like are control tokens, or token ids."
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    best_of: int | None = Field(None, description="The same as `n`, or left out.")
+    max_tokens: TokenLimit | None = Field(None, description="16 when left out.")
+    stop: Stop | None = None
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool | None = None
+    skip_special_tokens: bool = Field(
+        True, description="Extension; false spells control tokens out in the answer."
+    )
+
+    user: str | None = None
+    nvext: Any = None
+    suffix: Any = None
+
+    @field_validator(*REFUSED, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            reason = REFUSED[str(info.field_name)]
+            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
+        return value
+
+
+class CompletionLogprobs(ResponseModel):
+    """Four lists with an entry for each visible token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(ResponseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(ResponseModel):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage

@@ -1,0 +1,144 @@
+"""Steps → one whole message of Anthropic's API, or the bytes of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from service.answer.choice import Step, coalesced
+from service.answer.generation import Generation
+from service.api.messages.blocks import (
+    Block,
+    Blocks,
+    message_usage,
+    stop_reason,
+)
+from service.harmony.types import DeltaKind
+from service.http.failures import Failure
+
+_encode = msgspec.json.encode
+
+_FIELDS = {
+    DeltaKind.CONTENT: b'"text_delta","text":',
+    DeltaKind.REASONING: b'"thinking_delta","thinking":',
+    DeltaKind.TOOL_CALL: b'"input_json_delta","partial_json":',
+}
+
+
+class MessageHead:
+    """What is known of a message before it is written."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        id: str,
+        model: str,
+        max_tokens: int,
+        new_call_id: Callable[[], str],
+        omits_thinking: bool = False,
+    ) -> None:
+        self.generation = generation
+        self.id = id
+        self.model = model
+        self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking)
+        self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
+
+    def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        """The message without an end."""
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": message_usage(self.generation).model_dump(),
+        }
+
+    def ending(self) -> dict[str, Any]:
+        """Why it ended, once it has."""
+        choice = self.generation.choices[0]
+        reason = stop_reason(choice, is_cut_by_context=self._is_cut_by_context)
+        is_stopped = reason == "stop_sequence"
+        return {
+            "stop_reason": reason,
+            "stop_sequence": choice.stop_string if is_stopped else None,
+        }
+
+
+class MessageAnswer:
+    """Collects the steps."""
+
+    def __init__(self, head: MessageHead) -> None:
+        self._head = head
+
+    def add(self, step: Step) -> None:
+        for delta in step.deltas:
+            self._head.blocks.add(delta)
+
+    def body(self) -> bytes:
+        """The answer, once it has ended."""
+        content = [block.whole() for block in self._head.blocks.blocks]
+        return _encode(self._head.message(content) | self._head.ending())
+
+
+class MessageEvents:
+    """Encodes one stream; every method gives whole events, ready to send."""
+
+    keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
+    terminator = b""
+
+    def __init__(self, head: MessageHead) -> None:
+        self._head = head
+        self._open: Block | None = None
+
+    def begin(self) -> bytes:
+        """The message without content, and a ping as the original sends one."""
+        return _event("message_start", {"message": self._head.message([])}) + self.keep_alive
+
+    def step(self, step: Step) -> bytes:
+        events: list[bytes] = []
+        for delta in coalesced(step.deltas):
+            block = self._head.blocks.add(delta)
+            if block is not self._open:
+                events += [self._close(), self._start(block)]
+            if delta.text and not block.is_omitted:
+                events.append(_delta(block.index, _FIELDS[block.kind], delta.text))
+        return b"".join(events)
+
+    def end(self) -> bytes:
+        """Why the message ended, and its usage."""
+        usage = message_usage(self._head.generation).model_dump()
+        ending = _event("message_delta", {"delta": self._head.ending(), "usage": usage})
+        return self._close() + ending + _event("message_stop", {})
+
+    def error(self, failure: Failure) -> bytes:
+        """An error after the first event; before it, the answer is an ordinary error."""
+        return b"event: error\ndata: " + _encode(failure.anthropic_body()) + b"\n\n"
+
+    def _start(self, block: Block) -> bytes:
+        self._open = block
+        fields = {"index": block.index, "content_block": block.opening()}
+        return _event("content_block_start", fields)
+
+    def _close(self) -> bytes:
+        block, self._open = self._open, None
+        if block is None:
+            return b""
+        stop = _event("content_block_stop", {"index": block.index})
+        if block.kind is not DeltaKind.REASONING:
+            return stop
+        return _delta(block.index, b'"signature_delta","signature":', block.signature()) + stop
+
+
+def _event(type: str, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), _encode({"type": type, **fields}))
+
+
+def _delta(index: int, field: bytes, text: str) -> bytes:
+    head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,' % index
+    return head + b'"delta":{"type":%b%b}}\n\n' % (field, _encode(text))

@@ -1,0 +1,225 @@
+"""The messages of Anthropic's API: roles and content blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.common.common import OfferedModel, Replayed
+from service.api.common.fields import CALLED_NAME, MAX_CALLED_CHARS
+from service.api.messages.sealed_thoughts import unsealed
+
+TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"
+
+_KNOWN = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+
+
+class TextBlock(Replayed):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(Replayed):
+    """An earlier chain of thought; replayed while a tool loop runs.
+
+    Where its text was omitted, the signature that this server gave it brings it back.
+    """
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = Field("", description="Not verified.")
+
+    @property
+    def thoughts(self) -> str:
+        return self.thinking or unsealed(self.signature)
+
+
+class RedactedThinkingBlock(Replayed):
+    """Another server's encrypted thoughts: left out of the prompt, for nobody here can read it."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUseBlock(Replayed):
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1, max_length=256)
+    name: str = Field(max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
+    input: dict[str, Any]
+
+
+def _type_of(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def _check_block(value: Any) -> Any:
+    kind = _type_of(value)
+    if isinstance(kind, str) and kind not in _KNOWN:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content blocks of type {kind} are not supported: gpt-oss reads text, and calls "
+            "only the tools of its client",
+            {"kind": repr(kind)},
+        )
+    return value
+
+
+def _content_tag(value: Any) -> str:
+    return "blocks" if isinstance(value, list) else "string"
+
+
+_OnlyText = Annotated[TextBlock, BeforeValidator(_check_block)]
+TextContent = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[_OnlyText], Tag("blocks")],
+    Discriminator(_content_tag),
+]
+
+
+class ToolReference(Replayed):
+    """A tool that a search has found: from now on it is offered, if it was deferred."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+def _check_result(value: Any) -> Any:
+    return value if _type_of(value) == "tool_reference" else _check_block(value)
+
+
+_ResultBlock = Annotated[
+    TextBlock | ToolReference, Field(discriminator="type"), BeforeValidator(_check_result)
+]
+ResultContent = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[_ResultBlock], Tag("blocks")],
+    Discriminator(_content_tag),
+]
+
+
+class ToolResultBlock(Replayed):
+    """What the client's tool answered to the call `tool_use_id`."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: ResultContent | None = None
+    is_error: bool | None = None
+
+
+_UserBlock = Annotated[
+    TextBlock | ToolResultBlock, Field(discriminator="type"), BeforeValidator(_check_block)
+]
+_AssistantBlock = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
+    Field(discriminator="type"),
+    BeforeValidator(_check_block),
+]
+
+
+class CustomTool(OfferedModel):
+    """A function of the client's."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(pattern=TOOL_NAME)
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(description="A JSON Schema.")
+    strict: bool | None = None
+    eager_input_streaming: bool | None = Field(None, description="Accepted: inputs do stream.")
+    input_examples: list[dict[str, Any]] | None = Field(
+        None, description="Accepted without effect."
+    )
+    allowed_callers: list[str] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="`true`: offered once a message adds it or a result refers to it."
+    )
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "custom":
+            message = "only tools of type 'custom' are supported: define yours by an input_schema"
+            raise PydanticCustomError("unsupported_value", message)
+        return value
+
+    @field_validator("allowed_callers")
+    @classmethod
+    def _check_callers(cls, value: list[str] | None) -> list[str] | None:
+        if value not in (None, ["direct"]):
+            raise PydanticCustomError("unsupported_value", "only the model itself calls tools here")
+        return value
+
+
+class ChangedTool(Replayed):
+    """A tool of the request's `tools`."""
+
+    type: Literal["tool_reference"]
+    name: str
+
+
+class DefinedTool(Replayed):
+    """A tool of which nothing is known yet."""
+
+    type: Literal["tool_definition"]
+    definition: CustomTool
+
+
+class ToolAddition(Replayed):
+    """From here on the tool is offered."""
+
+    type: Literal["tool_addition"]
+    tool: Annotated[ChangedTool | DefinedTool, Field(discriminator="type")]
+
+
+class ToolRemoval(Replayed):
+    """From here on the tool is not offered."""
+
+    type: Literal["tool_removal"]
+    tool: ChangedTool
+
+
+def _check_system_block(value: Any) -> Any:
+    is_change = _type_of(value) in ("tool_addition", "tool_removal")
+    return value if is_change else _check_block(value)
+
+
+_SystemBlock = Annotated[
+    TextBlock | ToolAddition | ToolRemoval,
+    Field(discriminator="type"),
+    BeforeValidator(_check_system_block),
+]
+
+
+class SystemTurn(Replayed):
+    role: Literal["system"]
+    content: Annotated[
+        Annotated[str, Tag("string")] | Annotated[list[_SystemBlock], Tag("blocks")],
+        Discriminator(_content_tag),
+    ]
+
+
+class UserTurn(Replayed):
+    role: Literal["user"]
+    content: Annotated[
+        Annotated[str, Tag("string")] | Annotated[list[_UserBlock], Tag("blocks")],
+        Discriminator(_content_tag),
+    ]
+
+
+class AssistantTurn(Replayed):
+    role: Literal["assistant"]
+    content: Annotated[
+        Annotated[str, Tag("string")] | Annotated[list[_AssistantBlock], Tag("blocks")],
+        Discriminator(_content_tag),
+    ]
+
+
+AnyBlock = TextBlock | ToolReference | ToolAddition | ToolRemoval
+Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="role")]
+
+
+def texts_of(content: str | Sequence[AnyBlock] | None) -> list[str]:
+    """The text of each block that has one; a string is one block."""
+    if isinstance(content, str):
+        return [content]
+    return [block.text for block in content or () if isinstance(block, TextBlock)]

@@ -1,0 +1,127 @@
+"""Deltas → the content blocks of Anthropic's API, the same whole and streamed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from pydantic_core import from_json
+
+from service.answer.choice import Choice
+from service.answer.generation import Generation
+from service.api.messages.response_schema import MessageUsage, OutputTokensDetails, StopReason
+from service.api.messages.sealed_thoughts import sealed
+from service.harmony.types import Delta, DeltaKind
+
+# Stands for an input that is no JSON object, so that what the model wrote is not lost.
+UNPARSED_KEY = "__unparsed__"
+
+
+class Block:
+    """One block while it is written."""
+
+    def __init__(
+        self,
+        index: int,
+        kind: DeltaKind,
+        id: str = "",
+        name: str = "",
+        *,
+        is_omitted: bool = False,
+    ) -> None:
+        self.index = index
+        self.kind = kind
+        self.id = id  # of a call
+        self.name = name
+        self.is_omitted = is_omitted  # thoughts that only the signature has
+        self.pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def opening(self) -> dict[str, Any]:
+        """The block as it is announced, without its text."""
+        if self.kind is DeltaKind.TOOL_CALL:
+            return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
+        if self.kind is DeltaKind.REASONING:
+            return {"type": "thinking", "thinking": "", "signature": ""}
+        return {"type": "text", "text": ""}
+
+    def whole(self) -> dict[str, Any]:
+        """The block with its text."""
+        if self.kind is DeltaKind.TOOL_CALL:
+            return self.opening() | {"input": _input(self.text)}
+        if self.kind is DeltaKind.REASONING:
+            shown = "" if self.is_omitted else self.text
+            return self.opening() | {"thinking": shown, "signature": self.signature()}
+        return self.opening() | {"text": self.text}
+
+    def signature(self) -> str:
+        """A digest of the thoughts, on which nothing depends; of omitted ones all they say."""
+        if self.is_omitted:
+            return sealed(self.text)
+        return base64.b64encode(hashlib.sha256(self.text.encode()).digest()).decode()
+
+
+class Blocks:
+    """The blocks of one answer; neighbouring deltas of one kind share a block."""
+
+    def __init__(self, new_call_id: Callable[[], str], *, omits_thinking: bool = False) -> None:
+        self._new_call_id = new_call_id
+        self._omits_thinking = omits_thinking
+        self.blocks: list[Block] = []
+
+    def add(self, delta: Delta) -> Block:
+        """Take a delta; give the block that it went to, which may be a new one."""
+        kind, last = delta.kind, self.blocks[-1] if self.blocks else None
+        if kind is DeltaKind.ARGUMENTS:
+            kind = DeltaKind.TOOL_CALL
+        if last is None or last.kind is not kind or delta.kind is DeltaKind.TOOL_CALL:
+            id = self._new_call_id() if kind is DeltaKind.TOOL_CALL else ""
+            is_omitted = self._omits_thinking and kind is DeltaKind.REASONING
+            last = Block(len(self.blocks), kind, id, delta.name, is_omitted=is_omitted)
+            self.blocks.append(last)
+        last.pieces.append(delta.text)
+        return last
+
+
+def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
+    """Why the answer ended; `is_cut_by_context`: the context left less than `max_tokens`."""
+    if choice.finish_reason == "length":
+        return "model_context_window_exceeded" if is_cut_by_context else "max_tokens"
+    if choice.finish_reason == "tool_calls":
+        return "tool_use"
+    return "stop_sequence" if choice.stop_string is not None else "end_turn"
+
+
+def message_usage(generation: Generation) -> MessageUsage:
+    """The counts of common/usage.py under Anthropic's names: cached tokens count apart."""
+    num_cached = generation.num_cached_tokens
+    return MessageUsage(
+        input_tokens=generation.num_prompt_tokens - num_cached,
+        cache_read_input_tokens=num_cached,
+        output_tokens=generation.num_completion_tokens,
+        output_tokens_details=OutputTokensDetails(thinking_tokens=generation.num_reasoning_tokens),
+    )
+
+
+def _input(arguments: str) -> Any:
+    """The call's input: the model's own characters if they are an object.
+
+    Arguments that were cut off give what can be read of them, as the SDK's streams do.
+    """
+    try:
+        parsed = from_json(arguments or "{}", allow_inf_nan=False)
+        if isinstance(parsed, dict):
+            return msgspec.Raw(arguments.encode() or b"{}")
+    except ValueError:
+        pass
+    try:
+        parsed = from_json(arguments, allow_inf_nan=False, allow_partial=True)
+    except ValueError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {UNPARSED_KEY: arguments}

@@ -1,0 +1,214 @@
+"""Anthropic's turns and blocks → the conversation that the renderer takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from service.api.messages.block_schema import (
+    AssistantTurn,
+    ChangedTool,
+    CustomTool,
+    DefinedTool,
+    SystemTurn,
+    TextBlock,
+    ThinkingBlock,
+    ToolAddition,
+    ToolReference,
+    ToolRemoval,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserTurn,
+    texts_of,
+)
+from service.api.messages.schema import CountTokensRequest
+from service.errors import RequestError
+from service.harmony.types import (
+    Conversation,
+    Message,
+    ReasoningEffort,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+)
+
+
+class History:
+    """The messages of a request, and which field each one came from."""
+
+    def __init__(self, request: CountTokensRequest) -> None:
+        self.messages: list[Message] = []
+        self._params: list[str] = []
+        self._call_ids: set[str] = set()
+        for text in texts_of(request.system):
+            self._add("system", Message("system", text))
+        for index, turn in enumerate(request.messages):
+            self._add_turn(f"messages[{index}]", turn)
+        self._clear_thinking(request)
+        if isinstance(request.messages[-1], AssistantTurn):
+            raise RequestError(
+                "The last message is the assistant's, but answers cannot be begun for the model; "
+                "end with a user message.",
+                param=f"messages[{len(request.messages) - 1}]",
+                code="unsupported_value",
+            )
+
+    def param_of(self, index: int) -> str:
+        """The field that names the call which message `index` answers."""
+        return f"{self._params[index]}.tool_use_id"
+
+    def _clear_thinking(self, request: CountTokensRequest) -> None:
+        """Take out the thoughts that the client wants cleared."""
+        edits = request.context_management.edits if request.context_management else None
+        limits = [edit.num_kept for edit in edits or () if edit.num_kept is not None]
+        if not limits:
+            return
+        thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
+        for index in thoughtful[: -min(limits)]:
+            self.messages[index] = replace(self.messages[index], reasoning="")
+
+    def _add(self, param: str, message: Message) -> None:
+        self.messages.append(message)
+        self._params.append(param)
+
+    def _add_turn(self, param: str, turn: SystemTurn | UserTurn | AssistantTurn) -> None:
+        if isinstance(turn, AssistantTurn):
+            self._add(param, self._assistant(turn, param))
+        elif isinstance(turn, SystemTurn):
+            self._add(param, Message("system", "\n\n".join(texts_of(turn.content))))
+        elif isinstance(turn.content, str):
+            self._add(param, Message("user", turn.content))
+        else:
+            for place, message in _user(turn.content):
+                self._add(f"{param}.content[{place}]", message)
+
+    def _assistant(self, turn: AssistantTurn, param: str) -> Message:
+        """One message, as on the chat route: its thoughts, its text, its calls."""
+        if isinstance(turn.content, str):
+            return Message("assistant", turn.content)
+        blocks = turn.content
+        for index, block in enumerate(blocks):
+            if isinstance(block, ToolUseBlock):
+                self._check_id(block.id, f"{param}.content[{index}].id")
+        return Message(
+            "assistant",
+            "".join(block.text for block in blocks if isinstance(block, TextBlock)),
+            reasoning="".join(b.thoughts for b in blocks if isinstance(b, ThinkingBlock)),
+            tool_calls=tuple(
+                ToolCall(block.id, block.name, _json(block.input))
+                for block in blocks
+                if isinstance(block, ToolUseBlock)
+            ),
+        )
+
+    def _check_id(self, id: str, param: str) -> None:
+        if id in self._call_ids:
+            message = f"{param} repeats {id!r}; give each tool_use its own id."
+            raise RequestError(message, param=param)
+        self._call_ids.add(id)
+
+
+def to_conversation(
+    request: CountTokensRequest, history: History, date: str, effort: ReasoningEffort
+) -> Conversation:
+    """The request's history and tools as the renderer takes them."""
+    is_hidden = request.tool_choice is not None and request.tool_choice.type == "none"
+    return Conversation(
+        messages=tuple(history.messages),
+        current_date=date,
+        tools=() if is_hidden else tools_of(request),
+        reasoning_effort=effort,
+        response_format=_described_format(request),
+    )
+
+
+def _described_format(request: CountTokensRequest) -> ResponseFormat | None:
+    config = request.output_config
+    return ResponseFormat(config.format.schema_) if config and config.format else None
+
+
+def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
+    """The offered tools; raises RequestError for a name that comes twice.
+
+    A deferred tool is offered once a message adds it or a tool's result refers to it.
+    """
+    offered = {tool.name: tool for tool in request.tools or () if not tool.defer_loading}
+    known = {tool.name: tool for tool in request.tools or ()}
+    for change in _tool_changes(request):
+        match change:
+            case ToolAddition(tool=DefinedTool(definition=tool)):
+                known[tool.name] = offered[tool.name] = tool
+            case ToolAddition(tool=ChangedTool(name=name)) | ToolReference(tool_name=name):
+                offered |= {name: known[name]} if name in known else {}
+            case ToolRemoval(tool=ChangedTool(name=name)):
+                offered.pop(name, None)
+    _check_names(request)
+    places = {tool.name: index for index, tool in enumerate(request.tools or ())}
+    return tuple(
+        _tool(tool, f"tools[{places[name]}].input_schema" if name in places else "messages")
+        for name, tool in offered.items()
+    )
+
+
+def _tool_changes(
+    request: CountTokensRequest,
+) -> Iterator[ToolAddition | ToolRemoval | ToolReference]:
+    """What the history says of tools, in its order."""
+    for turn in request.messages:
+        if isinstance(turn, AssistantTurn) or isinstance(turn.content, str):
+            continue
+        for block in turn.content:
+            if isinstance(block, ToolAddition | ToolRemoval):
+                yield block
+            elif isinstance(block, ToolResultBlock) and not isinstance(block.content, str):
+                yield from (b for b in block.content or () if isinstance(b, ToolReference))
+
+
+def _check_names(request: CountTokensRequest) -> None:
+    seen: set[str] = set()
+    for index, tool in enumerate(request.tools or ()):
+        if tool.name in seen:
+            raise RequestError(
+                f"tools[{index}].name repeats {tool.name!r}; give each tool its own name.",
+                param=f"tools[{index}].name",
+            )
+        seen.add(tool.name)
+
+
+def _tool(tool: CustomTool, field: str) -> Tool:
+    return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
+
+
+def _user(blocks: list[TextBlock | ToolResultBlock]) -> Iterator[tuple[int, Message]]:
+    """Results and text in their order; neighbouring text blocks are one message."""
+    texts: list[str] = []
+    for index, block in enumerate(blocks):
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+            continue
+        if texts:
+            yield index - 1, Message("user", "".join(texts))
+            texts = []
+        yield index, Message("tool", _result(block), tool_call_id=block.tool_use_id)
+    if texts or not blocks:
+        yield max(len(blocks) - 1, 0), Message("user", "".join(texts))
+
+
+def _result(block: ToolResultBlock) -> str:
+    """Harmony has no field for a failure: the model reads it in the text."""
+    text = "".join(texts_of(block.content)) + _found(block)
+    return f"Error: {text}" if block.is_error else text
+
+
+def _found(block: ToolResultBlock) -> str:
+    """What the model reads of the tools that a search has found."""
+    if block.content is None or isinstance(block.content, str):
+        return ""
+    found = [part.tool_name for part in block.content if isinstance(part, ToolReference)]
+    return f"These tools can be called now: {', '.join(found)}." if found else ""
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,169 @@
+"""MessagesRequest → Plan: what the fields of Anthropic's API mean for gpt-oss."""
+
+from __future__ import annotations
+
+from engines.base import SamplingParams
+from engines.grammar.tree import Grammar
+from service.answer.builtin_tools import offer_of
+from service.answer.plan import Plan
+from service.api.common.prompt import (
+    EFFORTS,
+    PromptBound,
+    answer_limit,
+    check_model,
+    context_bound,
+    current_date,
+    render_prompt,
+)
+from service.api.messages.conversation import History, to_conversation
+from service.api.messages.schema import (
+    REFUSED,
+    ChoiceNone,
+    CountTokensRequest,
+    JSONFormat,
+    MessagesRequest,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
+from service.errors import RequestError
+from service.guide.answer import (
+    Fields,
+    TextFormat,
+    ToolChoice,
+    answer_grammar,
+)
+from service.harmony.types import Conversation, ReasoningEffort
+from service.runtime import Runtime
+
+# A budget of at least so many tokens means that effort.
+_BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
+    (16_384, "high"),
+    (4_096, "medium"),
+    (0, "low"),
+)
+_FIELDS = Fields(
+    choice="tool_choice",
+    format="output_config.format",
+    schema="output_config.format.schema",
+)
+
+
+async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: str) -> Plan:
+    """Render the prompt and settle the limits; raises RequestError naming the field."""
+    bound = context_bound(runtime.engine.info, "messages")
+    conversation, prompt_token_ids = await render_message(request, runtime, bound)
+    grammar = _grammar(request, conversation)
+    room = answer_limit(
+        None,
+        len(prompt_token_ids),
+        runtime.engine.info.max_model_len,
+        prompt_param="messages",
+        limit_param="max_tokens",
+    )
+    return Plan(
+        request_id=request_id,
+        prompt_token_ids=prompt_token_ids,
+        sampling=_sampling(request, min(request.max_tokens, room)),
+        tool_names=frozenset(tool.name for tool in conversation.tools),
+        builtins=offer_of(None, is_hidden=_choice(request).mode == "none").builtins,
+        stop=tuple(request.stop_sequences or ()),
+        max_calls=_max_calls(request),
+        has_reasoning=has_thinking(request),
+        grammar=grammar,
+        grammar_param=_FIELDS.format if _format(request) else "tools",
+    )
+
+
+async def render_message(
+    request: CountTokensRequest, runtime: Runtime, bound: PromptBound
+) -> tuple[Conversation, tuple[int, ...]]:
+    """The conversation and its prompt's ids: all that counting needs."""
+    check_model(request.model, runtime)
+    _check_thread(request)
+    history = History(request)
+    date = current_date(runtime.clock())
+    conversation = to_conversation(request, history, date, effort_of(request))
+    return conversation, await render_prompt(conversation, history.param_of, bound)
+
+
+def _check_thread(request: CountTokensRequest) -> None:
+    """The SDK's tool loop asks for a thread first, and goes on without at this very code."""
+    if request.thread:
+        raise RequestError(
+            f"thread: {REFUSED['thread']}.", param="thread", code="thread_unsupported_request"
+        )
+
+
+def effort_of(request: CountTokensRequest) -> ReasoningEffort:
+    """The effort that was asked for by name, else the one that the thinking budget stands for."""
+    if request.output_config is not None and request.output_config.effort is not None:
+        return EFFORTS[request.output_config.effort]
+    thinking = request.thinking
+    if isinstance(thinking, ThinkingDisabled):
+        return EFFORTS["none"]
+    if isinstance(thinking, ThinkingEnabled):
+        return next(effort for size, effort in _BUDGET_EFFORTS if thinking.budget_tokens >= size)
+    return EFFORTS[None]
+
+
+def has_thinking(request: CountTokensRequest) -> bool:
+    """Thoughts are given to those who asked for them."""
+    return request.thinking is not None and not isinstance(request.thinking, ThinkingDisabled)
+
+
+def omits_thinking(request: CountTokensRequest) -> bool:
+    """Whether the blocks shall be without the text of the thoughts."""
+    thinking = request.thinking
+    return (
+        isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
+    )
+
+
+def _max_calls(request: MessagesRequest) -> int | None:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, ChoiceNone):
+        return None
+    return 1 if choice.disable_parallel_tool_use else None
+
+
+def _sampling(request: MessagesRequest, max_tokens: int) -> SamplingParams:
+    given = request.model_dump(include={"temperature", "top_p", "top_k"}, exclude_none=True)
+    return SamplingParams(max_tokens=max_tokens, **given)
+
+
+def _grammar(request: MessagesRequest, conversation: Conversation) -> Grammar | None:
+    format = _format(request)
+    return answer_grammar(
+        conversation.tools,
+        _choice(request),
+        TextFormat("json_schema", format.schema_) if format else TextFormat(),
+        max_reasoning_tokens=_budget(request),
+        fields=_FIELDS,
+    )
+
+
+def _format(request: MessagesRequest) -> JSONFormat | None:
+    return request.output_config.format if request.output_config else None
+
+
+def _choice(request: MessagesRequest) -> ToolChoice:
+    choice = request.tool_choice
+    if choice is None or choice.type == "auto":
+        return ToolChoice()
+    if choice.type == "none":
+        return ToolChoice("none")
+    return ToolChoice.named(choice.name) if choice.type == "tool" else ToolChoice("required")
+
+
+def _budget(request: MessagesRequest) -> int | None:
+    if not isinstance(request.thinking, ThinkingEnabled):
+        return None
+    budget = request.thinking.budget_tokens
+    if budget >= request.max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens is {budget}, which leaves nothing of max_tokens "
+            f"({request.max_tokens}) for the answer; lower it.",
+            param="thinking.budget_tokens",
+        )
+    return budget

@@ -1,0 +1,89 @@
+"""The answers of POST /v1/messages and /v1/messages/count_tokens, and their errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from service.api.common.common import ResponseModel
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"
+]
+
+
+class TextAnswer(ResponseModel):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingAnswer(ResponseModel):
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str
+
+
+class ToolUseAnswer(ResponseModel):
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class OutputTokensDetails(ResponseModel):
+    thinking_tokens: int
+
+
+class CacheCreation(ResponseModel):
+    """Writing to the cache is free and not counted."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class MessageUsage(ResponseModel):
+    """The prompt is `input_tokens` and the two cache counts together."""
+
+    input_tokens: int
+    cache_creation: CacheCreation = CacheCreation()
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    service_tier: Literal["standard"] = "standard"
+
+
+class Message(ResponseModel):
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[
+        Annotated[TextAnswer | ThinkingAnswer | ToolUseAnswer, Field(discriminator="type")]
+    ]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(ResponseModel):
+    input_tokens: int
+
+
+class MessageErrorDetails(ResponseModel):
+    error_code: str
+    param: str | None
+
+
+class MessageErrorBody(ResponseModel):
+    type: str
+    message: str
+    details: MessageErrorDetails
+
+
+class MessageError(ResponseModel):
+    """What these routes answer when they cannot do what was asked."""
+
+    type: Literal["error"] = "error"
+    error: MessageErrorBody

@@ -1,0 +1,197 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens.
+
+Every field of Anthropic's published schema is one of: supported, accepted without effect
+(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from service.api.common.common import RequestModel
+from service.api.common.fields import StopString, TokenLimit
+from service.api.messages.block_schema import CustomTool, TextContent, Turn
+
+NO_EFFECT: dict[str, str] = {
+    "cache_control": "shared prefixes are found without it",
+    "diagnostics": "cached prefixes leave no record to compare with",
+    "metadata": "the server keeps no record of end users",
+    "service_tier": "there is one tier",
+}
+REFUSED: dict[str, str] = {
+    "billing_policy": "the server bills nobody",
+    "compaction": "the server summarizes no history; ask for a summary in a message",
+    "container": "the server runs no code",
+    "fallback_credit_token": "the server bills nobody",
+    "fallbacks": "there is one model",
+    "inference_geo": "the server runs where it runs",
+    "mcp_servers": "the operator connects tools, not a request; connect yours in the client",
+    "thread": "the server holds no conversations; send all messages",
+}
+
+
+def _refusal(reason: str) -> PydanticCustomError:
+    return PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
+
+
+class ChoiceAuto(RequestModel):
+    type: Literal["auto"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChoiceAny(RequestModel):
+    type: Literal["any"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChoiceTool(RequestModel):
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChoiceNone(RequestModel):
+    type: Literal["none"]
+
+
+Choice = Annotated[ChoiceAuto | ChoiceAny | ChoiceTool | ChoiceNone, Field(discriminator="type")]
+Display = Literal["summarized", "omitted"]
+
+
+class ThinkingEnabled(RequestModel):
+    type: Literal["enabled"]
+    budget_tokens: int = Field(ge=1, lt=1 << 31)
+    display: Display | None = None
+
+
+class ThinkingAdaptive(RequestModel):
+    type: Literal["adaptive"]
+    display: Display | None = None
+
+
+class ThinkingDisabled(RequestModel):
+    type: Literal["disabled"]
+
+
+Thinking = Annotated[
+    ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Field(discriminator="type")
+]
+
+
+class JSONFormat(RequestModel):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(RequestModel):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JSONFormat | None = None
+
+
+class Metadata(RequestModel):
+    user_id: str | None = None
+
+
+class AllTurns(RequestModel):
+    type: Literal["all"]
+
+
+class ThinkingTurns(RequestModel):
+    type: Literal["thinking_turns"]
+    value: int = Field(ge=1, lt=1 << 31)
+
+
+def _keep_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "word" if isinstance(value, str) else "turns" if kind == "thinking_turns" else "all"
+
+
+class ClearThinking(RequestModel):
+    """The thoughts of earlier turns leave the prompt."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: (
+        Annotated[
+            Annotated[Literal["all"], Tag("word")]
+            | Annotated[AllTurns, Tag("all")]
+            | Annotated[ThinkingTurns, Tag("turns")],
+            Discriminator(_keep_tag),
+        ]
+        | None
+    ) = Field(None, description="Left out: those of the last turn that has any.")
+
+    @property
+    def num_kept(self) -> int | None:
+        """Of how many turns; None: of all."""
+        if self.keep is None:
+            return 1
+        return self.keep.value if isinstance(self.keep, ThinkingTurns) else None
+
+
+def _check_edit(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind != "clear_thinking_20251015":
+        raise PydanticCustomError(
+            "unsupported_value",
+            "edits of type {kind} are not supported: only thoughts are cleared here; leave out "
+            "of the messages what shall not count",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+class ContextManagement(RequestModel):
+    """What leaves the prompt before the model reads it; the messages stay the client's."""
+
+    edits: list[Annotated[ClearThinking, BeforeValidator(_check_edit)]] | None = Field(
+        None, max_length=16
+    )
+
+
+class CountTokensRequest(RequestModel):
+    """A conversation in Anthropic's shape."""
+
+    model: str
+    messages: list[Turn] = Field(min_length=1)
+    system: TextContent | None = None
+    tools: list[CustomTool] | None = Field(None, max_length=128)
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    speed: Literal["standard"] | None = Field(None, description="There is one speed.")
+    context_management: ContextManagement | None = None
+    cache_control: Any = None
+
+    billing_policy: Any = None
+    compaction: Any = None
+    container: Any = None
+    fallback_credit_token: Any = None
+    fallbacks: Any = None
+    inference_geo: Any = None
+    mcp_servers: Any = None
+    thread: Any = None
+
+    @field_validator(*REFUSED.keys() - {"thread"}, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            raise _refusal(REFUSED[str(info.field_name)])
+        return value
+
+
+class MessagesRequest(CountTokensRequest):
+    """A conversation in Anthropic's shape, and how to answer it."""
+
+    max_tokens: TokenLimit
+    stream: bool | None = None
+    stop_sequences: list[StopString] | None = Field(None, max_length=16)
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0, le=1 << 31)
+
+    diagnostics: dict[str, Any] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None

@@ -1,0 +1,106 @@
+"""The response object: what is known at its beginning, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from service.answer.generation import Generation
+from service.api.common.usage import usage_of
+from service.api.responses.output import ItemStatus, Output, Piece
+from service.http.failures import Failure
+
+Json = dict[str, Any]
+EndStatus = Literal["completed", "incomplete", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a response ended."""
+
+    status: EndStatus
+    at: float  # seconds since 1970
+    usage: Json | None = None
+    failure: Failure | None = None
+
+    @property
+    def item_status(self) -> ItemStatus:
+        """Of the item that was being written."""
+        return "completed" if self.status == "completed" else "incomplete"
+
+    def fields(self, output: Output) -> Json:
+        """What the end adds to the response object."""
+        is_cut = self.status == "incomplete"
+        return {
+            "status": self.status,
+            "completed_at": int(self.at) if self.status == "completed" else None,
+            "error": _error(self.failure) if self.failure else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": output.closed(self.item_status),
+            "usage": self.usage,
+        }
+
+
+def ended(head: Json, pieces: Iterable[Piece], end: End) -> Json:
+    """The response object at its end."""
+    return {**head, **end.fields(_output(head, pieces))}
+
+
+def unfinished(head: Json, pieces: Sequence[Piece]) -> Json:
+    """The response object while it is being written."""
+    if not pieces:
+        return head
+    written = _output(head, pieces).closed("in_progress")
+    return {**head, "status": "in_progress", "output": written}
+
+
+def _output(head: Json, pieces: Iterable[Piece]) -> Output:
+    output = Output(head)
+    for piece in pieces:
+        output.add(piece)
+    return output
+
+
+def end_of(generation: Generation, at: float) -> End:
+    """The end of a generation that ran to its own end."""
+    is_cut = generation.choices[0].finish_reason == "length"
+    return End("incomplete" if is_cut else "completed", at, usage_json(generation))
+
+
+def usage_json(generation: Generation) -> Json:
+    """The same counts as on every route, under this API's names."""
+    usage = usage_of(generation)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {
+            "reasoning_tokens": usage.completion_tokens_details.reasoning_tokens
+        },
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def encode(document: Json) -> bytes:
+    """A response object as JSON."""
+    return msgspec.json.encode(document)
+
+
+def decode(stored: bytes) -> Json:
+    """The reverse of encode."""
+    document: Json = msgspec.json.decode(stored)
+    return document
+
+
+def _error(failure: Failure) -> Json:
+    """OpenAI's list of codes has no other that fits a failing server."""
+    is_prompt = failure.row.status == 400
+    is_busy = failure.row.status == 429
+    code = "invalid_prompt" if is_prompt else "rate_limit_exceeded" if is_busy else "server_error"
+    return {"code": code, "message": failure.message}

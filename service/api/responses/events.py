@@ -1,0 +1,173 @@
+"""Pieces → the typed events of a streamed response, numbered and in order.
+
+This is the hot path: of a delta only the number and the model's text are encoded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from service.api.responses.hosted_item import Event, HostedItem
+from service.api.responses.output import (
+    Item,
+    ItemStatus,
+    Output,
+    Piece,
+)
+from service.harmony.types import DeltaKind
+from service.http.failures import Failure
+
+Json = dict[str, Any]
+
+_HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_RESULT)
+_encode = msgspec.json.encode
+_TEXT_EVENTS = {
+    DeltaKind.REASONING: "response.reasoning_text",
+    DeltaKind.CONTENT: "response.output_text",
+    DeltaKind.TOOL_CALL: "response.function_call_arguments",
+    DeltaKind.CUSTOM_CALL: "response.custom_tool_call_input",
+}
+
+
+class ResponseEvents:
+    """Writes the events of one response; each method gives whole events, ready to send.
+
+    With `starting_after`, events up to that number are counted but left out.
+    """
+
+    def __init__(self, head: Json, starting_after: int = -1) -> None:
+        self._head = head
+        self._starting_after = starting_after
+        self._number = 0
+        self._output = Output(head)
+        self._delta_start = b""  # of the open item's delta events, up to the number
+        self._delta_middle = b""
+
+    def begin(self) -> bytes:
+        """The events before any output."""
+        events = self._lifecycle("created", self._head)
+        if self._head["status"] == "queued":
+            events += self._lifecycle("queued", self._head)
+        return events + self._lifecycle("in_progress", {**self._head, "status": "in_progress"})
+
+    def add(self, pieces: Sequence[Piece]) -> bytes:
+        """The events of what was written since the last call."""
+        return b"".join(self._add(piece) for piece in pieces)
+
+    def end(self, document: Json) -> bytes:
+        """Close the open item and say how the response ended."""
+        status = document["status"]
+        closing = self._close("completed" if status == "completed" else "incomplete")
+        if document["error"]:
+            closing += self._event("error", {**document["error"], "param": None})
+        # The published events have none for a cancelled response.
+        name = "incomplete" if status == "cancelled" else status
+        return closing + self._lifecycle(name, document)
+
+    def error(self, failure: Failure) -> bytes:
+        """Say that the stream, not the response, ends here."""
+        body = {"code": failure.row.code, "message": failure.message, "param": failure.param}
+        return self._event("error", body)
+
+    def _add(self, piece: Piece) -> bytes:
+        if piece.kind in _HOSTED:
+            return self._add_hosted(piece)
+        opening = b""
+        if self._output.begins_item(piece):
+            opening = self._close("completed") + self._open(self._output.open(piece))
+        if not piece.text:
+            return opening
+        item = self._output.items[-1]
+        assert isinstance(item, Item)
+        item.add(piece)
+        number = self._number
+        self._number = number + 1
+        if number <= self._starting_after:
+            return opening
+        text = _encode(piece.text)
+        if item.kind is DeltaKind.CONTENT:
+            logprobs = b"[]" if piece.logprobs is None else _encode(piece.logprobs)
+            text += b',"logprobs":' + logprobs
+        return b"%b%b%d%b%b}\n\n" % (
+            opening,
+            self._delta_start,
+            number,
+            self._delta_middle,
+            text,
+        )
+
+    def _add_hosted(self, piece: Piece) -> bytes:
+        if piece.kind is DeltaKind.HOSTED_RESULT:
+            self._output.add(piece)
+            return self._close_hosted("completed")
+        closing, item = self._close("completed"), self._output.host(piece)
+        body = {"output_index": item.index, "item": item.opened()}
+        opening = self._event("response.output_item.added", body)
+        return closing + opening + self._on_hosted(item, item.started())
+
+    def _on_hosted(self, item: HostedItem, events: Sequence[Event]) -> bytes:
+        place = {"item_id": item.id, "output_index": item.index}
+        return b"".join(self._event(name, {**place, **body}) for name, body in events)
+
+    def _open(self, item: Item) -> bytes:
+        name = _TEXT_EVENTS[item.kind] + ".delta"
+        place = _encode({"item_id": item.id, **_place(item)})[1:-1]
+        self._delta_start = b'event: %b\ndata: {"type":"%b","sequence_number":' % (
+            name.encode(),
+            name.encode(),
+        )
+        self._delta_middle = b',%b,"delta":' % place
+        events = self._event(
+            "response.output_item.added", {"output_index": item.index, "item": item.opened()}
+        )
+        if item.is_call:
+            return events
+        return events + self._on_item("response.content_part.added", item, {"part": item.part("")})
+
+    def _close(self, status: ItemStatus) -> bytes:
+        """The events that end the open item, if there is one."""
+        if not self._output.items:
+            return b""
+        item = self._output.items[-1]
+        if isinstance(item, HostedItem):
+            return b"" if item.has_ended else self._close_hosted(status)
+        done = _TEXT_EVENTS[item.kind] + ".done"
+        if item.is_call:
+            events = self._on_item(done, item, {item.text_field: item.text})
+        else:
+            is_text = item.kind is DeltaKind.CONTENT
+            logprobs = {"logprobs": item.logprobs} if is_text else {}
+            events = self._on_item(done, item, {"text": item.text, **logprobs})
+            part = item.part(item.text, item.logprobs)
+            events += self._on_item("response.content_part.done", item, {"part": part})
+        body = {"output_index": item.index, "item": item.closed(status)}
+        return events + self._event("response.output_item.done", body)
+
+    def _close_hosted(self, status: ItemStatus) -> bytes:
+        item = self._output.items[-1]
+        assert isinstance(item, HostedItem)
+        body = {"output_index": item.index, "item": item.closed(status)}
+        ended = self._on_hosted(item, item.ended())
+        return ended + self._event("response.output_item.done", body)
+
+    def _on_item(self, name: str, item: Item, body: Json) -> bytes:
+        return self._event(name, {"item_id": item.id, **_place(item), **body})
+
+    def _lifecycle(self, name: str, document: Json) -> bytes:
+        return self._event(f"response.{name}", {"response": document})
+
+    def _event(self, name: str, body: Json) -> bytes:
+        number, self._number = self._number, self._number + 1
+        if number <= self._starting_after:
+            return b""
+        data = _encode({"type": name, "sequence_number": number, **body})
+        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def _place(item: Item) -> Json:
+    if item.is_call:
+        return {"output_index": item.index}
+    return {"output_index": item.index, "content_index": 0}

@@ -1,0 +1,231 @@
+"""The input items of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from service.api.common.common import Replayed
+from service.api.common.fields import CALLED_NAME, MAX_CALLED_CHARS
+
+_PART_TYPES = ("input_text", "output_text", "refusal")
+ITEM_TYPES = (
+    "message",
+    "reasoning",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "web_search_call",
+    "code_interpreter_call",
+    "item_reference",
+)
+
+ItemId = Annotated[str | None, Field(min_length=1, max_length=256)]
+CallId = Annotated[str, Field(min_length=1, max_length=256)]
+ItemStatus = Literal["in_progress", "completed", "incomplete"] | None
+NamespaceName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+IgnoredText = Annotated[str | None, Field(description="Accepted without effect.")]
+
+
+class InputText(Replayed):
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(Replayed):
+    type: Literal["output_text"]
+    text: str
+
+
+class Refusal(Replayed):
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _check_part(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type 'text' are the chat route's; use 'input_text', or "
+            "'output_text' in an assistant's message",
+        )
+    if isinstance(kind, str) and kind not in _PART_TYPES:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "content parts of type {kind} are not supported: gpt-oss reads text only",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _content_tag(value: Any) -> str:
+    return "parts" if isinstance(value, list) else "string"
+
+
+Part = Annotated[
+    InputText | OutputText | Refusal, Field(discriminator="type"), BeforeValidator(_check_part)
+]
+Content = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
+    Discriminator(_content_tag),
+]
+
+
+class MessageItem(Replayed):
+    """A message of any role; `type` may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    phase: Literal["commentary", "final_answer"] | None = Field(
+        None, description="`final_answer` ends an assistant's turn when messages are replayed."
+    )
+
+
+class ReasoningText(Replayed):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class SummaryText(Replayed):
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningItem(Replayed):
+    """Earlier reasoning; its `content` is replayed while a tool loop runs."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    summary: list[SummaryText] | None = Field(None, description="Accepted without effect.")
+    encrypted_content: IgnoredText = None
+    id: ItemId = None
+    status: ItemStatus = None
+
+
+class FunctionCallItem(Replayed):
+    """A call the model made earlier."""
+
+    type: Literal["function_call"]
+    call_id: CallId
+    namespace: NamespaceName | None = None
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
+    arguments: str
+    id: ItemId = None
+    status: ItemStatus = None
+
+
+class FunctionCallOutputItem(Replayed):
+    """What a function answered to the call `call_id`."""
+
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    name: IgnoredText = None
+
+
+class CustomToolCallItem(Replayed):
+    """A call of a custom tool that the model made earlier."""
+
+    type: Literal["custom_tool_call"]
+    call_id: CallId
+    namespace: NamespaceName | None = None
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
+    input: str
+    id: ItemId = None
+    status: ItemStatus = None
+
+
+class CustomToolCallOutputItem(Replayed):
+    """What a custom tool answered to the call `call_id`."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: CallId
+    output: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    name: IgnoredText = None
+
+
+class WebSearchCallItem(Replayed):
+    """What the built-in tool `browser` did earlier; without `output` it says nothing."""
+
+    type: Literal["web_search_call"]
+    id: ItemId = None
+    status: IgnoredText = None
+    action: dict[str, Any] | None = None
+    name: Literal["browser.search", "browser.open", "browser.find"] | None = None
+    arguments: str = ""
+    output: str | None = None
+
+
+class CodeLogs(Replayed):
+    type: Literal["logs"]
+    logs: str
+
+
+class CodeInterpreterCallItem(Replayed):
+    """What the built-in tool `python` did earlier; without `outputs` it says nothing."""
+
+    type: Literal["code_interpreter_call"]
+    id: ItemId = None
+    status: IgnoredText = None
+    code: str | None = None
+    container_id: IgnoredText = None
+    outputs: list[CodeLogs] | None = None
+
+
+class ItemReference(Replayed):
+    """An item of a stored response, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: CallId
+
+
+def _check_item(value: Any) -> Any:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind not in ITEM_TYPES:
+        raise PydanticCustomError(
+            "unsupported_part",
+            "items of type {kind} are not supported; send any of {known}",
+            {"kind": repr(kind[:64]), "known": ", ".join(ITEM_TYPES)},
+        )
+    return value
+
+
+def _item_tag(value: Any) -> str:
+    """A message and a reference may leave out their type."""
+    if not isinstance(value, dict):
+        return "message"
+    kind = value.get("type") or ("message" if "role" in value else "item_reference")
+    return kind if kind in ITEM_TYPES else "message"
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutputItem, Tag("custom_tool_call_output")]
+    | Annotated[WebSearchCallItem, Tag("web_search_call")]
+    | Annotated[CodeInterpreterCallItem, Tag("code_interpreter_call")]
+    | Annotated[ItemReference, Tag("item_reference")],
+    Discriminator(_item_tag),
+    BeforeValidator(_check_item),
+]
+
+
+def text_of(content: str | list[InputText | OutputText | Refusal]) -> str:
+    """The parts' text end to end, nothing added between them."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)

@@ -1,0 +1,184 @@
+"""The answers of the routes under /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from service.api.common.common import ResponseModel
+from service.api.common.fields import TokenLogprob
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class ReasoningText(ResponseModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputText(ResponseModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningItem(ResponseModel):
+    """The chain of thought; send it back with the call's output while a tool loop runs."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: ItemStatus
+    summary: list[Any]
+    content: list[ReasoningText]
+
+
+class OutputMessage(ResponseModel):
+    id: str
+    type: Literal["message"]
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class FunctionCall(ResponseModel):
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    namespace: str | None = Field(None, description="Left out where there is none.")
+    name: str
+    arguments: str
+
+
+class CustomToolCall(ResponseModel):
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    namespace: str | None = Field(None, description="Left out where there is none.")
+    name: str
+    input: str
+
+
+class WebSearchCall(ResponseModel):
+    """What the built-in tool `browser` did; `name`, `arguments` and `output` are an extension."""
+
+    id: str
+    type: Literal["web_search_call"]
+    status: Literal["in_progress", "completed", "failed", "incomplete"]
+    action: dict[str, Any]
+    name: str
+    arguments: str
+    output: str | None
+
+
+class CodeLogs(ResponseModel):
+    type: Literal["logs"]
+    logs: str
+
+
+class CodeInterpreterCall(ResponseModel):
+    """What the built-in tool `python` did."""
+
+    id: str
+    type: Literal["code_interpreter_call"]
+    status: Literal["in_progress", "completed", "failed", "incomplete"]
+    code: str
+    container_id: str
+    outputs: list[CodeLogs] | None
+
+
+OutputItem = Annotated[
+    ReasoningItem
+    | OutputMessage
+    | FunctionCall
+    | CustomToolCall
+    | WebSearchCall
+    | CodeInterpreterCall,
+    Field(discriminator="type"),
+]
+
+
+class InputTokensDetails(ResponseModel):
+    cached_tokens: int
+    cache_write_tokens: int = Field(description="Always 0: it is not counted.")
+
+
+class OutputTokensDetails(ResponseModel):
+    reasoning_tokens: int
+
+
+class ResponseUsage(ResponseModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(ResponseModel):
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    message: str
+
+
+class IncompleteDetails(ResponseModel):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(ResponseModel):
+    """A response, finished or not."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Status
+    background: bool
+    completed_at: int | None
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    frequency_penalty: float
+    presence_penalty: float
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None
+    user: str | None
+
+
+class InputTokens(ResponseModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class InputItemList(ResponseModel):
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedResponse(ResponseModel):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True

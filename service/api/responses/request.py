@@ -1,0 +1,279 @@
+"""ResponseRequest → Draft: what to generate, and the response object at its beginning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from service.answer.builtin_tools import Offer
+from service.answer.plan import Plan
+from service.api.common.custom_tools import custom_names
+from service.api.common.prompt import (
+    EFFORTS,
+    answer_limit,
+    check_model,
+    context_bound,
+    counting_bound,
+    current_date,
+    render_prompt,
+    sampling_of,
+    stop_ids,
+)
+from service.api.responses.document import encode
+from service.api.responses.items import listed, replay
+from service.api.responses.past import past_groups, resolved
+from service.api.responses.schema import (
+    ContextRequest,
+    JsonObject,
+    JsonSchema,
+    ResponseRequest,
+)
+from service.api.responses.tools import (
+    choice_of,
+    names_of,
+    namespaces_of,
+    offered_builtins,
+    tools_of,
+)
+from service.api.responses.truncation import shortened
+from service.errors import RequestError
+from service.guide.answer import Fields, TextFormat, answer_grammar
+from service.harmony.types import Conversation, Message, ResponseFormat
+from service.runtime import Runtime
+from service.store.base import Record
+
+Json = dict[str, Any]
+
+_FIELDS = Fields(format="text.format", schema="text.format.schema")
+_ECHOED = {"reasoning", "text", "tool_choice", "tools"}
+_LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A response that is about to be generated."""
+
+    plan: Plan
+    head: Json  # the response object without its output
+    owner: str
+    input: Sequence[Json]
+    is_stored: bool
+
+    @property
+    def id(self) -> str:
+        response_id: str = self.head["id"]
+        return response_id
+
+    def record(self, response: Json, *, is_final: bool) -> Record:
+        """What the store keeps of it."""
+        return Record(
+            id=self.id,
+            owner=self.owner,
+            response=encode(response),
+            input=msgspec.json.encode(self.input),
+            is_final=is_final,
+            previous_id=self.head["previous_response_id"],
+        )
+
+
+async def draft_response(
+    request: ResponseRequest, runtime: Runtime, request_id: str, owner: str
+) -> Draft:
+    """Render the prompt and settle the limits; raises RequestError naming the field."""
+    check_model(request.model, runtime)
+    _check_together(request)
+    id = f"resp_{runtime.new_id()}"
+    shown = listed(request.input, id)
+    offer = offered_builtins(request, runtime)
+    conversation, params = await _conversation(request, shown, offer, runtime, owner)
+    plan = await _plan(request, conversation, params, offer, runtime, request_id)
+    is_stored = request.store is not False
+    is_kept = is_stored and await runtime.responses.lasts()
+    head = _head(request, id, int(runtime.clock()), is_kept=is_kept)
+    return Draft(plan, head, owner, shown, is_stored)
+
+
+async def count_input(request: ContextRequest, runtime: Runtime, owner: str) -> int:
+    """The tokens of the prompt; raises RequestError naming the field."""
+    if request.model is not None:
+        check_model(request.model, runtime)
+    _check_names(request)
+    shown = listed(request.input, f"resp_{runtime.new_id()}")
+    offer = offered_builtins(request, runtime)
+    conversation, params = await _conversation(request, shown, offer, runtime, owner)
+    return len(await render_prompt(conversation, params.__getitem__, counting_bound("input")))
+
+
+def _check_together(request: ResponseRequest) -> None:
+    """Fields that are right alone and wrong together."""
+    if request.stream_options and not request.stream:
+        raise RequestError("stream_options needs stream: true.", param="stream_options")
+    if request.background and request.store is False:
+        raise RequestError("background needs store: true, or store left out.", param="background")
+    _check_names(request)
+
+
+def _check_names(request: ContextRequest) -> None:
+    seen: set[str] = set()
+    for param, name in names_of(request):
+        if name in seen:
+            message = f"{param} repeats {name!r}; give each tool its own name."
+            raise RequestError(message, param=param)
+        seen.add(name)
+
+
+async def _conversation(
+    request: ContextRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, owner: str
+) -> tuple[Conversation, list[str]]:
+    """The prompt's messages, and for each the field it came from."""
+    past = await past_groups(runtime.responses, request.previous_response_id, owner)
+    given = await resolved(runtime.responses, shown, owner)
+    messages, params = replay([*past, given])
+    if request.instructions:
+        messages.insert(0, Message("system", request.instructions))
+        params.insert(0, "instructions")
+    conversation = Conversation(
+        messages=tuple(messages),
+        current_date=current_date(runtime.clock()),
+        tools=() if request.tool_choice == "none" else tools_of(request),
+        reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
+        response_format=_described_format(request),
+        namespaces=namespaces_of(request),
+        builtins=offer.tools,
+    )
+    return conversation, params
+
+
+async def _plan(
+    request: ResponseRequest,
+    conversation: Conversation,
+    params: Sequence[str],
+    offer: Offer,
+    runtime: Runtime,
+    request_id: str,
+) -> Plan:
+    info = runtime.engine.info
+    asked = request.max_output_tokens
+    if request.truncation == "auto":
+        token_ids = await shortened(conversation, params, info, asked)
+    else:
+        bound = context_bound(info, "input")
+        token_ids = await render_prompt(conversation, params.__getitem__, bound)
+    max_tokens = answer_limit(
+        asked,
+        len(token_ids),
+        info.max_model_len,
+        prompt_param="input",
+        limit_param="max_output_tokens",
+    )
+    format, choice = _format(request), choice_of(request)
+    grammar_of = functools.partial(
+        answer_grammar,
+        tools_of(request),
+        format=format,
+        max_reasoning_tokens=request.thinking_token_budget,
+        builtins=offer.recipients,
+        fields=_FIELDS,
+    )
+    grammar = grammar_of(choice)
+    param = "tools" if format.kind == "text" else _FIELDS.format
+    return Plan(
+        request_id=request_id,
+        prompt_token_ids=token_ids,
+        sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
+        priority=request.priority,
+        tool_names=frozenset(tool.name for tool in conversation.tools),
+        custom_names=custom_names(conversation.tools),
+        builtins=offer.builtins,
+        hosted=offer.hosted(choice, grammar_of, is_shown=True),
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+        max_calls=1 if request.parallel_tool_calls is False else None,
+        grammar=grammar,
+        grammar_param=param if grammar else None,
+        stop_token_ids=stop_ids(request, is_guided=bool(grammar), is_hosted=bool(offer.tools)),
+    )
+
+
+def _num_logprobs(request: ResponseRequest) -> int | None:
+    if request.top_logprobs is None and _LOGPROBS not in (request.include or ()):
+        return None
+    return request.top_logprobs or 0
+
+
+def _format(request: ContextRequest) -> TextFormat:
+    match request.text.format if request.text else None:
+        case JsonObject():
+            return TextFormat("json_object")
+        case JsonSchema(schema_=schema):
+            return TextFormat("json_schema", schema)
+        case _:
+            return TextFormat()
+
+
+def _described_format(request: ContextRequest) -> ResponseFormat | None:
+    match request.text.format if request.text else None:
+        case JsonSchema(schema_=schema, name=name, description=description):
+            return ResponseFormat(schema, name, description or "")
+        case _:
+            return None
+
+
+def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) -> Json:
+    """The response object before anything is written; defaults are spelt out."""
+    given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
+    reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "queued" if request.background else "in_progress",
+        "background": bool(request.background),
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {
+            "effort": reasoning.get("effort") or "medium",
+            "summary": reasoning.get("summary"),
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": is_kept,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": given.get("tool_choice") or "auto",
+        "tools": [_shown_tool(tool) for tool in given.get("tools") or ()],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+    }
+
+
+def _shown_tool(tool: Json) -> Json:
+    if tool["type"] == "custom":
+        return {"format": {"type": "text"}, **tool}
+    if tool["type"] != "function":
+        return tool
+    return {
+        "type": "function",
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": bool(tool.get("strict")),
+    }

@@ -1,0 +1,190 @@
+"""Stored responses: read, followed, stopped and deleted, by whichever process is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+import msgspec
+
+from service.api.responses.background import LOST, SAVE_S
+from service.api.responses.document import (
+    End,
+    Json,
+    decode,
+    encode,
+    ended,
+    unfinished,
+)
+from service.api.responses.events import ResponseEvents
+from service.api.responses.output import Piece, decode_pieces
+from service.errors import RequestError
+from service.http.failures import INTERNAL, Failure, failure_of
+from service.runtime import BackgroundRun, Runtime
+from service.store.base import MissingRecord, Record, StoreError
+
+LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
+LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
+STOP_TIMEOUT_S = 10.0
+
+
+async def read(runtime: Runtime, id: str, owner: str) -> Record:
+    """The record; one whose run has died is made final, as failed. Raises a 404 RequestError."""
+    try:
+        record = await runtime.responses.get(id, owner)
+    except MissingRecord as error:
+        raise not_found(id) from error
+    if record.is_final or id in runtime.background or await _is_alive(runtime, record):
+        return record
+    end = End("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
+    pieces = await stored_pieces(runtime, id)
+    await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
+    return await runtime.responses.get(id, owner)
+
+
+async def _is_alive(runtime: Runtime, record: Record) -> bool:
+    """Whether the run's own process still writes it; the clocks may have been set since."""
+    if record.idle_s < LEASE_S:
+        return True
+    await asyncio.sleep(LOOK_S)
+    later = await runtime.responses.get(record.id, record.owner)
+    return later.is_final or later.beat_at != record.beat_at
+
+
+async def shown(runtime: Runtime, record: Record) -> bytes:
+    """The response object as it is now."""
+    if record.is_final:
+        return record.response
+    pieces = await stored_pieces(runtime, record.id)
+    return encode(unfinished(decode(record.response), pieces))
+
+
+async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
+    """All that was stored of what was written."""
+    batches = await runtime.responses.pieces(id)
+    return [piece for batch in batches for piece in decode_pieces(batch)]
+
+
+async def stop(runtime: Runtime, record: Record) -> Record:
+    """End a background response as cancelled; one that has ended stays as it is."""
+    if record.is_final:
+        return record
+    run = runtime.background.get(record.id)
+    if run is not None:
+        await run.stop()
+    else:
+        await _stop_elsewhere(runtime, record)
+    return await read(runtime, record.id, record.owner)
+
+
+async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
+    """Wait a while for the run's own process; one that is dead is found out by its lease."""
+    await runtime.responses.request_stop(record.id)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            while not (await read(runtime, record.id, record.owner)).is_final:
+                await asyncio.sleep(SAVE_S)
+
+
+async def delete(runtime: Runtime, record: Record) -> None:
+    """Forget a response; one that runs is stopped first."""
+    await stop(runtime, record)
+    try:
+        await runtime.responses.delete(record.id, record.owner)
+    except MissingRecord as error:
+        raise not_found(record.id) from error
+
+
+async def follow_run(run: BackgroundRun, starting_after: int = -1) -> AsyncGenerator[bytes, None]:
+    """The events of a run of this process, from its beginning to its end."""
+    events = ResponseEvents(run.head, starting_after)
+    yield events.begin()
+    num_pieces, document = 0, None
+    while document is None:
+        pieces, document = await run.after(num_pieces)
+        num_pieces += len(pieces)
+        yield events.add(pieces)
+    yield events.end(document)
+
+
+async def follow_record(
+    runtime: Runtime, record: Record, starting_after: int
+) -> AsyncGenerator[bytes, None]:
+    """The same from the store: of a response that has ended, or runs elsewhere."""
+    events = ResponseEvents(_head(decode(record.response)), starting_after)
+    yield events.begin()
+    try:
+        async with aclosing(_stored_events(runtime, record, events)) as stored:
+            async for written in stored:
+                yield written
+    except (RequestError, StoreError) as error:  # deleted meanwhile, or out of reach
+        yield events.error(failure_of(error))
+
+
+async def _stored_events(
+    runtime: Runtime, record: Record, events: ResponseEvents
+) -> AsyncGenerator[bytes, None]:
+    num_batches = 0
+    while True:
+        record = await read(runtime, record.id, record.owner)
+        # Read after the record: all that a final one was made of is there.
+        for batch in await runtime.responses.pieces(record.id, num_batches):
+            num_batches += 1
+            yield events.add(decode_pieces(batch))
+        if record.is_final:
+            break
+        await asyncio.sleep(SAVE_S)
+    yield events.end(decode(record.response))
+
+
+def follow(runtime: Runtime, record: Record, starting_after: int) -> AsyncGenerator[bytes, None]:
+    """The events after that number, as they were and as they come."""
+    run = runtime.background.get(record.id)
+    if run is not None:
+        return follow_run(run, starting_after)
+    return follow_record(runtime, record, starting_after)
+
+
+def _head(response: Json) -> Json:
+    """What the response object was at its beginning."""
+    status = "queued" if response["background"] else "in_progress"
+    later = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+    return {**response, **later, "status": status, "output": []}
+
+
+def page(
+    record: Record, *, after: str | None, limit: int, order: Literal["asc", "desc"]
+) -> dict[str, Any]:
+    """Some of the input items, in the shape of the API's lists."""
+    items: Sequence[Json] = msgspec.json.decode(record.input)
+    ordered = items if order == "asc" else items[::-1]
+    start = 0
+    if after is not None:
+        ids = [item["id"] for item in ordered]
+        if after not in ids:
+            raise RequestError(
+                f"after is {after[:128]!r}, which is no input item of this response.",
+                param="after",
+                code="item_not_found",
+            )
+        start = ids.index(after) + 1
+    shown = ordered[start : start + limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": start + limit < len(ordered),
+    }
+
+
+def not_found(id: str) -> RequestError:
+    return RequestError(
+        f"There is no response {id[:128]!r} here: it was not stored, was deleted or is too old.",
+        param="response_id",
+        code="response_not_found",
+        status=404,
+    )

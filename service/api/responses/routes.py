@@ -1,0 +1,131 @@
+"""The routes under /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from service.api.common.dependencies import CurrentRuntime, Owner, RequestId
+from service.api.responses import retrieval
+from service.api.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
+from service.api.responses.background import BackgroundRun
+from service.api.responses.document import decode, encode
+from service.api.responses.object_schema import (
+    DeletedResponse,
+    InputItemList,
+    InputTokens,
+    ResponseObject,
+)
+from service.api.responses.request import Draft, count_input, draft_response
+from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseRequest
+from service.errors import RequestError
+from service.http.body import JSONRoute
+from service.runtime import Runtime
+
+router = APIRouter(route_class=JSONRoute)
+
+Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
+
+
+@router.post("/v1/responses", response_model=ResponseObject)
+async def create_response(
+    body: ResponseRequest, runtime: CurrentRuntime, request_id: RequestId, owner: Owner
+) -> Response:
+    """Answer; with `stream` as typed events, with `background` without waiting for the end."""
+    runtime.lifecycle.check_accepting()
+    draft = await draft_response(body, runtime, request_id, owner)
+    if body.background:
+        return await _in_background(runtime, draft, is_streamed=bool(body.stream))
+    return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(
+    body: ContextRequest, runtime: CurrentRuntime, owner: Owner
+) -> InputTokens:
+    """How long the prompt of this request is."""
+    runtime.lifecycle.check_started()
+    return InputTokens(input_tokens=await count_input(body, runtime, owner))
+
+
+@router.post("/v1/responses/compact", include_in_schema=False)
+async def compact() -> Response:
+    """Say that there is no such route, where the next one would take the word for an id."""
+    raise RequestError(
+        "There is no route /v1/responses/compact: the server summarizes no history; use "
+        "truncation: auto, or ask for a summary.",
+        status=404,
+        code="route_not_found",
+    )
+
+
+@router.get("/v1/responses/{response_id}", response_model=ResponseObject)
+async def get_response(
+    response_id: str,
+    runtime: CurrentRuntime,
+    owner: Owner,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0)] = None,
+    include_obfuscation: bool | None = None,
+    include: Include = None,
+) -> Response:
+    """A stored response; with `stream` its events, from the one after `starting_after` on."""
+    if starting_after is not None and not stream:
+        raise RequestError("starting_after needs stream=true.", param="starting_after")
+    record = await retrieval.read(runtime, response_id, owner)
+    if stream:
+        after = -1 if starting_after is None else starting_after
+        return FollowedEvents(runtime, retrieval.follow(runtime, record, after))
+    return _json(await retrieval.shown(runtime, record))
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(
+    response_id: str, runtime: CurrentRuntime, owner: Owner
+) -> DeletedResponse:
+    """Forget a response; one that still runs is cancelled first."""
+    record = await retrieval.read(runtime, response_id, owner)
+    await retrieval.delete(runtime, record)
+    return DeletedResponse(id=response_id)
+
+
+@router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
+async def cancel_response(response_id: str, runtime: CurrentRuntime, owner: Owner) -> Response:
+    """End a background response; one that has ended stays as it is."""
+    record = await retrieval.read(runtime, response_id, owner)
+    if not decode(record.response)["background"]:
+        raise RequestError(
+            "Only a response made with background: true can be cancelled; for others, close "
+            "the connection.",
+            param="response_id",
+            code="not_in_background",
+        )
+    return _json(await retrieval.shown(runtime, await retrieval.stop(runtime, record)))
+
+
+@router.get("/v1/responses/{response_id}/input_items", response_model=InputItemList)
+async def list_input_items(
+    response_id: str,
+    runtime: CurrentRuntime,
+    owner: Owner,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    include: Include = None,
+) -> Response:
+    """The input items of that request, page by page."""
+    record = await retrieval.read(runtime, response_id, owner)
+    return _json(encode(retrieval.page(record, after=after, limit=limit, order=order)))
+
+
+async def _in_background(runtime: Runtime, draft: Draft, *, is_streamed: bool) -> Response:
+    run = BackgroundRun(runtime, draft)
+    await run.start()
+    if is_streamed:
+        return FollowedEvents(runtime, retrieval.follow_run(run))
+    return _json(encode(draft.head))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -1,0 +1,350 @@
+"""The body of POST /v1/responses.
+
+Every field of OpenAI's published schema is one of: supported, accepted without effect
+(NO_EFFECT), or refused with the reason (REFUSED). Anything else is an unknown field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from service.api.common.common import OfferedModel, RequestModel
+from service.api.common.custom_tools import InputFormat
+from service.api.common.fields import Stop, TokenLimit
+from service.api.common.sampling import SamplingFields
+from service.api.responses.item_schema import InputItem, NamespaceName
+
+NO_EFFECT: dict[str, str] = {
+    "client_metadata": "it is for OpenAI's own servers; Codex sends it",
+    "user": "the server keeps no record of end users",
+    "service_tier": "there is one tier",
+    "safety_identifier": "the server keeps no record of end users",
+    "prompt_cache_key": "shared prefixes are found without it",
+    "prompt_cache_retention": "cached prefixes stay until their room is needed",
+    "prompt_cache_options": "shared prefixes are always cached",
+}
+
+REFUSED: dict[str, str] = {
+    "access_programs": "there are none here",
+    "context_management": "there is no compaction; use `truncation`",
+    "conversation": "conversations are not kept; use `previous_response_id`",
+    "image": "gpt-oss reads and writes text only",
+    "moderation": "this server does not moderate; run a moderation model beside it",
+    "prompt": "prompt templates are not kept; send `instructions` and `input`",
+}
+
+# Tools that OpenAI runs itself. Clients send them unasked: one that is not connected is accepted
+# and not offered, which leaves the answer to the model alone.
+HOSTED_TOOLS = frozenset(
+    {
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
+INCLUDABLE = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class FunctionTool(OfferedModel):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
+    strict: bool | None = Field(None, description="`true`: arguments always follow the schema.")
+    output_schema: dict[str, Any] | None = Field(None, description="Accepted without effect.")
+    allowed_callers: list[Literal["direct"]] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="Accepted without effect: all tools are shown to the model at once."
+    )
+
+
+class CustomTool(OfferedModel):
+    """A tool that the client runs on free text."""
+
+    type: Literal["custom"]
+    name: FunctionName
+    description: str | None = None
+    format: InputFormat | None = Field(None, description="What the text must be.")
+    allowed_callers: list[Literal["direct"]] | None = Field(None, description='`["direct"]`.')
+    defer_loading: bool | None = Field(
+        None, description="Accepted without effect: all tools are shown to the model at once."
+    )
+
+
+class NamespaceTool(OfferedModel):
+    """Tools that the client runs, under a name that their calls repeat as `namespace`."""
+
+    type: Literal["namespace"]
+    name: NamespaceName
+    description: str | None = None
+    tools: list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]] = Field(
+        min_length=1, max_length=128
+    )
+
+
+class HostedTool(RequestModel):
+    """A tool of OpenAI's own: offered to the model where the operator connected one like it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+def _type_of(value: Any) -> Any:
+    """Of what came, or of the model that was made of it."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+_CLIENTS_TOOLS = ("function", "custom", "namespace")
+
+
+def _check_tool(value: Any) -> Any:
+    kind = _type_of(value)
+    if isinstance(kind, str) and kind not in HOSTED_TOOLS and kind not in _CLIENTS_TOOLS:
+        raise PydanticCustomError(
+            "unsupported_value",
+            "tools of type {kind} are not supported; offer a function that does the same",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _tool_tag(value: Any) -> str:
+    kind = _type_of(value)
+    if kind in ("custom", "namespace"):
+        return str(kind)
+    return "hosted" if isinstance(kind, str) and kind in HOSTED_TOOLS else "function"
+
+
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(_tool_tag),
+    BeforeValidator(_check_tool),
+]
+
+
+class NamedFunction(RequestModel):
+    """A function or a custom tool."""
+
+    type: Literal["function", "custom"]
+    name: FunctionName
+    namespace: NamespaceName | None = None
+
+
+class NamedNamespace(RequestModel):
+    """All tools of a namespace."""
+
+    type: Literal["namespace"]
+    name: NamespaceName
+
+
+class AllowedTools(RequestModel):
+    """Only these of the offered tools may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[
+        Annotated[
+            Annotated[NamedFunction, Tag("function")] | Annotated[NamedNamespace, Tag("namespace")],
+            Discriminator(lambda value: _named_tag(value)),
+        ]
+    ] = Field(min_length=1, max_length=128)
+
+
+def _named_tag(value: Any) -> str:
+    return "namespace" if _type_of(value) == "namespace" else "function"
+
+
+def _check_choice(value: Any) -> Any:
+    kind = _type_of(value)
+    if isinstance(kind, str) and kind not in ("function", "custom", "allowed_tools"):
+        raise PydanticCustomError(
+            "unsupported_value",
+            "a choice of type {kind} is not supported; choose a function",
+            {"kind": repr(kind[:64])},
+        )
+    return value
+
+
+def _choice_tag(value: Any) -> str:
+    if isinstance(value, str):
+        return "mode"
+    return "allowed_tools" if _type_of(value) == "allowed_tools" else "function"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedFunction, Tag("function")]
+    | Annotated[AllowedTools, Tag("allowed_tools")],
+    Discriminator(_choice_tag),
+    BeforeValidator(_check_choice),
+]
+
+
+class PlainText(RequestModel):
+    type: Literal["text"]
+
+
+class JsonObject(RequestModel):
+    type: Literal["json_object"]
+
+
+class JsonSchema(RequestModel):
+    type: Literal["json_schema"]
+    name: FunctionName
+    description: str | None = Field(None, description="What it is for; the model reads it.")
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = Field(None, description="The schema is followed whatever this says.")
+
+
+class TextConfig(RequestModel):
+    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = (
+        None
+    )
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="`medium`.")
+
+    @field_validator("verbosity")
+    @classmethod
+    def _check_verbosity(cls, value: str | None) -> str | None:
+        if value not in (None, "medium"):
+            raise PydanticCustomError(
+                "unsupported_value",
+                "gpt-oss has no verbosity control; ask for the length in the instructions",
+            )
+        return value
+
+
+class Reasoning(RequestModel):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Accepted without effect: reasoning is given in full."
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="The older name of `summary`."
+    )
+    context: Literal["auto", "current_turn"] | None = Field(
+        None, description="Accepted without effect: reasoning is kept within a tool loop."
+    )
+    mode: Literal["standard"] | None = Field(None, description="Accepted without effect.")
+
+
+class ResponseStreamOptions(RequestModel):
+    include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
+
+
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
+def _input_tag(value: Any) -> str:
+    return "items" if isinstance(value, list) else "string"
+
+
+Input = Annotated[
+    Annotated[str, Tag("string")] | Annotated[list[InputItem], Field(min_length=1), Tag("items")],
+    Discriminator(_input_tag),
+]
+
+
+class ContextRequest(RequestModel):
+    """What the model reads: the body of POST /v1/responses/input_tokens."""
+
+    model: str | None = None
+    input: Input = ""
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, min_length=1, max_length=256)
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    conversation: Any = None
+
+    @field_validator("conversation", mode="before")
+    @classmethod
+    def _refuse_conversation(cls, value: Any) -> Any:
+        return _refused("conversation", value)
+
+
+def _refused(name: str, value: Any) -> Any:
+    if value is not None:
+        reason = {"reason": REFUSED[name]}
+        raise PydanticCustomError("unsupported_field", "{reason}", reason)
+    return value
+
+
+class ResponseRequest(ContextRequest, SamplingFields):
+    """What to answer, and how."""
+
+    model: str
+    input: Input
+    store: bool | None = Field(None, description="Keep the response; true when left out.")
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: TokenLimit | None = None
+    stop: Stop | None = Field(None, description="Extension.")
+    thinking_token_budget: int | None = Field(
+        None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
+    )
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[INCLUDABLE] | None = None
+    max_tool_calls: int | None = Field(
+        None, ge=1, description="Most calls of built-in tools; the model is told of the limit."
+    )
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
+
+    client_metadata: dict[str, Any] | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+    access_programs: Any = None
+    context_management: Any = None
+    image: Any = None
+    moderation: Any = None
+    prompt: Any = None
+
+    @field_validator(*REFUSED.keys() - {"conversation"}, mode="before")
+    @classmethod
+    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
+        return _refused(str(info.field_name), value)

@@ -1,0 +1,94 @@
+"""The tools of a response request: their names, what the model reads of them, which it may call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from service.answer.builtin_tools import BUILTIN_OF, Offer, offer_of
+from service.api.common.custom_tools import free_text
+from service.api.responses.schema import (
+    AllowedTools,
+    ContextRequest,
+    CustomTool,
+    FunctionTool,
+    NamedFunction,
+    NamedNamespace,
+    NamespaceTool,
+    ResponseRequest,
+)
+from service.guide.answer import ToolChoice
+from service.harmony.types import Tool, qualified_name
+from service.runtime import Runtime
+
+
+def names_of(request: ContextRequest) -> Iterator[tuple[str, str]]:
+    """The qualified name of each tool that the client runs, behind the field that has it."""
+    for index, tool in enumerate(request.tools or ()):
+        if isinstance(tool, NamespaceTool):
+            for place, inner in enumerate(tool.tools):
+                name = qualified_name(inner.name, tool.name)
+                yield f"tools[{index}].tools[{place}].name", name
+        elif isinstance(tool, FunctionTool | CustomTool):
+            yield f"tools[{index}].name", tool.name
+
+
+def offered_builtins(request: ContextRequest, runtime: Runtime) -> Offer:
+    """The built-in tools; one that is not connected is not offered."""
+    wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
+    return offer_of(
+        runtime.toolbox,
+        [name for name in wanted if name],
+        is_hidden=request.tool_choice == "none",
+        max_calls=request.max_tool_calls if isinstance(request, ResponseRequest) else None,
+    )
+
+
+def tools_of(request: ContextRequest) -> tuple[Tool, ...]:
+    """What the client runs; built-in tools are no part of the developer message."""
+    tools: list[Tool] = []
+    for index, tool in enumerate(request.tools or ()):
+        field = f"tools[{index}]"
+        if isinstance(tool, NamespaceTool):
+            inside = enumerate(tool.tools)
+            tools += [_tool(inner, f"{field}.tools[{at}]", tool.name) for at, inner in inside]
+        elif isinstance(tool, FunctionTool | CustomTool):
+            tools.append(_tool(tool, field))
+    return tuple(tools)
+
+
+def _tool(tool: FunctionTool | CustomTool, field: str, namespace: str | None = None) -> Tool:
+    name, description = qualified_name(tool.name, namespace), tool.description or ""
+    if isinstance(tool, CustomTool):
+        place = f"{field}.format.definition"
+        return Tool(name, description, free_text=free_text(tool.format), field=place)
+    return Tool(name, description, tool.parameters, tool.strict, field=f"{field}.parameters")
+
+
+def namespaces_of(request: ContextRequest) -> dict[str, str]:
+    """Their descriptions."""
+    tools = [tool for tool in request.tools or () if isinstance(tool, NamespaceTool)]
+    return {tool.name: tool.description or "" for tool in tools}
+
+
+def choice_of(request: ContextRequest) -> ToolChoice:
+    match request.tool_choice:
+        case NamedFunction(name=name, namespace=namespace):
+            return ToolChoice.named(qualified_name(name, namespace))
+        case AllowedTools(mode=mode, tools=tools):
+            return ToolChoice(mode, frozenset(_allowed(tools, request)))
+        case "none" | "required" as mode:
+            return ToolChoice(mode)
+        case _:
+            return ToolChoice()
+
+
+def _allowed(
+    named: Iterable[NamedFunction | NamedNamespace], request: ContextRequest
+) -> Iterator[str]:
+    """The qualified names of what an `allowed_tools` names."""
+    for one in named:
+        if isinstance(one, NamedFunction):
+            yield qualified_name(one.name, one.namespace)
+        else:
+            inside = [tool.name for tool in tools_of(request) if tool.namespace == one.name]
+            yield from inside or [f"{one.name}.*"]  # what is not offered is refused by its name

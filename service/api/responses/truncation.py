@@ -1,0 +1,80 @@
+"""`truncation: auto`: the oldest messages leave until the rest fits the context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from engines.base import EngineInfo
+from service.api.common.prompt import context_bound, render_prompt
+from service.errors import RequestError
+from service.harmony.types import Conversation, Message
+
+_INSTRUCTIONS = ("system", "developer")
+_ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a limit of its own
+
+
+async def shortened(
+    conversation: Conversation, params: Sequence[str], info: EngineInfo, asked: int | None
+) -> tuple[int, ...]:
+    """The prompt without its oldest messages, as few as may be.
+
+    Instructions stay, and so does all from the last message of a user on. Raises
+    RequestError where a tool message answers no call.
+    """
+    room = info.max_model_len - (asked or info.max_model_len // _ANSWER_SHARE)
+    fewest, most = 1, _num_droppable(conversation.messages)
+    token_ids = await _fitting(conversation, params.__getitem__, room if most else None, info)
+    if token_ids is not None:
+        return token_ids
+    while fewest < most:
+        middle = (fewest + most) // 2
+        if await _fitting(_without(conversation, middle), _input, room, info) is not None:
+            most = middle
+        else:
+            fewest = middle + 1
+    return await render_prompt(_without(conversation, fewest), _input, context_bound(info, "input"))
+
+
+async def _fitting(
+    conversation: Conversation, param_of: Callable[[int], str], room: int | None, info: EngineInfo
+) -> tuple[int, ...] | None:
+    """The prompt, or None when it has more tokens than the room."""
+    bound = context_bound(info, "input")
+    if room is None:
+        return await render_prompt(conversation, param_of, bound)
+    try:
+        token_ids = await render_prompt(conversation, param_of, bound)
+    except RequestError as error:
+        if error.code != bound.error().code:
+            raise
+        return None
+    return token_ids if len(token_ids) <= room else None
+
+
+def _input(_: int) -> str:
+    return "input"
+
+
+def _without(conversation: Conversation, num_dropped: int) -> Conversation:
+    messages = _without_oldest(conversation.messages, num_dropped)
+    return replace(conversation, messages=messages)
+
+
+def _num_droppable(messages: Sequence[Message]) -> int:
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    before = messages[: users[-1]] if users else ()
+    return sum(message.role not in _INSTRUCTIONS for message in before)
+
+
+def _without_oldest(messages: Sequence[Message], num_dropped: int) -> tuple[Message, ...]:
+    """Results whose call has left must leave too."""
+    kept: list[Message] = []
+    call_ids: set[str | None] = set()
+    for message in messages:
+        if message.role not in _INSTRUCTIONS and num_dropped:
+            num_dropped -= 1
+        elif message.role != "tool" or message.tool_call_id in call_ids:
+            kept.append(message)
+            call_ids |= {call.id for call in message.tool_calls}
+    return tuple(kept)

@@ -1,0 +1,88 @@
+"""A response while it is written for a client that waits: its events, and what is stored."""
+
+from __future__ import annotations
+
+import logging
+
+from service.answer.choice import Step
+from service.answer.generation import Generation
+from service.api.responses.document import (
+    End,
+    Json,
+    end_of,
+    ended,
+)
+from service.api.responses.events import ResponseEvents
+from service.api.responses.output import Piece, encode_pieces, pieces_of
+from service.api.responses.request import Draft
+from service.http.failures import Failure
+from service.http.streaming import DataEvents
+from service.runtime import Runtime
+from service.store.base import StoreError
+
+log = logging.getLogger(__name__)
+
+
+class Writing(DataEvents):
+    """One response; also the encoder of its stream."""
+
+    def __init__(self, runtime: Runtime, draft: Draft, generation: Generation) -> None:
+        self._runtime = runtime
+        self._draft = draft
+        self._generation = generation
+        self._events = ResponseEvents(draft.head)
+        self._pieces: list[Piece] = []
+        self._document: Json | None = None
+
+    def begin(self) -> bytes:
+        return self._events.begin()
+
+    def step(self, step: Step) -> bytes:
+        return self._events.add(self.take(step))
+
+    def take(self, step: Step) -> list[Piece]:
+        """Remember what a step adds."""
+        pieces = pieces_of(step, self._generation.choices[0].logprobs)
+        self._pieces += pieces
+        return pieces
+
+    def forget(self) -> None:
+        """The answer is begun anew."""
+        self._pieces.clear()
+
+    async def settle(self, failure: Failure | None) -> None:
+        """Decide how it ended and store it, so that a client who knows the end can get it."""
+        now = self._runtime.clock()
+        if failure is None:
+            await self._save(end_of(self._generation, now))
+        else:
+            await self._save(End("failed", now, failure=failure))
+
+    async def abandon(self) -> None:
+        """The client left: what there is stays readable."""
+        if self._document is None and self._pieces:
+            await self._save(End("cancelled", self._runtime.clock()))
+
+    def end(self) -> bytes:
+        return self._events.end(self.document)
+
+    def error(self, failure: Failure) -> bytes:
+        return self.end()
+
+    @property
+    def document(self) -> Json:
+        """The whole response, once it has ended."""
+        assert self._document is not None
+        return self._document
+
+    async def _save(self, end: End) -> None:
+        document = self._document = ended(self._draft.head, self._pieces, end)
+        if not self._draft.is_stored:
+            return
+        try:
+            record = self._draft.record(document, is_final=True)
+            await self._runtime.responses.put(record, encode_pieces(self._pieces))
+        except StoreError as error:
+            # The answer itself is whole; only what was said of keeping it is not true.
+            log.error("response %s was not stored: %s", self._draft.id, error)
+            document["store"] = False

@@ -1,0 +1,58 @@
+"""`harmonium doctor`: what a support bundle needs; exit code 1 when a start would fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from service.cli.doctor_report import report
+from service.settings.settings import Settings, load
+
+HEALTHY, ILL = 0, 1
+
+
+@click.command(help="Check this machine and the settings; exit code 1 if a start would fail.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+def doctor(is_json: bool) -> int:
+    found = report(load())
+    click.echo(json.dumps(found, indent=2, default=str) if is_json else "\n".join(_lines(found)))
+    return ILL if found["state"] == "failed" else HEALTHY
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    return [
+        "VERSIONS",
+        *_table({name: value for name, value in found["versions"].items() if value}),
+        "HARDWARE",
+        *_hardware(found["hardware"]),
+        "PROFILE",
+        *(_table(found["profile"]) if found["profile"] else ["  none can start here; see model"]),
+        "SETTINGS (those that are set, secrets hidden)",
+        *_table(_changed(found["settings"])),
+        "CHECKS",
+        *(f"  {c['state']:<8} {c['name']:<10} {c['detail']}" for c in found["checks"]),
+    ]
+
+
+def _hardware(hardware: dict[str, Any]) -> list[str]:
+    cpu = hardware["cpu"]
+    rows = {
+        "cpu": f"{cpu['num_cores']} cores, {cpu['model']}",
+        "memory": f"{cpu['total_bytes'] / 1e9:.1f} GB",
+        "driver": hardware["driver"] or "none",
+        "gpus": ", ".join(gpu["name"] for gpu in hardware["gpus"]) or hardware["no_gpu_reason"],
+    }
+    return _table(rows)
+
+
+def _changed(settings: dict[str, Any]) -> dict[str, Any]:
+    defaults = {f"NIM_{name.upper()}": f.default for name, f in Settings.model_fields.items()}
+    changed = {name: value for name, value in settings.items() if value != defaults[name]}
+    return changed or {"(none)": "every setting has its default"}
+
+
+def _table(rows: dict[str, Any]) -> list[str]:
+    width = max(len(name) for name in rows)
+    return [f"  {name:<{width}}  {value}" for name, value in rows.items()]

@@ -1,0 +1,117 @@
+"""Settings as flags: one for each that is no secret, in groups, with a hint for a foreign one."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
+
+import click
+from click.shell_completion import CompletionItem
+
+from service.settings.settings import Settings, flag_name, group_of
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+# What other servers of gpt-oss call it (vLLM, SGLang, TensorRT-LLM, llama.cpp, Ollama).
+FOREIGN: Final = {
+    "--port": "--server-port",
+    "--host": "--server-host",
+    "--model": "--model-name or --model-path",
+    "--model-dir": "--model-path",
+    "--alias": "--served-model-name",
+    "--ctx-size": "--max-model-len",
+    "--context-length": "--max-model-len",
+    "--max-seq-len": "--max-model-len",
+    "--download-dir": "--cache-path",
+    "--api-key": "the variable NIM_API_KEYS (other users can read flags), or --api-keys-path",
+    "--gpu-memory-utilization": "--max-model-len or --model-profile: a profile says how much memory"
+    " its engine takes",
+    "--mem-fraction-static": "--max-model-len or --model-profile: a profile says how much memory"
+    " its engine takes",
+    "--tensor-parallel-size": "--tags-selector tp=N",
+    "--tp-size": "--tags-selector tp=N",
+    "--tp": "--tags-selector tp=N",
+    "--dtype": "--tags-selector precision=...",
+    "--quantization": "--tags-selector precision=...",
+    "--max-num-seqs": "--model-profile: how many requests a step holds is the profile's",
+    "--uvicorn-log-level": "--log-level",
+    "--ssl-keyfile": "--ssl-key-path",
+    "--ssl-certfile": "--ssl-certs-path",
+    "--allowed-origins": "--cors-allow-origins",
+}
+
+
+class SettingsCommand(click.Command):
+    """A command that takes the settings; its help shows them in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            is_setting = isinstance(parameter, SettingOption)
+            group = group_of(str(parameter.name)) if is_setting else "Options"
+            if row is not None:
+                groups.setdefault(group, []).append(row)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class SettingOption(click.Option):
+    """The flag of one setting; its value is checked where the environment's is."""
+
+    def __init__(self, field: str, flag: str) -> None:
+        info = Settings.model_fields[field]
+        kind = _without_none(info.annotation)
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+        super().__init__(
+            [field, *names],
+            default=None,
+            type=bool if kind is bool else str,
+            metavar=None if kind is bool else _metavar(kind, choices),
+            help=str(info.description),
+        )
+        self._choices = choices
+        self._is_path = kind is Path
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if self._is_path:
+            return click.Path().shell_complete(ctx, self, incomplete)
+        return [CompletionItem(c) for c in self._choices if c.startswith(incomplete)]
+
+
+def settings_flags(function: Decorated) -> Decorated:
+    """Give a command every setting's flag; it gets those that were given as keyword arguments."""
+    for field in reversed(Settings.model_fields):
+        if flag := flag_name(field):
+            option = SettingOption(field, flag)
+            function.__dict__.setdefault("__click_params__", []).append(option)
+    return function
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings among a command's arguments that were given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_hint(error: click.NoSuchOption) -> click.UsageError:
+    """The same; for a flag of another server, with what it is called here."""
+    if error.option_name not in FOREIGN:
+        return error
+    return click.UsageError(f"{error.message} Use {FOREIGN[error.option_name]}.", error.ctx)
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    is_annotated = hasattr(annotation, "__metadata__")
+    return get_args(annotation)[0] if is_annotated else annotation
+
+
+def _metavar(kind: Any, choices: tuple[str, ...]) -> str:
+    if choices:
+        return "|".join(choices)
+    return {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")

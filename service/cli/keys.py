@@ -1,0 +1,172 @@
+"""`harmonium keys create | list | revoke`: API keys, of which only hashes are kept.
+
+Exit codes: 0 done, 1 the records cannot be read or written, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec.structs import asdict, replace
+
+from auth import audit
+from auth.base import Scope
+from auth.key_folder import KeyFolder, KeyStoreError
+from auth.key_record import KeyLimits, KeyRecord, now
+from auth.key_text import digest, new_key
+from service.settings.settings import load
+from service.telemetry import logs
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+class _Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", str(value))
+        if match is None:
+            self.fail("a duration is a number and m, h or d, e.g. 90d", param, ctx)
+        return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+class _Scopes(click.ParamType[frozenset[Scope]]):
+    name = "scopes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[Scope]:
+        try:
+            return frozenset(Scope(name) for name in _names(str(value)))
+        except ValueError as error:
+            self.fail(f"{error}; the scopes are {', '.join(Scope)}", param, ctx)
+
+
+def _limit_flags(function: Any) -> Any:
+    for field in reversed(KeyLimits.__struct_fields__):
+        option = click.option("--" + field.replace("_", "-"), field, type=int, metavar="N")
+        function = option(function)
+    return function
+
+
+class _Keys(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyStoreError, msgspec.ValidationError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Keys, help="Make, list and revoke API keys, of which only hashes are kept.")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="The file or folder of records; unset: NIM_API_KEYS_PATH.",
+)
+@click.pass_context
+def keys(ctx: click.Context, path: Path | None) -> None:
+    settings = load()
+    logs.configure(settings.log_level, settings.jsonl_logging)
+    path = path or settings.api_keys_path
+    if path is None:
+        raise click.UsageError("say where the keys are kept: NIM_API_KEYS_PATH or --path")
+    ctx.obj = KeyFolder(path)
+
+
+@keys.command(help="Make a key and print it, this once.")
+@click.argument("name")
+@click.option("--expires-in", type=_Duration(), metavar="90d", help="E.g. 12h or 90d.")
+@click.option(
+    "--scopes", type=_Scopes(), help=f"Some of {','.join(Scope)}; default: inference,models."
+)
+@click.option("--models", metavar="A,B", help="Only these models.")
+@click.option("--tenant", help="Keys of one tenant share cached prompts.")
+@_limit_flags
+@click.pass_obj
+def create(
+    folder: KeyFolder,
+    /,
+    name: str,
+    expires_in: timedelta | None,
+    scopes: frozenset[Scope] | None,
+    models: str | None,
+    tenant: str | None,
+    **limits: int | None,
+) -> None:
+    key, id = new_key()
+    created_at = now()
+    fields = {
+        "id": id,
+        "name": name,
+        "sha256": digest(key).hex(),
+        "created_at": created_at,
+        "expires_at": created_at + expires_in if expires_in else None,
+        "models": _names(models) if models else None,
+        "tenant": tenant,
+        "limits": limits if any(value is not None for value in limits.values()) else None,
+    }
+    if scopes:
+        fields["scopes"] = scopes
+    record = msgspec.convert(fields, KeyRecord)  # click checks types, this checks values
+    folder.add(record)
+    _audit("key.created", record)
+    click.echo(key)
+
+
+@keys.command("list", help="List the keys by id; the keys themselves are gone.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+@click.pass_obj
+def list_(folder: KeyFolder, /, is_json: bool) -> None:
+    records = sorted(folder.read().values(), key=lambda record: record.created_at)
+    if is_json:
+        shown = [_shown(record) for record in records]
+        click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+        return
+    for record in records:
+        expires = record.expires_at or "never"
+        scopes = ",".join(sorted(record.scopes))
+        state = record.state(now())
+        click.echo(f"{record.id}  {state:7}  expires {expires}  {scopes}  {record.name}")
+
+
+@keys.command(help="End a key; running servers heed it in a second.")
+@click.argument("id")
+@click.pass_obj
+def revoke(folder: KeyFolder, /, id: str) -> None:
+    record = folder.read().get(id)
+    if record is None:
+        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` has the ids.")
+    if record.revoked_at is None:
+        folder.replace(replace(record, revoked_at=now()))
+        _audit("key.revoked", record)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _shown(record: KeyRecord) -> dict[str, object]:
+    """A record without its hash, and with its state."""
+    fields = asdict(record) | {"state": record.state(now())}
+    del fields["sha256"]
+    return fields
+
+
+def _audit(event: str, record: KeyRecord) -> None:
+    audit.write(
+        event,
+        key=record.id,
+        name=record.name,
+        tenant=record.tenant,
+        scopes=",".join(sorted(record.scopes)),
+        expires_at=record.expires_at,
+        by_uid=os.getuid(),
+    )

@@ -1,0 +1,226 @@
+"""`harmonium profiles` (also `list-model-profiles`): what could run here, and why not the rest.
+
+Exit codes: 0 something can run, 3 nothing can, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import click
+
+from engines.factory import installed_engines
+from profiles.catalogue import Catalogue, load
+from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
+from profiles.hardware import detect, parse_hardware
+from profiles.machine import GB, Cpu, Gpu, Hardware
+from profiles.memory import memory_need
+from profiles.models import EngineName, Goal, Profile
+from profiles.remedies import by_cause, counted
+from profiles.selector import survey
+from profiles.store import identify
+from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
+from service.settings.settings import Settings
+from service.settings.settings import load as load_settings
+
+WIDTH = 100
+CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of the command; they win over settings."""
+
+    hardware: str | None
+    model: str | None
+    engine: EngineName | None
+    goal: Goal | None
+    max_model_len: int | None
+    all_engines: bool
+    is_json: bool
+
+
+@click.command(help="List the profiles: which fits, which is chosen, and why not the rest.")
+@click.option("--hardware", metavar="H200X8", help="Ask about another machine: 'h200x8'.")
+@click.option("--model", metavar="NAME", help="Only this model, e.g. gpt-oss-20b.")
+@click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
+@click.option("--goal", type=click.Choice(get_args(Goal)), help="Prefer profiles with this goal.")
+@click.option("--max-model-len", type=int, metavar="TOKENS", help="Context length to fit.")
+@click.option("--all-engines", is_flag=True, help="Take every engine as installed, as in an image.")
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+def profiles(**options: Any) -> int:
+    try:
+        return run(Asked(**options), load_settings())
+    except BrokenPipeError:  # `harmonium profiles | head`
+        sys.stdout = None  # there is nothing left to flush it to
+        return CAN_RUN
+
+
+def run(asked: Asked, settings: Settings) -> int:
+    """Print the listing and return the exit code."""
+    try:
+        hardware = parse_hardware(asked.hardware) if asked.hardware else detect()
+        catalogue = load()
+        selection = survey(catalogue.profiles, hardware, _constraints(asked, settings, catalogue))
+    except (InvalidHardware, InvalidConstraint, ModelStoreError) as error:
+        click.echo(f"harmonium profiles: {error}", err=True)
+        return BAD_ARGUMENTS
+    if asked.is_json:
+        click.echo(json.dumps(_as_json(hardware, selection), indent=2))
+    else:
+        click.echo("\n".join(_as_text(hardware, selection)))
+    return CAN_RUN if selection.compatible else NOTHING_CAN_RUN
+
+
+def _constraints(asked: Asked, settings: Settings, catalogue: Catalogue) -> Constraints:
+    """Return what `harmonium serve` would ask for with these settings, options first."""
+    model = asked.model or settings.model_name
+    if model is None and settings.model_path is not None:
+        model = identify(settings.model_path, catalogue.models.values()).name
+    return Constraints(
+        model=model,
+        goal=asked.goal or settings.profile_goal,
+        engine=asked.engine,
+        profile=settings.model_profile,
+        tags=settings.tags,
+        max_model_len=asked.max_model_len or settings.max_model_len,
+        installed=None if asked.all_engines else installed_engines(),
+    )
+
+
+def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
+    return [
+        "SYSTEM INFO" + (" (written down, not this machine)" if hardware.is_assumed else ""),
+        *_gpu_lines(hardware),
+        *_cpu_lines(hardware.cpu),
+        "MODEL PROFILES",
+        "- Compatible with system and runnable:",
+        *_runnable(selection),
+        *_rejected(selection, Fit.LOW_MEMORY, "Compatible with system but low memory"),
+        *_rejected(selection, Fit.NOT_INSTALLED, "Compatible with system but not installed"),
+        *_rejected(selection, Fit.INCOMPATIBLE, "Incompatible with system"),
+        *_rejected(selection, Fit.NOT_ASKED, "Not asked for"),
+        "SELECTED",
+        *_selected(selection),
+    ]
+
+
+def _gpu_lines(hardware: Hardware) -> list[str]:
+    lines = [f"- GPUs{f' (driver {hardware.driver})' if hardware.driver else ''}:"]
+    lines += [f"  - {_gpu(gpu)}" for gpu in hardware.gpus]
+    if not hardware.gpus:
+        lines.append(f"  - none: {hardware.no_gpu_reason}")
+    return lines + [f"  - {warning}" for warning in hardware.warnings]
+
+
+def _gpu(gpu: Gpu) -> str:
+    major, minor = gpu.compute_capability
+    return (
+        f"[{gpu.pci_id}] ({gpu.index}) {gpu.name} "
+        f"({gpu.family}, compute capability {major}.{minor}) "
+        f"[{_gb(gpu.total_bytes)}, {_gb(gpu.free_bytes)} free]"
+    )
+
+
+def _cpu_lines(cpu: Cpu) -> list[str]:
+    cores = "core" if cpu.num_cores == 1 else "cores"
+    memory = f"{_gb(cpu.total_bytes)} memory, {_gb(cpu.free_bytes)} free"
+    lines = [f"- CPU: {cpu.model}, {cpu.num_cores} {cores} [{memory}]"]
+    return lines + ([f"  - {' '.join(cpu.instruction_sets)}"] if cpu.instruction_sets else [])
+
+
+def _runnable(selection: Selection) -> list[str]:
+    lines = [
+        f"  - {c.profile.id} ({c.profile.title}) [{_requires(c.profile, c.max_model_len)}"
+        f", {c.profile.status}]{'  <- selected' if c is selection.compatible[0] else ''}"
+        for c in selection.compatible
+    ]
+    return lines or ["  (none)"]
+
+
+def _rejected(selection: Selection, fit: Fit, heading: str) -> list[str]:
+    """List a class by cause; profiles that are far from running are only counted."""
+    groups = by_cause(rejection for rejection in selection.rejections if rejection.fit is fit)
+    lines = [f"- {heading}:"] if groups else []
+    for cause, rejections in groups.items():
+        lines += textwrap.wrap(f"- {cause}:", WIDTH, initial_indent="  ", subsequent_indent="    ")
+        if fit is Fit.NOT_ASKED or rejections[0].cause:
+            lines.append(f"      {counted(rejections)} (--json has each)")
+        else:
+            lines += [f"      {_title(rejection)}" for rejection in rejections]
+    return lines
+
+
+def _title(rejection: Rejection) -> str:
+    profile, shorter = rejection.profile, rejection.max_model_len
+    if shorter is None:
+        return profile.title
+    now = _requires(profile, profile.limits.max_model_len)
+    then = _requires(profile, shorter).removeprefix("requires ")
+    advice = f"try --max-model-len={shorter} to reduce to {then}"
+    return f"{profile.id} ({profile.title}) [{now}, {advice}]"
+
+
+def _requires(profile: Profile, max_model_len: int) -> str:
+    need = memory_need(profile).total_bytes(max_model_len)
+    return f"requires >={_gb(need)}{'/gpu' if profile.gpu else ''}"
+
+
+def _selected(selection: Selection) -> list[str]:
+    if not selection.compatible:
+        return [f"- none: {selection.reason}"]
+    return [f"- {selection.chosen.profile.title}", f"  {selection.reason}"]
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / GB:.1f} GB"
+
+
+def _as_json(hardware: Hardware, selection: Selection) -> dict[str, Any]:
+    return {
+        "hardware": asdict(hardware),
+        "selected": selection.chosen.profile.id if selection.compatible else None,
+        "reason": selection.reason,
+        "profiles": [
+            *(_candidate_json(candidate) for candidate in selection.compatible),
+            *(_rejection_json(rejection) for rejection in selection.rejections),
+        ],
+    }
+
+
+def _profile_json(profile: Profile, fit: Fit, max_model_len: int) -> dict[str, Any]:
+    return {
+        "id": profile.id,
+        "name": profile.name,
+        "model": profile.model.name,
+        "fit": fit.value,
+        "engine": profile.engine,
+        "goal": profile.goal,
+        "precision": profile.precision,
+        **profile.parallelism.model_dump(),
+        "limits": profile.limits.model_dump(),
+        "required_bytes_per_device": memory_need(profile).total_bytes(max_model_len),
+        "status": profile.status,
+        "source": profile.source,
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        **_profile_json(candidate.profile, Fit.RUNNABLE, candidate.max_model_len),
+        "gpu_indices": [gpu.index for gpu in candidate.placement.gpus],
+        "kv_tokens": candidate.placement.kv_tokens,
+    }
+
+
+def _rejection_json(rejection: Rejection) -> dict[str, Any]:
+    profile = rejection.profile
+    return {
+        **_profile_json(profile, rejection.fit, profile.limits.max_model_len),
+        "reason": rejection.reason,
+        "fitting_max_model_len": rejection.max_model_len,
+    }

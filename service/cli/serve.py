@@ -1,0 +1,147 @@
+"""`harmonium serve`: decide, start the engine, answer HTTP, drain.
+
+The engine process is spawned before FastAPI is even imported: its own imports take
+longest, and both go on side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import click
+import uvloop
+
+from auth.base import AccessError
+from engines.errors import EngineStartError
+from profiles.errors import ProfileError
+from service.cli.config import as_text
+from service.cli.flags import SettingsCommand, given, settings_flags
+from service.run.authentication import check_access
+from service.run.first_key import tell_access, with_made_key
+from service.run.listener import (
+    ListenError,
+    allow_open_files,
+    listen,
+    url_of,
+)
+from service.run.messages import WorkerError
+from service.run.startup import (
+    Launch,
+    prepare,
+    tell,
+    warn_of_unknown_names,
+)
+from service.run.telemetry_choice import logs_of
+from service.settings.settings import Settings, load, secret_values
+from service.store.base import StoreError
+from service.telemetry import logs
+
+log = logging.getLogger("harmonium")
+
+_KNOWN_ERRORS = (
+    ListenError,
+    ProfileError,
+    EngineStartError,
+    StoreError,
+    AccessError,
+    WorkerError,
+)
+FORCED = 130  # what a shell reports for Ctrl-C
+_ENGINE_GRACE_S = 5.0
+
+
+@click.command(cls=SettingsCommand, help="Pick a profile for this machine and serve it.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the settings and what would be served, and start nothing.",
+)
+@settings_flags
+@click.pass_obj
+def serve(started_at: float, /, dry_run: bool, **flags: Any) -> int:
+    settings = load(given(flags))
+    return tell_plan(settings, given(flags)) if dry_run else run(settings, started_at)
+
+
+def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
+    """Say what a start with these settings would serve; 1 if it would serve nothing."""
+    click.echo(as_text(settings, flags) + "\n")
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    warn_of_unknown_names()
+    try:
+        check_access(settings)
+        tell(prepare(settings))
+    except _KNOWN_ERRORS as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+def run(settings: Settings, started_at: float) -> int:
+    """Serve until a signal comes; return the exit code."""
+    configured, settings = settings, with_made_key(settings)
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    log.info("Harmonium %s", version("harmonium"))
+    warn_of_unknown_names()
+    allow_open_files()
+    try:
+        with listen(settings.server_host, settings.server_port) as listener:
+            check_access(settings)
+            port = listener.getsockname()[1]
+            tell_access(settings, port, is_made=settings is not configured)
+            launch = prepare(settings)
+            tell(launch)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_serve(settings, launch, listener, started_at))
+    except _KNOWN_ERRORS as error:
+        log.error("%s", error)
+        return 1
+    except KeyboardInterrupt:
+        return FORCED
+
+
+async def _serve(
+    settings: Settings, launch: Launch, listener: socket.socket, started_at: float
+) -> int:
+    workers = import_module("service.run.service")  # only who uses them waits for them
+    tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
+    telemetry = logs_of(settings, launch.served_name)  # each worker has its own
+    try:
+        code: int = await workers.SharedService(settings, launch, listener).run(tell)
+    finally:
+        await telemetry.close()
+    return code
+
+
+def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:
+    """The line that says so, and a first request to try."""
+    seconds = time.monotonic() - started_at
+    if settings.ssl_mode != "disabled":
+        url = url.replace("http:", "https:", 1)
+    log.info(
+        "Ready after %.1f s: serving %s on %s",
+        seconds,
+        launch.served_name,
+        url,
+        extra=logs.STANDS_OUT,
+    )
+    log.info("Try it:\n\n%s\n", curl_line(url, launch.served_name, settings))
+
+
+def curl_line(url: str, model: str, settings: Settings) -> str:
+    """A first request, ready to paste into a shell."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_auth else ""
+    return (
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
+        f"-d '{json.dumps(body)}'"
+    )

@@ -1,0 +1,252 @@
+"""What the client asked of the answer's shape → the grammar that enforces it.
+
+It begins where generation does, right behind `<|start|>assistant`, and allows an optional
+analysis message, an optional preamble before a call, then one call or one final message. It
+leaves the closing `<|return|>` to the engine: a finished grammar allows the end of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from typing import Any, Final
+from typing import Literal as OneOf
+
+from engines.grammar.tree import (
+    Choice,
+    Gbnf,
+    Grammar,
+    JsonSchema,
+    Lark,
+    Literal,
+    Regex,
+    Sequence,
+    Text,
+    Token,
+    optional,
+)
+from service.errors import RequestError
+from service.guide.format import format_grammar
+from service.guide.schema import schema_grammar
+from service.harmony.types import Tool, recipient_of
+from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+
+FormatKind = OneOf[
+    "text", "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether the model may or must call, and which of the offered tools."""
+
+    mode: OneOf["none", "auto", "required"] = "auto"
+    names: frozenset[str] | None = None  # None: all that are offered
+
+    @classmethod
+    def named(cls, name: str) -> ToolChoice:
+        """This one function must be called."""
+        return cls("required", frozenset((name,)))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """What the final message may be; `value` is its schema, pattern, texts, grammar or tag."""
+
+    kind: FormatKind = "text"
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a route calls the fields that errors name."""
+
+    choice: str = "tool_choice"
+    format: str = "response_format"
+    schema: str = "response_format.json_schema.schema"
+
+
+CHAT_FIELDS = Fields()
+AUTO = ToolChoice()
+TEXT = TextFormat()
+
+
+def answer_grammar(
+    tools: Listed[Tool],
+    choice: ToolChoice = AUTO,
+    format: TextFormat = TEXT,
+    *,
+    max_reasoning_tokens: int | None = None,
+    builtins: Iterable[str] = (),
+    fields: Fields = CHAT_FIELDS,
+) -> Grammar | None:
+    """The grammar, or None when nothing is to be enforced.
+
+    `builtins` are the recipients of tools that the server runs: they may be called wherever a
+    choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
+    nothing here. Raises RequestError naming the field: a choice of a tool that is not offered,
+    or a schema that cannot be enforced.
+    """
+    hosted = sorted(builtins) if choice.mode != "none" and choice.names is None else []
+    callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
+    is_guided = (
+        choice.mode == "required"
+        or (choice.mode == "auto" and choice.names is not None and bool(tools))
+        or format.kind != "text"
+        or any(tool.strict or _is_patterned(tool) for tool in callable_tools)
+        or max_reasoning_tokens is not None
+    )
+    if not is_guided:
+        return None
+    is_forced = choice.mode == "required"
+    turns: list[Grammar] = [_call(tool, is_forced) for tool in tools if tool in callable_tools]
+    turns += [_builtin_call(recipient) for recipient in hosted]
+    turns = [_sequence(optional(_message("commentary", Text())), _either(turns))] if turns else []
+    if not is_forced:
+        turns.append(_final(format, fields))
+    analysis = _message("analysis", Text(max_reasoning_tokens))
+    return _sequence(optional(analysis), _either(turns))
+
+
+def _callable(
+    tools: Listed[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
+) -> list[Tool]:
+    """The tools that may be called."""
+    if choice.mode == "none":
+        return []
+    offered = {tool.name for tool in tools}
+    missing = sorted((choice.names or frozenset()) - offered)
+    if missing:
+        known = ", ".join(sorted(offered)) or "none is offered"
+        raise RequestError(
+            f"{fields.choice} names {missing[0]!r}, which is not among the tools ({known}).",
+            param=fields.choice,
+            code="unknown_tool",
+        )
+    chosen = [tool for tool in tools if choice.names is None or tool.name in choice.names]
+    if choice.mode == "required" and not chosen and not has_others:
+        raise RequestError(
+            f"{fields.choice} asks for a call, but there is no tool to call; send tools.",
+            param=fields.choice,
+        )
+    return chosen
+
+
+# Harmony's turns. The model spells a call in several ways; all are allowed.
+
+
+def _is_patterned(tool: Tool) -> bool:
+    text = tool.free_text
+    return text is not None and (text.pattern is not None or text.lark is not None)
+
+
+def _call(tool: Tool, is_forced: bool) -> Grammar:
+    to = f" to={recipient_of(tool.name)}"
+    return _sequence(
+        _either(
+            [
+                _sequence(Literal(to), Token(CHANNEL), Literal("commentary")),
+                _sequence(Token(CHANNEL), Literal("commentary" + to)),
+            ]
+        ),
+        *_input(tool, is_forced),
+        Token(CALL),
+    )
+
+
+def _input(tool: Tool, is_forced: bool) -> list[Grammar]:
+    """A call's type and text."""
+    text = tool.free_text
+    if text is None:
+        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced)]
+    content: Grammar = Text()
+    if text.pattern is not None:
+        content = Regex(text.pattern, tool.field)
+    elif text.lark is not None:
+        content = Lark(text.lark, tool.field)
+    return [optional(Literal(" code")), Token(MESSAGE), content]
+
+
+def _builtin_call(recipient: str) -> Grammar:
+    to = f" to={recipient}"
+    channel = _either([Literal("analysis"), Literal("commentary")])
+    return _sequence(
+        _either(
+            [
+                _sequence(Literal(to), Token(CHANNEL), channel),
+                _sequence(Token(CHANNEL), channel, Literal(to)),
+            ]
+        ),
+        _either([Literal(" code"), *_JSON_TYPES]),
+        Token(MESSAGE),
+        Text() if recipient == "python" else _ANY_OBJECT,
+        Token(CALL),
+    )
+
+
+def _arguments(tool: Tool, is_forced: bool) -> Grammar:
+    """A call's arguments: of the tool's schema, unless nobody asked for that."""
+    is_enforced = tool.strict or (is_forced and tool.strict is None)
+    if not is_enforced or not tool.parameters:
+        return _ANY_OBJECT
+    return schema_grammar(tool.parameters, tool.field)
+
+
+def _final(format: TextFormat, fields: Fields) -> Grammar:
+    if format.kind == "text":
+        return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
+    return _sequence(
+        Token(CHANNEL),
+        Literal("final"),
+        _JSON_TYPE,
+        Token(MESSAGE),
+        _content(format, fields),
+    )
+
+
+def _content(format: TextFormat, fields: Fields) -> Grammar:
+    match format.kind:
+        case "json_object":
+            return _ANY_OBJECT
+        case "json_schema":
+            return schema_grammar(format.value, fields.schema)
+        case "regex":
+            return Regex(format.value, fields.format)
+        case "choice":
+            return _either([Literal(text) for text in format.value])
+        case "grammar":
+            return Gbnf(format.value, fields.format)
+        case _:
+            return format_grammar(format.value, fields.format)
+
+
+def _message(channel: str, content: Grammar) -> Grammar:
+    """A message that another one follows."""
+    return _sequence(
+        Token(CHANNEL),
+        Literal(channel),
+        Token(MESSAGE),
+        content,
+        Token(END),
+        Token(START),
+        Literal("assistant"),
+    )
+
+
+def _sequence(*parts: Grammar) -> Grammar:
+    return Sequence(parts)
+
+
+def _either(options: Listed[Grammar]) -> Grammar:
+    return options[0] if len(options) == 1 else Choice(tuple(options))
+
+
+_ANY_OBJECT: Final = JsonSchema('{"type":"object"}')
+_JSON_TYPES: Final[tuple[Grammar, ...]] = (
+    Literal(""),
+    Literal(" json"),
+    _sequence(Literal(" "), Token(CONSTRAIN), Literal("json")),
+    _sequence(Token(CONSTRAIN), Literal("json")),
+)
+_JSON_TYPE: Final = _either(_JSON_TYPES)

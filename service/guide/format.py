@@ -1,0 +1,166 @@
+"""A client's structural tag, xgrammar's format, → a grammar of the final message's text.
+
+Formats that name tokens are refused: a client may only speak of text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+from engines.grammar.tree import (
+    Choice,
+    Gbnf,
+    Grammar,
+    Literal,
+    Regex,
+    Repeat,
+    Sequence,
+    Text,
+    Until,
+    optional,
+)
+from service.errors import RequestError
+from service.guide.schema import schema_grammar
+
+_MAX_DEPTH: Final = 16
+_MAX_FORMATS: Final = 1000
+
+Format = Mapping[str, Any]
+
+
+def format_grammar(format: Any, field: str) -> Grammar:
+    """The grammar of a format; raises RequestError naming the place that cannot be enforced."""
+    return _Reader().read(format, field)
+
+
+class _Reader:
+    """Reads one client's tag."""
+
+    def __init__(self) -> None:
+        self._num_formats = 0
+
+    def read(self, format: Any, field: str) -> Grammar:
+        self._num_formats += 1
+        if self._num_formats > _MAX_FORMATS or field.count(".") > _MAX_DEPTH:
+            _refuse(field, f"has more than {_MAX_FORMATS} formats, or more than {_MAX_DEPTH} deep")
+        kind = format.get("type") if isinstance(format, dict) else None
+        if not isinstance(kind, str):
+            _refuse(field, "must be an object with a type")
+        read = self._readers().get(kind)
+        if read is None:
+            _refuse(field, f"has the type {kind!r}; use one of {', '.join(self._readers())}")
+        return read(format, field)
+
+    def _readers(self) -> dict[str, Callable[[Format, str], Grammar]]:
+        return {
+            "const_string": lambda f, at: Literal(_text(f, "value", at)),
+            "any_text": self._any_text,
+            "json_schema": self._json_schema,
+            "regex": lambda f, at: Regex(_text(f, "pattern", at), f"{at}.pattern"),
+            "grammar": lambda f, at: Gbnf(_text(f, "grammar", at), f"{at}.grammar"),
+            "sequence": lambda f, at: self._sequence(f, at),
+            "or": lambda f, at: Choice(tuple(self._all(f, "elements", at))),
+            "optional": lambda f, at: optional(self._content(f, at)),
+            "star": lambda f, at: Repeat(self._content(f, at)),
+            "plus": lambda f, at: Repeat(self._content(f, at), 1),
+            "tag": self._tag,
+            "triggered_tags": self._triggered,
+            "tags_with_separator": self._separated,
+        }
+
+    def _content(self, format: Format, field: str) -> Grammar:
+        return self.read(format.get("content"), f"{field}.content")
+
+    def _all(self, format: Format, key: str, field: str) -> list[Grammar]:
+        return [self.read(part, f"{field}.{key}[{i}]") for i, part in _parts(format, key, field)]
+
+    def _any_text(self, format: Format, field: str) -> Grammar:
+        if format.get("excludes"):
+            _refuse(f"{field}.excludes", "is not supported; leave it out")
+        return Text()
+
+    def _json_schema(self, format: Format, field: str) -> Grammar:
+        place = f"{field}.json_schema"
+        return schema_grammar(format.get("json_schema"), place)
+
+    def _sequence(self, format: Format, field: str) -> Grammar:
+        """Any text before something else ends where a constant does."""
+        parts: list[Grammar] = []
+        for i, part in enumerate(self._all(format, "elements", field)):
+            if parts and isinstance(parts[-1], Text):
+                if not isinstance(part, Literal) or not part.text:
+                    _refuse(f"{field}.elements[{i}]", "must be a const_string behind any_text")
+                parts[-1] = Until(part.text)
+            else:
+                parts.append(part)
+        return Sequence(tuple(parts))
+
+    def _tag(self, format: Format, field: str, trigger: str = "") -> Grammar:
+        """A beginning, content and an end; of the beginning, what stands behind the trigger."""
+        begin = _text(format, "begin", field)
+        if not begin.startswith(trigger):
+            _refuse(f"{field}.begin", f"must begin with the trigger {trigger!r}")
+        ends = format.get("end", "")
+        ends = [ends] if isinstance(ends, str) else ends
+        if not isinstance(ends, list) or not all(isinstance(end, str) for end in ends) or not ends:
+            _refuse(f"{field}.end", "must be a text, or texts; a format may not name tokens")
+        content = self._content(format, field)
+        until = [
+            Until(end) if isinstance(content, Text) and end else Sequence((content, Literal(end)))
+            for end in ends
+        ]
+        return Sequence((Literal(begin[len(trigger) :]), Choice(tuple(until))))
+
+    def _triggered(self, format: Format, field: str) -> Grammar:
+        """Text in which each trigger begins a tag."""
+        triggers = [self._trigger(part, field) for _, part in _parts(format, "triggers", field)]
+        tags: list[Grammar] = []
+        behind: list[Grammar] = []
+        for i, part in _parts(format, "tags", field):
+            place = f"{field}.tags[{i}]"
+            begin = _text(part if isinstance(part, dict) else {}, "begin", place)
+            known = [trigger for trigger in triggers if begin.startswith(trigger)]
+            if not known:
+                _refuse(f"{place}.begin", "must begin with one of the triggers")
+            tags.append(self._tag(part, place))
+            behind.append(Sequence((Until(known[0]), self._tag(part, place, known[0]))))
+        first = [Choice(tuple(tags))] if format.get("at_least_one") else []
+        if format.get("stop_after_first"):
+            only = Sequence((optional(Choice(tuple(behind))),))
+            return first[0] if first else Choice((only, Text()))
+        return Sequence((*first, Repeat(Choice(tuple(behind))), Text()))
+
+    def _trigger(self, trigger: Any, field: str) -> str:
+        if not isinstance(trigger, str) or not trigger:
+            _refuse(f"{field}.triggers", "must be texts; a format may not name tokens")
+        return trigger
+
+    def _separated(self, format: Format, field: str) -> Grammar:
+        """Tags with a text between each two."""
+        tags = [
+            self._tag(part if isinstance(part, dict) else {}, f"{field}.tags[{i}]")
+            for i, part in _parts(format, "tags", field)
+        ]
+        one = Choice(tuple(tags))
+        more = Repeat(Sequence((Literal(_text(format, "separator", field)), one)))
+        whole = one if format.get("stop_after_first") else Sequence((one, more))
+        return whole if format.get("at_least_one") else optional(whole)
+
+
+def _parts(format: Format, key: str, field: str) -> list[tuple[int, Any]]:
+    parts = format.get(key)
+    if not isinstance(parts, list) or not parts:
+        _refuse(f"{field}.{key}", "must be a list that is not empty")
+    return list(enumerate(parts))
+
+
+def _text(format: Format, key: str, field: str) -> str:
+    text = format.get(key)
+    if not isinstance(text, str):
+        _refuse(f"{field}.{key}", "must be a text; a format may not name tokens")
+    return text
+
+
+def _refuse(field: str, reason: str) -> NoReturn:
+    raise RequestError(f"{field} {reason}.", param=field, code="invalid_grammar")

@@ -1,0 +1,337 @@
+"""A client's JSON Schema → the same, closed: an object holds what it names and no more.
+
+The engine enforces each keyword or refuses it by name. Here, in one pass, is done what it does not
+do: objects are closed, references found, variants of `oneOf` told apart, OpenAPI's `nullable`
+heeded; and what is known to be refused is refused with its place. The result may allow less than
+the schema, never more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from math import lcm
+from typing import Any, Final, NoReturn
+
+from engines.grammar.tree import JsonSchema
+from service.errors import RequestError
+from service.guide.document import Composed, Document, Unenforceable
+
+MAX_CHARS: Final = 500_000  # of a schema as it is enforced
+_MAX_STEP: Final = 10_000  # of multipleOf, in its last digit; each step is a state
+_MAX_PATTERNS: Final = 32  # of an object's names: each two are compared
+_MAX_NAMES: Final = 1_000  # of propertyNames
+_MAX_INTEGER: Final = 2**53  # beyond, numbers are no longer told apart
+_MAX_PATH: Final = 300  # characters of a place that an error names
+
+Place = tuple["Place | None", str]  # a schema's place: its parent's, and the step from there
+
+_NO: Final = {
+    "not": "say what is allowed instead",
+    **dict.fromkeys(("if", "then", "else"), "use anyOf"),
+    **dict.fromkeys(("dependentSchemas", "dependentRequired", "dependencies"), "use anyOf"),
+    **dict.fromkeys(("contains", "minContains", "maxContains"), "use items or prefixItems"),
+    "unevaluatedItems": "use items",
+    "unevaluatedProperties": "use additionalProperties",
+    "$dynamicRef": "use $ref",
+    "$recursiveRef": "use $ref",
+}
+_FORMATS: Final = (
+    *("date", "date-time", "duration", "email", "hostname"),
+    *("ipv4", "ipv6", "time", "uri", "uuid"),
+)
+_SPEAKS_OF: Final = {
+    "object": (
+        *("properties", "required", "additionalProperties", "patternProperties"),
+        *("propertyNames", "minProperties", "maxProperties"),
+    ),
+    "array": (*("items", "prefixItems", "additionalItems"), *("minItems", "maxItems")),
+    "string": ("minLength", "maxLength", "pattern"),
+    "number": (*("minimum", "maximum", "multipleOf"), *("exclusiveMinimum", "exclusiveMaximum")),
+}
+_UNIONS: Final = ("anyOf", "oneOf")
+_COMBINING: Final = ("$ref", "allOf", *_UNIONS)
+_OF_VALUES: Final = ("type", "enum", "const")
+_HEEDED: Final = frozenset(
+    (*(key for keys in _SPEAKS_OF.values() for key in keys), *_COMBINING, *_OF_VALUES, "format")
+)
+_AS_THEY_ARE: Final = _HEEDED - {
+    *("properties", "patternProperties", "prefixItems", "items", "propertyNames"),
+    *("additionalItems", "additionalProperties", *_COMBINING),
+}
+
+
+def schema_grammar(schema: Any, field: str) -> JsonSchema:
+    """A document of the schema; raises RequestError naming the place that cannot be enforced."""
+    text = json.dumps(_Closer(schema, field).run(), ensure_ascii=False)
+    if len(text) > MAX_CHARS:
+        _refuse(field, f"it has {len(text)} characters; {MAX_CHARS} are supported")
+    return JsonSchema(text, field)
+
+
+class _Closer:
+    """Rewrites one document."""
+
+    def __init__(self, root: Any, field: str) -> None:
+        self._root = root
+        self._field = field
+        self._document = Document(root)
+        self._names: dict[tuple[str, bool], str] = {}  # of references, by pointer and kind
+        self._step = 1  # the least multiple of all multipleOf that may meet
+
+    def run(self) -> dict[str, Any]:
+        try:
+            return self._run()
+        except Unenforceable as error:
+            _refuse(self._field, str(error))
+
+    def _run(self) -> dict[str, Any]:
+        body = self._schema(self._root, (None, ""))
+        if body is False:
+            self._refuse((None, ""), "it allows nothing")
+        definitions: dict[str, Any] = {}
+        while len(definitions) < len(self._names):  # some are met on the way
+            (pointer, is_part), name = list(self._names.items())[len(definitions)]
+            place: Place = (None, f" ({pointer[:100]})")
+            write = self._part if is_part else self._schema
+            definitions[name] = write(self._document.resolve(pointer), place)
+        body = {} if body is True else body
+        return {**body, "$defs": definitions} if definitions else body
+
+    # A schema that stands alone is closed; a part may be combined with what names more.
+
+    def _schema(self, schema: Any, place: Place) -> Any:
+        node = self._node(schema, place)
+        if isinstance(node, bool):
+            return node
+        if _is_nullable(node):
+            rest = {key: value for key, value in node.items() if key != "nullable"}
+            return {"anyOf": [self._schema(rest, place), {"type": "null"}]}
+        combining = [key for key in _COMBINING if key in node]
+        if len(combining) == 1 and not _HEEDED & (node.keys() - set(combining)):
+            return self._alone(combining[0], node, place)
+        unions = [key for key in _UNIONS if key in node]
+        if len(unions) == 1:
+            return self._variants(unions[0], node, place)
+        if combining:
+            written = self._written(node, place, is_part=True)
+            return _closed(written, self._document.composed(node))
+        return self._simple(node, place)
+
+    def _simple(self, node: Mapping[str, Any], place: Place) -> Any:
+        """Nothing is combined with it."""
+        written, composed = self._written(node, place, is_part=False), Composed()
+        composed.add(node)
+        if "patternProperties" in written:
+            written = {**_SHUT, **written}
+        return _closed(written, composed)
+
+    def _part(self, schema: Any, place: Place) -> Any:
+        node = self._node(schema, place)
+        if isinstance(node, bool):
+            return node
+        written = self._written(node, place, is_part=True)
+        return {"anyOf": [written, {"type": "null"}]} if _is_nullable(node) else written
+
+    def _alone(self, key: str, node: Mapping[str, Any], place: Place) -> Any:
+        """Nothing stands beside the reference, the union or the parts."""
+        if key == "$ref":
+            return {"$ref": self._reference(node["$ref"], is_part=False)}
+        parts = self._list(key, node[key], place)
+        if key == "allOf" and len(parts) > 1:
+            written = self._written(node, place, is_part=True)
+            return _closed(written, self._document.composed(node))
+        if key == "allOf":
+            return self._schema(parts[0], (place, "allOf[0]")) if parts else True
+        self._check_union(key, parts, place)
+        return {"anyOf": [self._schema(p, (place, f"{key}[{i}]")) for i, p in enumerate(parts)]}
+
+    def _variants(self, key: str, node: Mapping[str, Any], place: Place) -> Any:
+        """Each variant is closed for itself, around what stands beside the union."""
+        beside = {name: value for name, value in node.items() if name != key}
+        written = self._written(beside, place, is_part=True)
+        parts = self._list(key, node[key], place)
+        self._check_union(key, parts, place)
+        written["anyOf"] = [
+            _closed(self._part(part, (place, f"{key}[{i}]")), self._document.composed(beside, part))
+            for i, part in enumerate(parts)
+        ]
+        return _typed(written, self._document.composed(node))
+
+    def _node(self, schema: Any, place: Place) -> Mapping[str, Any] | bool:
+        self._document.visit()
+        if not isinstance(schema, Mapping | bool):
+            self._refuse(place, "it must be an object")
+        if isinstance(schema, Mapping):
+            for key in sorted(schema.keys() & _NO.keys()):
+                self._refuse(place, f"{key} is not supported; {_NO[key]}")
+        return schema
+
+    def _reference(self, pointer: Any, *, is_part: bool) -> str:
+        """The name of what a reference points to, which is written once for each kind."""
+        self._document.followed({"$ref": pointer})
+        name = self._names.setdefault((pointer, is_part), f"d{len(self._names)}")
+        return f"#/$defs/{name}"
+
+    def _written(self, node: Mapping[str, Any], place: Place, *, is_part: bool) -> dict[str, Any]:
+        """The keywords that have an effect, and the schemas below."""
+        written: dict[str, Any] = {}
+        for key, value in node.items():
+            if key in ("properties", "patternProperties"):
+                written[key] = self._named(key, value, place)
+            elif key == "prefixItems" or (key == "items" and isinstance(value, list)):
+                parts = enumerate(self._list(key, value, place))
+                written[key] = [self._schema(part, (place, f"{key}[{i}]")) for i, part in parts]
+            elif key in ("items", "additionalItems", "additionalProperties"):
+                written[key] = self._schema(value, (place, key))
+            elif key in ("allOf", *_UNIONS):
+                self._add_parts(written, key, value, place)
+            elif key == "$ref":
+                written[key] = self._reference(value, is_part=True)
+            elif key in _CHECKS:
+                _CHECKS[key](self, node, place, is_part)
+            if key in _AS_THEY_ARE and (key != "format" or value in _FORMATS):
+                written[key] = self._value(key, value, place)
+        return written | self._keyed(node, place)
+
+    def _add_parts(self, written: dict[str, Any], key: str, value: Any, place: Place) -> None:
+        """Add what is combined; all unions but one go into `allOf`."""
+        parts = self._list(key, value, place)
+        if key != "allOf":
+            self._check_union(key, parts, place)
+        each = [self._part(part, (place, f"{key}[{i}]")) for i, part in enumerate(parts)]
+        if key == "allOf":
+            written[key] = [*written.get(key, ()), *each]
+        elif "anyOf" in written:
+            written["allOf"] = [*written.get("allOf", ()), {"anyOf": each}]
+        else:
+            written["anyOf"] = each
+
+    def _named(self, key: str, value: Any, place: Place) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            self._refuse(place, f"{key} must be an object")
+        if key == "patternProperties" and len(value) > _MAX_PATTERNS:
+            self._refuse(place, f"{key} has {len(value)} patterns; {_MAX_PATTERNS} are supported")
+        return {name: self._schema(part, (place, f"{key}.{name}")) for name, part in value.items()}
+
+    def _keyed(self, node: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """An object whose names `propertyNames` describes: as the engine has it, by a pattern."""
+        if node.get("propertyNames") in (None, True, {}):
+            return {}
+        if {"properties", "required", "patternProperties"} & node.keys():
+            reason = "propertyNames is supported without properties and patternProperties"
+            self._refuse(place, reason)
+        names = self._document.followed(node["propertyNames"])
+        texts = names.get("enum") if isinstance(names, Mapping) else None
+        pattern = names.get("pattern") if isinstance(names, Mapping) else None
+        if isinstance(texts, list) and 0 < len(texts) <= _MAX_NAMES:
+            pattern = f"^({'|'.join(re.escape(t) for t in texts if isinstance(t, str))})$"
+        if not isinstance(pattern, str) or names.keys() - {"type", "enum", "pattern", "title"}:
+            self._refuse(place, f"propertyNames is supported with pattern, or enum of {_MAX_NAMES}")
+        value = self._schema(node.get("additionalProperties", True), (place, "propertyNames"))
+        return {"type": "object", "patternProperties": {pattern: value}} | _SHUT
+
+    def _list(self, key: str, value: Any, place: Place) -> list[Any]:
+        if not isinstance(value, list):
+            self._refuse(place, f"{key} must be a list of schemas")
+        return value
+
+    def _value(self, key: str, value: Any, place: Place) -> Any:
+        """A keyword's value as it is; its numbers must be told apart."""
+        waiting = [value]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, int) and abs(item) > _MAX_INTEGER:
+                self._refuse(place, f"{key} has a number beyond {_MAX_INTEGER}")
+            if isinstance(item, list | dict):
+                waiting += item.values() if isinstance(item, dict) else item
+        return value
+
+    def _check_union(self, key: str, variants: list[Any], place: Place) -> None:
+        if not any(variant is not False for variant in variants):
+            self._refuse(place, f"{key} allows nothing")
+        if key == "oneOf" and not self._document.are_disjoint(variants):
+            self._refuse(
+                place,
+                "oneOf's variants may overlap; tell them apart by type or by a required property "
+                "with a const, or use anyOf",
+            )
+
+    def _check_unique(self, node: Mapping[str, Any], place: Place, _: bool) -> None:
+        most = node.get("maxItems")
+        if node["uniqueItems"] is True and not (isinstance(most, int) and most < 2):
+            self._refuse(place, "uniqueItems is not supported; leave it out")
+
+    def _check_step(self, node: Mapping[str, Any], place: Place, is_part: bool) -> None:
+        """Each remainder is a state, and what is combined multiplies them."""
+        try:
+            _, digits, exponent = Decimal(str(node["multipleOf"])).normalize().as_tuple()
+            step = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
+        except (InvalidOperation, ValueError):
+            self._refuse(place, "multipleOf must be a number")
+        self._step = lcm(self._step, step) if is_part else self._step
+        if not 0 < max(step, self._step) <= _MAX_STEP or step == 0:
+            self._refuse(place, f"multipleOf is supported up to {_MAX_STEP}, all parts together")
+
+    def _check_least(self, node: Mapping[str, Any], place: Place, _: bool) -> None:
+        """A grammar counts a name that is written twice as two."""
+        least, required = node["minProperties"], node.get("required", [])
+        known = len(required) if isinstance(required, list) else 0
+        if not isinstance(least, int) or isinstance(least, bool) or least < 0:
+            self._refuse(place, "minProperties must be a whole number")
+        if least > max(1, known):
+            self._refuse(place, "minProperties above 1 needs as many required properties")
+
+    def _refuse(self, place: Place, reason: str) -> NoReturn:
+        steps: list[str] = []
+        at: Place | None = place
+        while at is not None:
+            steps.append(at[1][:_MAX_PATH])
+            at = at[0]
+        _refuse(self._field + _joined(reversed(steps)), reason)
+
+
+_CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], Place, bool], None]]] = {
+    "minProperties": _Closer._check_least,
+    "uniqueItems": _Closer._check_unique,
+    "multipleOf": _Closer._check_step,
+}
+
+
+def _joined(steps: Iterable[str]) -> str:
+    path = "".join(step if step[:1] in ("", " ") else f".{step}" for step in steps)
+    return path[:_MAX_PATH]
+
+
+def _refuse(place: str, reason: str) -> NoReturn:
+    message = f"{place} cannot be enforced: {reason}."
+    raise RequestError(message, param=place.split(" ")[0], code="invalid_schema")
+
+
+def _is_nullable(node: Mapping[str, Any]) -> bool:
+    """OpenAPI's; an enum has null itself."""
+    return node.get("nullable") is True and not {"enum", "const"} & node.keys()
+
+
+def _closed(written: Any, composed: Composed) -> Any:
+    """An object that says nothing of other properties has none."""
+    if isinstance(written, bool):
+        return written
+    if composed.may_close:
+        known = written.get("properties", {})
+        names = {name: known.get(name, True) for name in composed.names}
+        written = {**written, "properties": names, **_SHUT}
+    return _typed(written, composed)
+
+
+def _typed(written: dict[str, Any], composed: Composed) -> dict[str, Any]:
+    """Where no type is named, those of which the keywords speak."""
+    if composed.keywords & set(_OF_VALUES):
+        return written
+    types = [name for name, keys in _SPEAKS_OF.items() if composed.keywords & set(keys)]
+    return {"type": types, **written} if types else written
+
+
+_SHUT: Final = {"additionalProperties": False}

@@ -1,0 +1,67 @@
+"""Errors as HTTP answers: in the one shape, but on Anthropic's routes in theirs."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.errors import RequestError
+from service.http.body import describe
+from service.http.body_budget import BodyError
+from service.http.failures import TABLE, failure_of
+from service.request import record
+
+ANTHROPIC_PATH = "/v1/messages"
+
+
+def error_response(error: Exception, path: str) -> Response:
+    """The answer to any exception, in the shape of the route's API."""
+    failure = failure_of(error)
+    if (asked := record.current()) is not None:
+        asked.error_code = failure.row.code
+    is_anthropic = path.startswith(ANTHROPIC_PATH)
+    return Response(
+        msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
+        failure.row.status,
+        dict(failure.row.headers),
+        "application/json",
+    )
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Every error of the framework and of ours is answered in the same shape."""
+    for error in (*TABLE, RequestError):
+        app.add_exception_handler(error, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    return error_response(error, request.url.path)
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(describe(error), request.url.path)
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, BodyError):
+        return error_response(error.error, request.url.path)
+    return error_response(_routing_error(request, error), request.url.path)
+
+
+def _routing_error(request: Request, error: HTTPException) -> RequestError:
+    path = request.url.path[:200]
+    if error.status_code == 404:
+        message = f"There is no route {path}; GET /openapi.json lists the routes."
+        return RequestError(message, status=404, code="route_not_found")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        message = f"{path} does not take {request.method}; it takes {allowed}."
+        headers = {"Allow": allowed}
+        return RequestError(message, status=405, code="method_not_allowed", headers=headers)
+    return RequestError(str(error.detail), status=error.status_code, headers=error.headers)

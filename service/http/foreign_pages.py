@@ -1,0 +1,67 @@
+"""An open server on loopback is for the programs of its machine, not for pages in its browser.
+
+A browser lets any page send requests to loopback, and names that page in `Origin`. What the page
+cannot do is to leave that out, or to pass for a page from loopback. A page whose own name leads to
+loopback (DNS rebinding) has no need of `Origin`, but the browser then names it in `Host`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from auth.address import is_loopback
+from service.errors import RequestError
+from service.http.answers import error_response
+
+_REMEDY = "set NIM_API_KEYS to serve others"
+# Reserved, so that nobody can register a name under them: RFC 6761 gives the first to loopback,
+# and containers reach their host as host.docker.internal.
+_OWN_ENDINGS = (".localhost", ".internal")
+
+
+class NoForeignPages:
+    """Refuses requests of pages that come neither from loopback nor from a listed origin."""
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
+        self._app = app
+        self._allowed = frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = self._fault(Headers(scope=scope)) if scope["type"] == "http" else None
+        if error is not None:
+            await error_response(error, scope["path"])(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _fault(self, headers: Headers) -> RequestError | None:
+        origin, host = headers.get("origin"), headers.get("host")
+        if host is not None and not _is_own(f"//{host}"):
+            return _refusal(
+                "Host", "foreign_host", f"it has no keys and does not answer as {host[:80]!r}"
+            )
+        if origin is not None and not self._is_welcome(origin):
+            message = "it has no keys and is not for pages from elsewhere"
+            remedy = "allow the page in NIM_CORS_ALLOW_ORIGINS, or "
+            return _refusal("Origin", "foreign_page", message, remedy)
+        return None
+
+    def _is_welcome(self, origin: str) -> bool:
+        return _is_own(origin) or origin in self._allowed or "*" in self._allowed
+
+
+def _refusal(param: str, code: str, reason: str, remedy: str = "") -> RequestError:
+    message = f"This server is for programs of its own machine: {reason}; {remedy}{_REMEDY}."
+    return RequestError(message, param=param, code=code, status=403)
+
+
+def _is_own(url: str) -> bool:
+    """Whether the URL's host can only be this machine."""
+    try:
+        name = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(name) or name.endswith(_OWN_ENDINGS)

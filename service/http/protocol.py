@@ -1,0 +1,195 @@
+"""uvicorn's HTTP protocol, with an end to a client's slowness, to the size of a request's head and
+to the number of connections.
+
+uvicorn bounds none of them: without this, clients that never finish a request or never read its
+answer keep their sockets for ever, and one endless header fills the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.http.failures import Failure, Row
+from service.http.slow_reader import LEAST_BYTES_S, ReaderWatch
+from service.http.surplus import NUM_SPARE, Idle, Surplus
+from service.http.tls import peer_state
+
+_BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
+_TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
+_HEAD_TOO_LARGE = Row(431, "invalid_request_error", "headers_too_large")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection; what it says of a request that never reached the application is JSON too."""
+
+    max_head_bytes = 65536
+    max_connections = 4096
+    idle: Idle[BoundedProtocol] = Idle()  # of one server: each subclass has its own
+    patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
+
+    def __init_subclass__(cls) -> None:
+        cls.idle = Idle()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._fault: Failure | None = None  # of a head that the parser could read
+        self._num_head_bytes = 0
+        self._is_in_head = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._body_due_at = 0.0  # later with each byte that came
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = self.app_state | peer_state(transport)
+        self._reader = ReaderWatch(transport, self.patience_s)
+        if len(self.connections) > self.max_connections and not self._make_room():
+            transport.abort()
+            return
+        if len(self.connections) > self.max_connections:
+            self.app = Surplus(self.app, self.connections, self.max_connections)
+        self.idle.enter(self, self.loop.time())
+        self._wait()
+
+    def _make_room(self) -> bool:
+        """Drop one that carries no request; false when there is none and no place to spare."""
+        is_pressing = len(self.connections) - self.max_connections > NUM_SPARE
+        dropped = self.idle.pop(self.loop.time(), is_pressing=is_pressing)
+        if dropped is not None:
+            self.connections.discard(dropped)
+            dropped.transport.abort()
+        return dropped is not None or not is_pressing
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.leave(self)
+        self._stop_waiting()
+        self._reader.stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_head_bytes += len(data)  # the parser's callbacks set it back
+        super().data_received(data)
+        if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
+            self._refuse(_HEAD_TOO_LARGE, self._too_large())
+        elif self._timer is None and not self._is_answering():
+            self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._num_head_bytes = 0
+        if self._timer is None:
+            self._wait()
+
+    def on_headers_complete(self) -> None:
+        self.idle.leave(self)
+        self._fault = self._fault_of_head()
+        if self._fault is not None:
+            raise ValueError("not a request that is served")  # ends the parsing
+        super().on_headers_complete()
+        self._is_in_head = False
+        self._body_due_at = self.loop.time() + self.patience_s
+        self._wait()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._body_due_at += len(body) / LEAST_BYTES_S
+        if self.loop.time() > self._body_due_at and not self._is_answering_earlier():
+            self._refuse(_TIMED_OUT, f"The body comes at less than {LEAST_BYTES_S} bytes a second.")
+        else:
+            self._wait()
+
+    def on_message_complete(self) -> None:
+        self._stop_waiting()
+        self._is_in_head, self._num_head_bytes = True, 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reader.start()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader.stop()
+
+    def on_response_complete(self) -> None:
+        self._reader.start()  # nothing may be left to pause for
+        super().on_response_complete()
+        if not self._is_answering() and not self.transport.is_closing():
+            self.idle.rest(self)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what its parser cannot read, or we could not serve."""
+        message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
+        fault = self._fault or Failure(_BAD_REQUEST, message)
+        self._refuse(fault.row, fault.message)
+
+    def _fault_of_head(self) -> Failure | None:
+        """What the parser lets pass: too large a head that came whole, HTTP/0.9, and what RFC 9112
+        §3.2 says of Host."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.max_head_bytes:
+            return Failure(_HEAD_TOO_LARGE, self._too_large())
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            return Failure(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
+            message = f"The request has {num_hosts} Host headers; send exactly one."
+            return Failure(_BAD_REQUEST, message)
+        return None
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(self.patience_s, self._on_silence)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_silence(self) -> None:
+        if self._is_answering_earlier():
+            self._body_due_at = self.loop.time() + 2 * self.patience_s  # we do not read meanwhile
+            self._wait()
+            return
+        part = "headers" if self._is_in_head else "body"
+        message = f"The request's {part} did not come within {self.patience_s:g} s; send it again."
+        self._refuse(_TIMED_OUT, message)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _is_answering_earlier(self) -> bool:
+        """Whether closing now would cut the answer to a whole request, or we do not read."""
+        is_earlier = self._is_in_head and self._is_answering()
+        return is_earlier or bool(self.pipeline) or self.flow.read_paused
+
+    def _refuse(self, row: Row, message: str) -> None:
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        if not self._is_answering() or not self.cycle.response_started:
+            self.transport.write(_answer(Failure(row, message)))
+        self.transport.close()
+
+    def _too_large(self) -> str:
+        return f"The request's headers are larger than {self.max_head_bytes} bytes; shorten them."
+
+
+def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
+    """The protocol of a server that keeps no more connections."""
+    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})
+
+
+def _answer(failure: Failure) -> bytes:
+    body = msgspec.json.encode(failure.body())
+    status = HTTPStatus(failure.row.status)
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body

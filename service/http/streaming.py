@@ -1,0 +1,225 @@
+"""Responses that run a generation: whole, or as server-sent events.
+
+A client that disconnects cancels the work here and nowhere else: the task that reads
+the engine's iterator is cancelled, which closes the iterator, which aborts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.answer.choice import Step
+from service.answer.generation import Generation
+from service.http.failures import Failure, failure_of
+from service.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must not collect the events
+]
+
+
+class Encoder(Protocol):
+    """What turns steps into one API's events."""
+
+    keep_alive: bytes  # sent while nothing comes
+    terminator: bytes  # ends every stream, also after an error
+
+    def begin(self) -> bytes: ...
+
+    def step(self, step: Step) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+    def error(self, failure: Failure) -> bytes: ...
+
+
+class DataEvents:
+    """What is the same in the streams of all of OpenAI's routes."""
+
+    keep_alive = b": keep-alive\n\n"
+    terminator = b"data: [DONE]\n\n"
+
+    def error(self, failure: Failure) -> bytes:
+        """An error after the first event; before it, the answer is an ordinary error."""
+        return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+
+
+class LiveResponse(Response):
+    """Works while the client stays connected; what it does is cancelled when the client leaves."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._has_left = False  # the client
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._while_connected(receive, self._respond(send), send)
+
+    async def _respond(self, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _on_idle(self, send: Send) -> None:
+        """Called when nothing ended for the keep-alive interval."""
+
+    async def _until_left(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._has_left = True
+
+    async def _while_connected(self, receive: Receive, work: Awaitable[None], send: Send) -> None:
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.create_task(self._until_left(receive))
+        pause_s = self._runtime.limits.sse_keepalive_s
+        try:
+            while not working.done() and not leaving.done():
+                done, _ = await asyncio.wait(
+                    (working, leaving), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    await self._on_idle(send)
+        finally:
+            leaving.cancel()
+            working.cancel()
+            await asyncio.wait((working, leaving))
+        if not working.cancelled():
+            working.result()
+
+
+class GenerationResponse(LiveResponse):
+    """Admits, runs, counts and logs one generation."""
+
+    def __init__(self, runtime: Runtime, generation: Generation) -> None:
+        super().__init__(runtime)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        runtime = self._runtime
+        with runtime.lifecycle.admit():
+            try:
+                async with runtime.gate.enter(runtime.engine, self._generation):
+                    await super().__call__(scope, receive, send)
+            finally:
+                self._runtime.metrics.observe(self._generation)
+                scope["state"]["summary"] = summary_of(self._generation)
+
+
+class WholeAnswer(GenerationResponse):
+    """Sends nothing before the generation has ended."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        generation: Generation,
+        add: Callable[[Step], None],
+        body: Callable[[], bytes],
+    ) -> None:
+        super().__init__(runtime, generation)
+        self._add = add
+        self._body = body
+
+    async def _respond(self, send: Send) -> None:
+        seen: list[Step] = []
+        async with aclosing(self._generation.unseen_steps(seen.clear)) as steps:
+            async for step in steps:
+                seen.append(step)
+        for step in seen:
+            self._add(step)
+        await send_json(send, self._body())
+
+
+class EventStream(GenerationResponse):
+    """Server-sent events; an error before the first one is an ordinary error answer."""
+
+    def __init__(self, runtime: Runtime, generation: Generation, encoder: Encoder) -> None:
+        super().__init__(runtime, generation)
+        self._encoder = encoder
+        self._has_begun = False
+        self._is_silent = True  # since the last look
+
+    async def _respond(self, send: Send) -> None:
+        failure = None
+        try:
+            await self._send_steps(send)
+        except Exception as error:
+            if not self._has_begun:
+                raise
+            failure = self._failure(error)
+        await self._settle(failure)
+        last = self._encoder.error(failure) if failure else self._encoder.end()
+        await send({"type": "http.response.body", "body": last + self._encoder.terminator})
+
+    async def _settle(self, failure: Failure | None) -> None:
+        """What must be done before the client may learn of the end."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Every layer between us and the server looks at the beginning of an answer, none at its
+        # body: the many pieces of a stream pass them by.
+        self._send_body = scope["state"]["send_body"]
+        await super().__call__(scope, receive, send)
+
+    async def _send_steps(self, send: Send) -> None:
+        encode, send_body = self._encoder.step, self._send_body
+        async with aclosing(self._generation.steps()) as steps:
+            async for step in steps:
+                if not self._has_begun:
+                    await self._begin(send)
+                body = encode(step)
+                self._is_silent = False
+                await send_body({"type": "http.response.body", "body": body, "more_body": True})
+                if self._has_left:  # else all that waits would still be encoded, for nobody
+                    raise asyncio.CancelledError
+
+    async def _begin(self, send: Send) -> None:
+        self._has_begun = True
+        body = self._encoder.begin()  # before any wait, so that no step is encoded first
+        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _on_idle(self, send: Send) -> None:
+        if self._is_silent:
+            if not self._has_begun:
+                await self._begin(send)
+            body = self._encoder.keep_alive
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._is_silent = True
+
+    def _failure(self, error: Exception) -> Failure:
+        failure = failure_of(error)
+        log.error(
+            "request %s failed in mid-stream: %s: %s",
+            self._generation.plan.request_id,
+            type(error).__name__,
+            error,
+            exc_info=failure.row.status == 500,
+        )
+        return failure
+
+
+def summary_of(generation: Generation) -> str:
+    """What the access log adds: counts, never text."""
+    return (
+        f", {generation.num_prompt_tokens} prompt tokens ({generation.num_cached_tokens} cached), "
+        f"{generation.num_completion_tokens} generated, {generation.outcome}"
+    )
+
+
+async def send_json(send: Send, body: bytes) -> None:
+    """A whole answer."""
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

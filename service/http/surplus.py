@@ -1,0 +1,82 @@
+"""What happens when there are too many connections: who has to go, and what a new one gets.
+
+Somebody without credentials can open connections as fast as a probe can. So those that carry no
+request make room, the longest idle first: a flood of idle ones then drives out itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Final, Generic, TypeVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import UNAVAILABLE, RequestError
+from service.http.answers import error_response
+from service.http.route_scopes import OPEN_PATHS
+
+NUM_SPARE: Final = 64  # connections beyond the limit
+GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection
+
+C = TypeVar("C")
+
+
+class Idle(Generic[C]):
+    """The connections of one server that carry no request now, the longest idle first."""
+
+    def __init__(self) -> None:
+        self._silent: dict[C, float] = {}  # have sent none yet; since when
+        self._resting: dict[C, None] = {}  # have had an answer and are kept for the next request
+
+    def enter(self, connection: C, now_s: float) -> None:
+        """It was opened."""
+        self._silent[connection] = now_s
+
+    def rest(self, connection: C) -> None:
+        """Its request is answered."""
+        self._resting[connection] = None
+
+    def leave(self, connection: C) -> None:
+        """It carries a request, or is gone."""
+        self._silent.pop(connection, None)
+        self._resting.pop(connection, None)
+
+    def pop(self, now_s: float, *, is_pressing: bool) -> C | None:
+        """Who makes room for another.
+
+        Without need: one that has been silent for a while. Where no connection is spare: any that
+        carries no request, None where all of them do.
+        """
+        first = next(iter(self._silent), None)
+        if first is None and is_pressing:
+            first = next(iter(self._resting), None)
+        elif first is not None and not is_pressing and now_s < self._silent[first] + GRACE_S:
+            first = None
+        if first is not None:
+            self.leave(first)
+        return first
+
+
+class Surplus:
+    """Stands before the application on such a connection, as long as there are so many."""
+
+    def __init__(self, app: ASGIApp, connections: Sized, max_connections: int) -> None:
+        self._app = app
+        self._connections = connections
+        self._max_connections = max_connections
+        self._error = RequestError(
+            f"This server has {max_connections} connections open, which is its limit "
+            "(NIM_MAX_CONNECTIONS); try again in a moment.",
+            status=503,
+            type=UNAVAILABLE,
+            code="too_many_connections",
+            headers={"Retry-After": "1", "Connection": "close"},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_crowded = len(self._connections) > self._max_connections
+        # A busy server must not be taken for a dead one.
+        if not is_crowded or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+        else:
+            await error_response(self._error, scope["path"])(scope, receive, send)

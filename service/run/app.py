@@ -1,0 +1,69 @@
+"""The HTTP application: routers, middleware and handlers around a runtime; no logic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from service.api.about import health, models, tokens
+from service.api.chat import routes as chat
+from service.api.common.common import ErrorEnvelope
+from service.api.completions import routes as completions
+from service.api.messages import routes as messages
+from service.api.responses import routes as openai_responses
+from service.http.answers import add_error_handlers
+from service.http.asking import AskerMiddleware
+from service.http.authentication import Authentication
+from service.http.foreign_pages import NoForeignPages
+from service.http.middleware import RequestContext
+from service.runtime import Runtime
+
+# What a page may read of an answer beside its body.
+_EXPOSED: Final = (
+    "X-Request-Id",
+    "Request-Id",
+    "Retry-After",
+    "WWW-Authenticate",
+    *(
+        f"x-ratelimit-{name}-{kind}"
+        for name in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+)
+
+
+def create_app(runtime: Runtime) -> FastAPI:
+    """The application that serves this runtime; starting and stopping it are the caller's."""
+    app = FastAPI(
+        title="Harmonium",
+        summary="OpenAI-compatible inference for gpt-oss.",
+        version=health.RELEASE,
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
+    )
+    app.state.runtime = runtime
+    for routes in (chat, openai_responses, completions, messages, tokens, models, health):
+        app.include_router(routes.router)
+    add_error_handlers(app)
+    app.add_middleware(AskerMiddleware)
+    if runtime.authenticator is not None:
+        app.add_middleware(
+            Authentication,
+            authenticator=runtime.authenticator,
+            on_failure=runtime.metrics.count_auth_failure,
+        )
+    elif runtime.is_local:
+        app.add_middleware(NoForeignPages, allowed=runtime.cors_origins)
+    app.add_middleware(RequestContext)
+    if runtime.cors_origins:
+        # The last added is the outermost: a preflight has no key, and errors are answers too.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=runtime.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED,
+        )
+    return app

@@ -1,0 +1,75 @@
+"""Safe by default: a server that others can reach and that has no keys makes one for itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from auth.address import is_loopback
+from auth.base import AccessError
+from auth.key_text import new_key
+from service.settings.settings import Settings
+
+log = logging.getLogger("harmonium")
+
+_LASTING = "NIM_API_KEYS or NIM_API_KEYS_PATH sets lasting ones, NIM_AUTH=off lets everyone in."
+
+
+def with_made_key(settings: Settings) -> Settings:
+    """The settings, with a fresh key where callers must be known and no way is configured."""
+    if settings.auth == "off" or settings.has_auth or is_loopback(settings.server_host):
+        return settings
+    return settings.model_copy(update={"api_keys": SecretStr(new_key()[0])})
+
+
+def tell_access(settings: Settings, port: int, *, is_made: bool) -> None:
+    """Say who may call; raises AccessError when a made key can be handed to nobody.
+
+    A made key goes to the terminal. What is no terminal is some log: there it goes to a file that
+    only its owner may read.
+    """
+    host = settings.server_host
+    if is_made:
+        _hand_over(settings, port)
+    elif settings.auth == "off" and not is_loopback(host):
+        log.warning("NIM_AUTH=off: whoever reaches %s may use this server.", host)
+    if "*" in settings.cors_origins:
+        log.warning(
+            "NIM_CORS_ALLOW_ORIGINS=*: every page that is open in a browser may call this server%s",
+            "." if settings.has_auth else ", which has no keys; list the pages instead.",
+        )
+
+
+def _hand_over(settings: Settings, port: int) -> None:
+    [key] = settings.api_key_list
+    log.info("No keys are configured and %s is open to others: made one.", settings.server_host)
+    if sys.stdout.isatty():
+        print(f"API key of this run, not shown again: {key}", flush=True)
+        log.info("The key of this run was printed on the terminal. %s", _LASTING)
+    else:
+        path = _kept(key, settings.cache_path / f"api-key-{port}")
+        log.info("The key of this run is in %s, for its owner alone. %s", path, _LASTING)
+
+
+def _kept(key: str, path: Path) -> Path:
+    """Write the key to a file of mode 0600: this one, else one in the folder of temporary files."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # of the run before; its mode may be another
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="harmonium-api-key-")  # mode 0600
+        except OSError as error:
+            raise AccessError(
+                f"A key was made and cannot be kept for you: {path}: {error.strerror}. {_LASTING}"
+            ) from None
+        path = Path(name)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{key}\n")
+    return path

@@ -1,0 +1,82 @@
+"""What the parent and its API workers say to each other, over pipes that nobody else sees.
+
+Down the worker's stdin: its spec, then a line for each change of the engine. It stays open as
+long as the parent lives. Up its stdout: engines.process.wire.LifeMessage lines, as from the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from service.run.startup import Launch
+from service.settings.settings import Settings
+
+BEAT_S: Final = 1.0  # how often a worker says that its loop runs
+_LENGTH_BYTES: Final = 8
+
+
+class WorkerError(Exception):
+    """A worker cannot start; the message has its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All that a worker is told at its start."""
+
+    number: int  # from 0; kept by the successor of a worker that died
+    settings: Settings
+    launch: Launch
+    engine_address: str
+    listener_fd: int
+    shared_folder: Path  # where the workers count together
+
+    def to_bytes(self) -> bytes:
+        # A pickle of our own objects, read by the process we start: it carries whatever
+        # settings and profiles come to hold.
+        body = pickle.dumps(self)
+        return len(body).to_bytes(_LENGTH_BYTES) + body
+
+    @classmethod
+    def read(cls, descriptor: int) -> WorkerSpec:
+        """Take it from the beginning of the pipe."""
+        size = int.from_bytes(_read_exactly(descriptor, _LENGTH_BYTES))
+        spec = pickle.loads(_read_exactly(descriptor, size))
+        assert isinstance(spec, cls)
+        return spec
+
+
+class EngineNews(msgspec.Struct, frozen=True):
+    """What the supervisor of the engine knows."""
+
+    reason: str | None  # why there is no engine now; None while one is ready
+    num_restarts: int = 0
+
+    def to_line(self) -> bytes:
+        return msgspec.json.encode(self) + b"\n"
+
+
+def read_news(descriptor: int) -> Iterator[EngineNews]:
+    """Every line until the parent is gone; blocks."""
+    # Unbuffered: a thread that waits in here must not hold a lock when the process ends.
+    rest = b""
+    while data := os.read(descriptor, 65536):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield msgspec.json.decode(line, type=EngineNews)
+
+
+def _read_exactly(descriptor: int, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        data = os.read(descriptor, size - len(read))
+        if not data:
+            raise EOFError("the parent went away before it had told what to serve")
+        read += data
+    return read

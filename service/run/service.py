@@ -1,0 +1,100 @@
+"""`harmonium serve`: the parent that owns the API workers, their engine and their port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from service.run.messages import EngineNews, WorkerSpec
+from service.run.pool import WorkerPool
+from service.run.startup import Launch
+from service.run.stop_signal import StopSignal, first_of
+from service.run.store_choice import store_of
+from service.settings.settings import Settings, engine_environment
+
+log = logging.getLogger("harmonium")
+
+FORCED: Final = 130
+_ENGINE_GRACE_S: Final = 5.0
+
+
+class SharedService:
+    """One run: the engine process, the workers and what ends them."""
+
+    def __init__(self, settings: Settings, launch: Launch, listener: socket.socket) -> None:
+        self._settings = settings
+        self._stop = StopSignal()
+        policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
+        self._supervisor = EngineSupervisor(
+            launch.spec, policy, engine_environment(launch.spec.environment), self._tell_workers
+        )
+        self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
+        first = WorkerSpec(
+            number=0,
+            settings=settings,
+            launch=launch,
+            engine_address=self._supervisor.address,
+            listener_fd=listener.fileno(),
+            shared_folder=self._folder,
+        )
+        self._pool = WorkerPool(first, settings.api_workers, self._news)
+
+    async def run(self, on_ready: Callable[[], None]) -> int:
+        """Serve until a signal comes; nothing is left behind however it ends."""
+        starting = asyncio.create_task(self._start())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
+        try:
+            if not await first_of(self._stop.requested, starting):
+                await starting
+                on_ready()
+                await self._stop.requested.wait()
+            await self._pool.drain(self._stop, self._settings.drain_grace_s)
+        finally:
+            starting.cancel()
+            await asyncio.wait((starting,))
+            await self._pool.kill()
+            grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
+            await self._supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        log.info("Stopped.")
+        return FORCED if self._stop.forced.is_set() else 0
+
+    async def _start(self) -> None:
+        """Return when all serve; raises the first error of the store, a worker or the engine."""
+        # Before the workers, who would make the file's tables all at once.
+        await store_of(self._settings).close()
+        if self._settings.api_workers > 1:
+            log.info("API workers: %d", self._settings.api_workers)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._supervisor.start())
+                group.create_task(self._pool.start())
+        except BaseExceptionGroup as group_error:
+            raise _first(group_error) from None
+
+    def _suspend(self) -> None:
+        """Ctrl-Z stops the workers too, which are out of its reach; `fg` lets all go on."""
+        self._pool.signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._pool.signal(signal.SIGCONT)
+
+    def _news(self) -> EngineNews:
+        return EngineNews(self._supervisor.reason, self._supervisor.num_restarts)
+
+    def _tell_workers(self) -> None:
+        self._pool.tell()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,132 @@
+"""The start-up flow as far as the engine: settings → hardware → profile → files → engine spec."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.factory import installed_engines
+from engines.spec import EngineSpec
+from profiles import catalogue, selector, store
+from profiles.hardware import detect
+from profiles.machine import GB, Hardware
+from profiles.models import Profile
+from profiles.verdicts import Constraints, Selection
+from service.harmony.vocabulary_file import write_vocabulary
+from service.run.idle_gpus import idle_gpus
+from service.settings.settings import Settings, unknown_names
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What was decided to run, before anything runs."""
+
+    hardware: Hardware
+    selection: Selection
+    model_dir: Path
+    spec: EngineSpec
+    served_name: str
+
+
+def prepare(settings: Settings) -> Launch:
+    """Decide what to run here; raises ProfileError with the reasons and the remedy."""
+    known = catalogue.load()
+    hardware = detect()
+    model = settings.model_name
+    if model is None and settings.model_path is not None:
+        model = store.identify(settings.model_path, known.models.values()).name
+    constraints = Constraints(
+        model=model,
+        goal=settings.profile_goal,
+        profile=settings.model_profile,
+        tags=settings.tags,
+        max_model_len=settings.max_model_len,
+        installed=installed_engines(),
+    )
+    selection = selector.select(known.profiles, hardware, constraints)
+    chosen = selection.chosen
+    model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
+    vocabulary = _vocabulary(settings) if chosen.profile.engine == "native" else None
+    return Launch(
+        hardware=hardware,
+        selection=selection,
+        model_dir=model_dir,
+        spec=spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary),
+        served_name=settings.served_model_name or chosen.profile.model.name,
+    )
+
+
+def spec_of(
+    profile: Profile, max_model_len: int, model_dir: Path, vocabulary: Path | None = None
+) -> EngineSpec:
+    """All of a profile that an engine is to know; its limits are those of this machine."""
+    parallelism = profile.parallelism
+    return EngineSpec(
+        profile.engine,
+        options=profile.options,
+        limits={**profile.limits.model_dump(), "max_model_len": max_model_len},
+        model_dir=str(model_dir),
+        vocabulary_path=None if vocabulary is None else str(vocabulary),
+        precision=profile.precision,
+        kv_dtype=profile.kv_dtype,
+        memory_fraction=profile.memory_fraction,
+        num_devices=profile.num_devices if profile.gpu is not None else 0,
+        tensor_parallel=parallelism.tp,
+        pipeline_parallel=parallelism.pp,
+        expert_parallel=parallelism.ep,
+        attention_dp=parallelism.attention_dp,
+        environment=profile.environment,
+    )
+
+
+def _vocabulary(settings: Settings) -> Path | None:
+    """The native engine knows no text: grammars need the vocabulary as a file."""
+    folder = settings.cache_path / "vocabulary"
+    try:
+        return write_vocabulary(folder)
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): requests that need guided decoding will be refused; "
+            "point NIM_CACHE_PATH to a folder that can be written",
+            folder,
+            error.strerror,
+        )
+        return None
+
+
+def warn_of_unknown_names() -> None:
+    """Name every NIM_* variable that nothing reads; a typing error must not pass in silence."""
+    for name, nearest in unknown_names():
+        hint = f"; did you mean {nearest}?" if nearest else "; docs/settings.md lists the settings"
+        log.warning("%s is not a setting of this server and has no effect%s", name, hint)
+
+
+def tell(launch: Launch) -> None:
+    """Log what was found and chosen, and why, for a person to read."""
+    hardware, chosen = launch.hardware, launch.selection.chosen
+    cpu = hardware.cpu
+    memory = f"{cpu.num_cores} cores ({cpu.model}), {cpu.total_bytes / GB:.0f} GB memory"
+    log.info("Hardware: %s; %s", memory, _gpus(hardware))
+    for warning in hardware.warnings:
+        log.warning("%s", warning)
+    profile = chosen.profile
+    log.info("Profile: %s, id %s", profile.name, profile.id)
+    log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
+    if idle := idle_gpus(launch.selection, hardware):
+        log.warning("%s", idle)
+    log.info(
+        "Model: %s in %s, a context of %d tokens; starting the %s engine ...",
+        profile.model.name,
+        launch.model_dir,
+        chosen.max_model_len,
+        profile.engine,
+    )
+
+
+def _gpus(hardware: Hardware) -> str:
+    if not hardware.gpus:
+        return f"no GPU: {hardware.no_gpu_reason}"
+    return f"{hardware.summary}, driver {hardware.driver}"

@@ -1,0 +1,156 @@
+"""An API worker: `python -m service.run.worker`, started by `harmonium serve` alone.
+
+It is the whole API in one process, on the parent's listener and the parent's engine. SIGTERM
+drains it as it drains a server without workers; when the parent is gone, it ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import uvloop
+
+from engines.process.client import EngineClient
+from engines.process.wire import (
+    Alive,
+    Fatal,
+    LifeMessage,
+    Ready,
+)
+from service.run.accept import Shares
+from service.run.messages import (
+    BEAT_S,
+    EngineNews,
+    WorkerSpec,
+    read_news,
+)
+from service.run.server import ApiServer, build_runtime
+from service.run.stop_signal import StopSignal
+from service.settings.settings import secret_values
+from service.telemetry import logs
+from service.telemetry.shared import count_in_files
+
+log = logging.getLogger(__name__)
+
+FORCED: Final = 130
+
+
+class Worker:
+    """One run, from its spec to its end."""
+
+    def __init__(self, spec: WorkerSpec, report: Callable[[LifeMessage], None]) -> None:
+        self._spec = spec
+        self._report = report
+        self._news = EngineNews("the engine has not been started")
+        self._is_engine_up = asyncio.Event()
+        self._stop = StopSignal()
+        self._engine = EngineClient(spec.engine_address, explain=lambda: self._news.reason)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+        return self._news.num_restarts
+
+    def learn(self, news: EngineNews) -> None:
+        """Take what the parent says of the engine."""
+        self._news = news
+        if news.reason is None:
+            self._is_engine_up.set()
+
+    async def run(self, listener: socket.socket) -> int:
+        """Serve until SIGTERM; returns the exit code."""
+        spec = self._spec
+        runtime = build_runtime(
+            spec.settings, spec.launch, self, self._engine, shared_folder=spec.shared_folder
+        )
+        shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
+        beating = asyncio.create_task(self._beat())
+        starting = asyncio.create_task(self._start_engine())
+        try:
+            await ApiServer(runtime, shares).run(
+                listener,
+                self._stop,
+                starting,
+                on_ready=lambda: self._report(Ready()),
+                grace_s=spec.settings.drain_grace_s,
+            )
+        finally:
+            for task in (beating, starting):
+                task.cancel()
+            await asyncio.wait((beating, starting))
+            await self._engine.stop()
+            shares.close()
+        return FORCED if self._stop.forced.is_set() else 0
+
+    async def _start_engine(self) -> None:
+        await self._is_engine_up.wait()
+        await self._engine.start()
+
+    async def _beat(self) -> None:
+        while True:
+            self._report(Alive())
+            await asyncio.sleep(BEAT_S)
+
+
+def main() -> int:
+    """Run the process that the parent's spec describes."""
+    report = _reporter()
+    spec = WorkerSpec.read(sys.stdin.fileno())
+    settings = spec.settings
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    count_in_files(spec.number)
+    try:
+        with (
+            socket.socket(fileno=spec.listener_fd) as listener,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            return runner.run(_serve(spec, report, listener))
+    except Exception as error:
+        # The parent says it again, or for the first time, in its own log.
+        log.debug("the worker ends", exc_info=True)
+        report(Fatal(type(error).__name__, f"{error}"))
+        return 1
+
+
+async def _serve(
+    spec: WorkerSpec, report: Callable[[LifeMessage], None], listener: socket.socket
+) -> int:
+    worker = Worker(spec, report)
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_follow_parent, args=(spec, worker, loop), daemon=True).start()
+    return await worker.run(listener)
+
+
+def _follow_parent(spec: WorkerSpec, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    """Pass the parent's news on, in a thread that a hung loop cannot stop; end with the parent."""
+    for news in read_news(sys.stdin.fileno()):
+        with contextlib.suppress(RuntimeError):  # the loop has ended before us
+            loop.call_soon_threadsafe(worker.learn, news)
+    shutil.rmtree(spec.shared_folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _reporter() -> Callable[[LifeMessage], None]:
+    """Claim stdout for reports; prints of any library go to stderr."""
+    descriptor = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def report(message: LifeMessage) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone; its follower acts
+            os.write(descriptor, msgspec.json.encode(message) + b"\n")
+
+    return report
+
+
+if __name__ == "__main__":
+    sys.exit(main())

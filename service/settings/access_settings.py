@@ -1,0 +1,224 @@
+"""The settings about who may call, and about TLS; a part of service/settings/settings.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings
+
+from auth.address import check_url
+from auth.base import Scope
+
+Auth = Literal["auto", "off"]
+SslMode = Literal["disabled", "tls", "mtls"]
+
+_MIN_KEY_CHARS = 16
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
+_GRANTABLE = [scope.value for scope in Scope if scope is not Scope.ADMIN]
+
+# Each is a way to recognise callers, where it is set.
+_WAYS = ("api_keys", "api_keys_path", "jwt_issuer")
+
+
+class AccessSettings(BaseSettings):
+    """Keys, tokens and certificates"""
+
+    api_keys: SecretStr | None = Field(
+        None,
+        description="Accepted API keys, comma-separated, of 16 characters or more; each may do"
+        " everything.",
+    )
+    api_keys_path: Path | None = Field(
+        None,
+        description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
+        " heeded within a second of a change.",
+    )
+    jwt_jwks_url: str | None = Field(
+        None, description="Where the keys of tokens are; unset: where the issuer's discovery says."
+    )
+    jwt_public_key_path: Path | None = Field(
+        None, description="A PEM file with the one key of tokens, so that nothing is fetched."
+    )
+    jwt_issuer: str | None = Field(
+        None,
+        validate_default=True,
+        description="Whose JWT bearer tokens are accepted: the exact `iss`, an https URL.",
+    )
+    jwt_audience: str | None = Field(
+        None, validate_default=True, description="What tokens must name in `aud`."
+    )
+    jwt_audience_claim: str | None = Field(
+        None,
+        description="The claim that must hold the audience in tokens that have no `aud`, e.g."
+        " `client_id` for Amazon Cognito's; unset: such tokens are refused.",
+    )
+    jwt_max_lifetime_s: float = Field(
+        24 * 3600.0, gt=0, description="Tokens that were made to live longer are refused."
+    )
+    jwt_max_stale_s: float = Field(
+        6 * 3600.0, gt=0, description="How long fetched keys are believed while no fetch succeeds."
+    )
+    jwt_scope_prefix: str = Field(
+        "", description="What stands before our scopes' names in tokens, e.g. `harmonium.`."
+    )
+    jwt_scopes_claim: str | None = Field(
+        None,
+        description="The claim that names a token's scopes, e.g. `roles` for Entra's application"
+        " tokens; unset: `scope` and `scp`.",
+    )
+    jwt_granted_scopes: str = Field(
+        "",
+        description="Scopes that every accepted token has, whatever it says, e.g."
+        " `inference,models` for Kubernetes' service accounts, whose tokens name none.",
+    )
+    jwt_tenant_claim: str | None = Field(
+        None, description="The claim that names the tenant; unset: each subject is one of its own."
+    )
+    jwt_models_claim: str | None = Field(
+        None, description="The claim that lists the models a bearer may use; unset: all."
+    )
+    ssl_key_path: Path | None = Field(None, description="The server's private key, a PEM file.")
+    ssl_certs_path: Path | None = Field(
+        None, description="The server's certificate and those between it and its root, a PEM file."
+    )
+    ssl_ca_certs_path: Path | None = Field(
+        None, description="Who signs clients' certificates in mode `mtls`, a PEM file."
+    )
+    ssl_mode: SslMode = Field(
+        "disabled",
+        validate_default=True,
+        description="`tls`: HTTPS; `mtls`: clients need a certificate, which also says who they"
+        " are.",
+    )
+    cors_allow_origins: str = Field(
+        "",
+        description="Web pages that may call from a browser: their origins, comma-separated, e.g."
+        " `https://chat.example,http://localhost:3000`; `*`: all of them. Unset: none.",
+    )
+    auth: Auth = Field(
+        "auto",
+        description="`auto`: callers must be known where a way to know them is configured; with"
+        " none, loopback is open, and elsewhere a key is made at the start: shown on a"
+        " terminal, else written to `api-key-<port>` in the cache for its owner alone. `off`:"
+        " everyone may call.",
+    )
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        keys = _words(value.get_secret_value()) if value else []
+        if value and not keys:
+            raise ValueError("there is no key between the commas, which would let everyone in")
+        if any(len(key) < _MIN_KEY_CHARS for key in keys):
+            raise ValueError(
+                f"a key has fewer than {_MIN_KEY_CHARS} characters and could be guessed;"
+                " `openssl rand -hex 32` makes a good one"
+            )
+        return value
+
+    @field_validator("cors_allow_origins")
+    @classmethod
+    def _check_origins(cls, value: str) -> str:
+        for origin in _words(value):
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: scheme, host and port only, in lower case, as in"
+                    " https://chat.example or http://localhost:3000"
+                )
+        return value
+
+    @field_validator("jwt_granted_scopes")
+    @classmethod
+    def _check_scopes(cls, value: str) -> str:
+        for name in _words(value):
+            if name not in _GRANTABLE:
+                raise ValueError(f"{name!r} is none of {', '.join(_GRANTABLE)}")
+        return value
+
+    @field_validator("jwt_jwks_url")
+    @classmethod
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_url(value)
+        return value
+
+    @field_validator("jwt_public_key_path")
+    @classmethod
+    def _check_one_source(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value and info.data.get("jwt_jwks_url"):
+            raise ValueError("NIM_JWT_JWKS_URL is set as well; leave one of them out")
+        return value
+
+    @field_validator("jwt_issuer")
+    @classmethod
+    def _check_issuer(cls, value: str | None, info: ValidationInfo) -> str | None:
+        source = info.data.get("jwt_jwks_url") or info.data.get("jwt_public_key_path")
+        if value is None and source:
+            raise ValueError("keys of tokens are configured, but not whose tokens they are")
+        if value is not None and not source:
+            check_url(value)
+        return value
+
+    @field_validator("jwt_audience")
+    @classmethod
+    def _check_audience(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if bool(value) != bool(info.data.get("jwt_issuer")):
+            raise ValueError("NIM_JWT_ISSUER and NIM_JWT_AUDIENCE go together")
+        return value
+
+    @field_validator("ssl_mode", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("ssl_mode")
+    @classmethod
+    def _check_ssl(cls, value: str, info: ValidationInfo) -> str:
+        needed = {"tls": ("key", "certs"), "mtls": ("key", "certs", "ca_certs")}.get(value, ())
+        for part in ("key", "certs", "ca_certs"):
+            is_set, name = bool(info.data.get(f"ssl_{part}_path")), f"NIM_SSL_{part.upper()}_PATH"
+            if is_set != (part in needed):
+                raise ValueError(f"{name} {'has no effect' if is_set else 'is missing'} then")
+        return value
+
+    @field_validator("auth")
+    @classmethod
+    def _check_auth(cls, value: str, info: ValidationInfo) -> str:
+        ways = ["NIM_" + field.upper() for field in _WAYS if info.data.get(field)]
+        ways += ["NIM_SSL_MODE=mtls"] if info.data.get("ssl_mode") == "mtls" else []
+        if value == "off" and ways:
+            raise ValueError(f"it contradicts {ways[0]}; leave one of them out")
+        return value
+
+    @field_validator("api_keys_path", "jwt_public_key_path", "ssl_key_path", "ssl_certs_path")
+    @classmethod
+    def _expand_path(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
+
+    @property
+    def has_auth(self) -> bool:
+        """Whether any way to recognise callers is configured."""
+        return self.ssl_mode == "mtls" or any(getattr(self, field) for field in _WAYS)
+
+    @property
+    def api_key_list(self) -> list[str]:
+        """The keys of `NIM_API_KEYS` one by one."""
+        return _words(self.api_keys.get_secret_value()) if self.api_keys else []
+
+    @property
+    def cors_origins(self) -> tuple[str, ...]:
+        """Whose pages may call from a browser."""
+        return tuple(_words(self.cors_allow_origins))
+
+    @property
+    def jwt_scopes(self) -> frozenset[Scope]:
+        """What every accepted token may do."""
+        return frozenset(Scope(name) for name in _words(self.jwt_granted_scopes))
+
+
+def _words(joined: str) -> list[str]:
+    """What stands between commas."""
+    return [word.strip() for word in joined.split(",") if word.strip()]

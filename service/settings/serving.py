@@ -1,0 +1,194 @@
+"""The settings of model, server, load, kept responses and tools."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic_settings import BaseSettings
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+Goal = Literal["latency", "throughput", "balanced"]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+
+
+class ModelSettings(BaseSettings):
+    """Model and profile"""
+
+    model_name: Name | None = Field(
+        None, description="The model to serve, e.g. `gpt-oss-20b`; unset: what fits the machine."
+    )
+    model_path: Path | None = Field(
+        None, description="A checkpoint folder to serve instead of the profile's own files."
+    )
+    model_profile: str | None = Field(
+        None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."
+    )
+    profile_goal: Goal | None = Field(
+        None, description="Prefer profiles tuned for `latency`, `throughput` or `balanced`."
+    )
+    tags_selector: str | None = Field(
+        None, description="Only profiles with these tags, e.g. `precision=mxfp4,tp=2`."
+    )
+    served_model_name: Name | None = Field(
+        None, description="The id clients use for the model; unset: the model's own name."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="Most tokens of prompt and answer together; unset: the profile's."
+    )
+    cache_path: Path = Field(
+        Path("~/.cache/harmonium"), description="Where model files are kept between starts."
+    )
+
+    @field_validator("tags_selector")
+    @classmethod
+    def _check_tags(cls, value: str | None) -> str | None:
+        if value and not all(re.fullmatch(r"\s*\w+=[^=]+", pair) for pair in value.split(",")):
+            raise ValueError("tags are written tag=value, with commas between them")
+        return value
+
+    @field_validator("cache_path", "model_path")
+    @classmethod
+    def _expand_model(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags a profile must have, by name."""
+        pairs = (pair.split("=") for pair in (self.tags_selector or "").split(",") if pair)
+        return {name.strip(): value.strip() for name, value in pairs}
+
+
+class ServerSettings(BaseSettings):
+    """Server and log"""
+
+    server_host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    server_port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any.")
+    api_workers: int = Field(
+        1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
+    )
+    max_connections: int = Field(
+        4096, ge=1, description="Open connections of each API worker; more are refused."
+    )
+    max_body_bytes: int = Field(
+        10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
+    )
+    sse_keepalive_s: float = Field(
+        15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
+    )
+    drain_grace_s: float = Field(
+        30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
+    )
+    log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
+    jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        if isinstance(value, str) and value.upper() in get_args(LogLevel):
+            return value.upper()
+        return value
+
+
+class LoadSettings(BaseSettings):
+    """Load and limits"""
+
+    max_queue_wait_s: float = Field(
+        30.0, gt=0, description="Refuse a request whose first token would come later than this."
+    )
+    max_kv_usage: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Share of the KV cache in use at which no more may wait than run.",
+    )
+    request_timeout_s: float | None = Field(
+        None, gt=0, description="Seconds a request may take as a whole; unset: as long as it needs."
+    )
+    min_priority: int = Field(
+        0, description="The most urgent `priority` a request may ask for; lower goes first."
+    )
+    rate_limit_requests: int | None = Field(
+        None, ge=1, description="Requests per minute and caller; a key's own limit goes before."
+    )
+    rate_limit_tokens: int | None = Field(
+        None, ge=1, description="Tokens of prompts and answers per minute and caller."
+    )
+    rate_limit_concurrent: int | None = Field(
+        None, ge=1, description="Requests of one caller that may run at a time."
+    )
+    engine_step_timeout_s: float = Field(
+        120.0,
+        ge=1,
+        description="Seconds without a step after which an engine that runs requests is restarted.",
+    )
+    engine_quarantine_s: float = Field(
+        600.0, gt=0, description="Seconds a request is refused that the engine died under twice."
+    )
+
+
+class ResponsesSettings(BaseSettings):
+    """Kept responses"""
+
+    responses_path: Path | None = Field(
+        None,
+        description="The SQLite file that keeps responses; unset: `responses/responses.sqlite` in"
+        " the cache.",
+    )
+    redis_url: SecretStr | None = Field(
+        None,
+        description="A Redis that keeps responses for several replicas, e.g. `redis://host:6379/0`;"
+        " unset: the SQLite file.",
+    )
+    responses_max_age_s: float = Field(
+        30 * 24 * 3600.0, gt=0, description="Seconds a response is kept after its last use."
+    )
+    responses_max_bytes: int = Field(
+        1 << 30,
+        ge=1 << 20,
+        description="All kept responses together; when full, the tenant who has most loses the"
+        " least used.",
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_scheme(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("the URL must begin with redis://, rediss:// or unix://")
+        return value
+
+    @field_validator("responses_path")
+    @classmethod
+    def _expand_file(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
+
+
+class ToolSettings(BaseSettings):
+    """Built-in tools"""
+
+    browser_mcp_url: SecretStr | None = Field(
+        None,
+        description="The MCP server that runs the built-in tool `browser`, e.g."
+        " `http://host:8001/mcp`, or `.../sse` for the older transport; unset: not offered.",
+    )
+    python_mcp_url: SecretStr | None = Field(
+        None, description="The MCP server that runs the built-in tool `python`; unset: not offered."
+    )
+    mcp_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Seconds one call of a built-in tool may take."
+    )
+    mcp_max_result_bytes: int = Field(
+        64 * 1024, ge=256, description="Longest result of a built-in tool; the rest is cut off."
+    )
+    mcp_max_calls: int = Field(
+        16, ge=1, le=256, description="Most calls of built-in tools in one answer."
+    )
+
+    @field_validator("browser_mcp_url", "python_mcp_url")
+    @classmethod
+    def _check_http(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("the URL must begin with http:// or https://")
+        return value

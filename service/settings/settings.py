@@ -1,0 +1,157 @@
+"""Every setting, read once from the environment: the only reader of os.environ."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsConfigDict
+
+from service.settings.access_settings import AccessSettings
+from service.settings.serving import (
+    LoadSettings,
+    ModelSettings,
+    ResponsesSettings,
+    ServerSettings,
+    ToolSettings,
+)
+from service.settings.telemetry import TelemetrySettings, standard_names, standard_values
+
+ENV_PREFIX = "NIM_"
+SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
+
+SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
+# OpenMP threads that wait spin for 30 us, until the next operation's work comes as a rule, and
+# then sleep. By default they spin for milliseconds, and on a machine with few cores they do it
+# on those that the API and the other threads need.
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
+
+
+class SettingsError(Exception):
+    """A setting has a value that cannot be used; the message names key, value and remedy."""
+
+
+class Settings(
+    TelemetrySettings,
+    ToolSettings,
+    ResponsesSettings,
+    LoadSettings,
+    AccessSettings,
+    ServerSettings,
+    ModelSettings,  # its fields come first
+):
+    """What the operator chose; each description also makes docs/settings.md and the CLI help."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=False,
+        protected_namespaces=(),
+    )
+
+
+def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the environment; `overrides` (from the command line) win.
+
+    Raises SettingsError, one line per unusable value.
+    """
+    try:
+        return Settings(**{**standard_values(os.environ, ENV_PREFIX), **(overrides or {})})
+    except ValidationError as error:
+        flags = overrides or {}
+        complaints = [_complaint(item, flags) for item in error.errors()]
+        raise SettingsError("\n".join(complaints)) from None
+
+
+def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Where each setting's value comes from: a flag's name, a variable's, or `default`."""
+    standard = standard_names(os.environ, ENV_PREFIX)
+
+    def origin(field: str) -> str:
+        if field in (overrides or {}):
+            return flag_name(field) or env_name(field)
+        if os.environ.get(env_name(field)):
+            return env_name(field)
+        return standard.get(field, "default")
+
+    return {field: origin(field) for field in Settings.model_fields}
+
+
+def group_of(field: str) -> str:
+    """The title under which people find the setting: what its class is about."""
+    own = next(
+        base
+        for base in reversed(Settings.__mro__)
+        if field in vars(base).get("__annotations__", {})
+    )
+    return str(own.__doc__)
+
+
+def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:
+    """NIM_* variables that nothing here reads, each with the nearest known name."""
+    known = [env_name(field) for field in Settings.model_fields]
+    names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
+    return [(name, _nearest(name, known)) for name in names if name not in known]
+
+
+def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the engine process: this one, less the secrets: it has no use for any.
+
+    `added`: what its profile sets; goes before what is inherited.
+    """
+    ours = {env_name(field) for field in SECRETS}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ours and not SECRET_NAMES.search(name)
+    }
+    given = {**inherited, **added}
+    return given if "OMP_WAIT_POLICY" in given else {**PATIENT_THREADS, **given}
+
+
+def secret_values(settings: Settings) -> list[str]:
+    """Every secret this process was given, by setting or by environment: never to be written."""
+    given = [value for name, value in os.environ.items() if SECRET_NAMES.search(name)]
+    for field in SECRETS:
+        value = getattr(settings, field)
+        given += [value.get_secret_value()] if value is not None else []
+    return [part for value in given for part in {value, *re.split(r"[,\s]+", value)} if part]
+
+
+def worker_environment(shared_folder: Path) -> dict[str, str]:
+    """The environment of an API worker; `shared_folder`: where the workers count together."""
+    return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(shared_folder)}
+
+
+def allows_colour() -> bool:
+    """Whether a terminal may be shown colours (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR")
+
+
+def env_name(field: str) -> str:
+    return ENV_PREFIX + field.upper()
+
+
+def flag_name(field: str) -> str | None:
+    """The flag of `harmonium serve`; secrets have none, because other users can list flags."""
+    return None if field in SECRETS else "--" + field.replace("_", "-")
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
+
+
+def _complaint(error: Any, flags: Mapping[str, Any]) -> str:
+    field = str(error["loc"][0])
+    shown = "(hidden)" if field in SECRETS else repr(error["input"])
+    flag = flag_name(field) if field in flags else None  # a secret has none
+    name = flag or env_name(field)
+    remedy = Settings.model_fields[field].description
+    return f"{name} has value {shown}: {error['msg']}. It sets: {remedy}"

@@ -1,0 +1,248 @@
+"""The embedded store: one SQLite file, or memory, in a thread of its own.
+
+Several processes may share the file (write-ahead log).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from service.store.base import (
+    Bounds,
+    MissingRecord,
+    Record,
+    StoreError,
+)
+from service.store.outage import Outage
+from service.store.sqlite_file import open_database
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_COLUMNS = "id, caller, response, input, is_final, previous_id, beat_at"
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class SqliteStore:
+    """Implements service.store.base.ResponseStore; opened at its first use, or by open."""
+
+    def __init__(
+        self, path: Path | None = None, bounds: Bounds | None = None, *, can_fall_back: bool = False
+    ) -> None:
+        self._path = path
+        self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
+        self._bounds = bounds or Bounds()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
+        # Written by that thread alone:
+        self._opened: sqlite3.Connection | None = None
+        self._outage = Outage(
+            f"the file of responses ({path})", "nothing is stored or read until it is free again"
+        )
+        self._lasts: bool | None = None  # None: not opened yet
+
+    def open(self) -> None:
+        """Open the file now; blocks. Raises StoreError."""
+        self._thread.submit(self._guarded, self._connection).result()
+
+    async def lasts(self) -> bool:
+        if self._lasts is None:
+            with contextlib.suppress(StoreError):  # what is put then will say so itself
+                await self._run(self._connection)
+        return self._lasts is not False and not self._outage.is_on
+
+    async def put(self, record: Record, pieces: bytes = b"") -> None:
+        await self._run(self._put, record, pieces)
+
+    async def extend(self, id: str, pieces: bytes) -> bool:
+        return await self._run(self._extend, id, pieces)
+
+    async def finish(self, id: str, response: bytes) -> bool:
+        return await self._run(self._finish, id, response)
+
+    async def get(self, id: str, owner: str) -> Record:
+        return (await self._run(self._read, id, owner, False))[0]
+
+    async def pieces(self, id: str, start: int = 0) -> list[bytes]:
+        return await self._run(self._pieces, id, start)
+
+    async def history(self, id: str, owner: str) -> list[Record]:
+        return await self._run(self._read, id, owner, True)
+
+    async def request_stop(self, id: str) -> None:
+        await self._run(self._request_stop, id)
+
+    async def delete(self, id: str, owner: str) -> None:
+        await self._run(self._delete, id, owner)
+
+    async def close(self) -> None:
+        thread, loop = self._thread, asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(thread, self._close)
+        except RuntimeError:  # closed before
+            return
+        thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._thread, lambda: self._guarded(work, *args, **kwargs)
+        )
+
+    # In the thread
+
+    def _guarded(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """One transaction; while another process locks the file, only now and then one waits."""
+        place = self._path or "in memory"
+        if self._outage.is_on:
+            raise StoreError(f"The store of responses ({place}) is locked by another process")
+        try:
+            with self._connection():
+                return work(*args, **kwargs)
+        except (sqlite3.Error, OSError) as error:
+            if _is_locked(error):
+                self._outage.begin(error)
+            else:
+                log.error("the store of responses (%s) failed: %s", place, error)
+            raise StoreError(f"The store of responses ({place}) failed: {error}") from error
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            try:
+                self._opened = open_database(self._path)
+                self._lasts = True
+            except (sqlite3.Error, OSError) as error:
+                if not self._can_fall_back or _is_locked(error):
+                    raise
+                log.error(
+                    "Responses are kept in memory only, until this server ends, and say so"
+                    " (store: false): %s: %s; move the file away, or set NIM_RESPONSES_PATH",
+                    self._path,
+                    error,
+                )
+                self._opened = open_database(None)
+                self._lasts = False
+        return self._opened
+
+    def _close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def _put(self, record: Record, pieces: bytes) -> None:
+        now = self._bounds.clock()
+        connection = self._connection()
+        connection.execute(
+            f"INSERT INTO responses ({_COLUMNS}, used_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.id,
+                record.owner,
+                record.response,
+                record.input,
+                record.is_final,
+                record.previous_id,
+                now,
+                now,
+                record.size,
+            ),
+        )
+        self._add_pieces(record.id, pieces)
+        self._trim(now)
+
+    def _add_pieces(self, id: str, pieces: bytes) -> None:
+        if pieces:
+            connection = self._connection()
+            connection.execute(
+                "INSERT INTO pieces SELECT ?, COUNT(*), ? FROM pieces WHERE id = ?",
+                (id, pieces, id),
+            )
+            connection.execute(
+                "UPDATE responses SET size = size + ? WHERE id = ?", (len(pieces), id)
+            )
+
+    def _extend(self, id: str, pieces: bytes) -> bool:
+        now = self._bounds.clock()
+        updated = self._connection().execute(
+            "UPDATE responses SET beat_at = ?, used_at = ?"
+            " WHERE id = ? AND NOT is_final RETURNING is_stopping",
+            (now, now, id),
+        )
+        rows = updated.fetchall()
+        if rows:
+            self._add_pieces(id, pieces)
+        return bool(rows) and not rows[0][0]
+
+    def _finish(self, id: str, response: bytes) -> bool:
+        finished = self._connection().execute(
+            "UPDATE responses SET is_final = 1, size = size + ? - length(response), response = ?"
+            " WHERE id = ? AND NOT is_final",
+            (len(response), response, id),
+        )
+        self._trim(self._bounds.clock())
+        return finished.rowcount == 1
+
+    def _read(self, id: str, owner: str, has_history: bool) -> list[Record]:
+        now = self._bounds.clock()
+        records: list[Record] = []
+        next_id: str | None = id
+        while next_id is not None:
+            rows = self._connection().execute(
+                f"UPDATE responses SET used_at = ?"
+                f" WHERE id = ? AND caller = ? AND used_at >= ? RETURNING {_COLUMNS}",
+                (now, next_id, owner, now - self._bounds.max_age_s),
+            )
+            row = next(iter(rows.fetchall()), None)
+            if row is None:
+                raise MissingRecord(next_id)
+            records.append(_record(row, now))
+            next_id = records[-1].previous_id if has_history else None
+        return records[::-1]
+
+    def _pieces(self, id: str, start: int) -> list[bytes]:
+        rows = self._connection().execute(
+            "SELECT pieces FROM pieces WHERE id = ? AND batch >= ? ORDER BY batch", (id, start)
+        )
+        return [pieces for (pieces,) in rows]
+
+    def _request_stop(self, id: str) -> None:
+        self._connection().execute("UPDATE responses SET is_stopping = 1 WHERE id = ?", (id,))
+
+    def _delete(self, id: str, owner: str) -> None:
+        deleted = self._connection().execute(
+            "DELETE FROM responses WHERE id = ? AND caller = ?", (id, owner)
+        )
+        if not deleted.rowcount:
+            raise MissingRecord(id)
+
+    def _trim(self, now: float) -> None:
+        """Forget what is too old, then what is too much: each time the least recently used of
+        the owner who has most, so that nobody can drive out those who have less."""
+        execute = self._connection().execute
+        execute("DELETE FROM responses WHERE used_at < ?", (now - self._bounds.max_age_s,))
+        while self._excess() > 0:
+            execute(
+                "DELETE FROM responses WHERE id = (SELECT id FROM responses WHERE caller ="
+                " (SELECT caller FROM shares ORDER BY bytes DESC LIMIT 1) ORDER BY used_at LIMIT 1)"
+            )
+
+    def _excess(self) -> int:
+        (num_bytes,) = self._connection().execute("SELECT bytes FROM total").fetchone()
+        return int(num_bytes) - self._bounds.max_bytes
+
+
+def _is_locked(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED  # less what SQLite adds above
+
+
+def _record(row: tuple[str, str, bytes, bytes, int, str | None, float], now: float) -> Record:
+    id, owner, response, input, is_final, previous_id, beat_at = row
+    idle_s = now - beat_at
+    return Record(id, owner, response, input, bool(is_final), previous_id, idle_s, beat_at)

@@ -1,0 +1,130 @@
+"""A session with one MCP server, over streamable HTTP, or over SSE where the URL says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from mcp import ClientSession, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from service.request.record import outgoing
+
+_CLOSE_TIMEOUT_S = 1.0
+_TLS = ssl.create_default_context()  # once: it reads the system's certificates
+_MAX_BODY_BYTES = 16 << 20  # of one HTTP answer: what comes after it is an error
+
+# The library logs every failure with a traceback; a failed call says itself what happened.
+logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+
+
+class Connection:
+    """Opens with the first call.
+
+    The library's contexts must be left by the task that entered them, which a request's
+    task, cancelled and closed from outside, cannot promise: they live in a task of their own.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._closing = asyncio.Event()
+        self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], client_id: str
+    ) -> types.CallToolResult:
+        """Call a tool; raises whatever keeps the server from answering."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._hold(), name="mcp connection")
+        session = await asyncio.shield(self._ready)
+        calling = asyncio.create_task(
+            session.call_tool(tool, dict(arguments), meta={"client_id": client_id})
+        )
+        try:  # a connection that breaks does not always end the calls that wait for it
+            await asyncio.wait((calling, self._task), return_when=asyncio.FIRST_COMPLETED)
+            if not calling.done():
+                raise ConnectionError("the connection was lost")
+            return calling.result()
+        finally:
+            calling.cancel()
+            await asyncio.wait((calling,))
+
+    async def close(self) -> None:
+        """End the session; a server that does not take leave is left."""
+        self._closing.set()
+        if self._task is not None:
+            if self._ready.done():
+                await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if not self._ready.cancel() and not self._ready.cancelled():
+            self._ready.exception()  # has been told, or nobody waits for it any more
+
+    async def _hold(self) -> None:
+        try:
+            async with _streams(self._url) as streams, ClientSession(*streams) as session:
+                await session.initialize()
+                self._ready.set_result(session)
+                await self._closing.wait()
+        except Exception as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+
+
+@contextlib.asynccontextmanager
+async def _streams(url: str) -> AsyncIterator[tuple[Any, Any]]:
+    if urlsplit(url).path.rstrip("/").endswith("/sse"):
+        async with sse_client(url, httpx_client_factory=_client) as (read, write):
+            yield read, write
+    else:
+        async with (
+            _client() as client,
+            streamable_http_client(url, http_client=client) as (read, write, _),
+        ):
+            yield read, write
+
+
+def _client(
+    headers: dict[str, str] | None = None,
+    timeout: httpx.Timeout | None = None,
+    auth: httpx.Auth | None = None,
+) -> httpx.AsyncClient:
+    """Without timeouts of its own: each call has one."""
+    return httpx.AsyncClient(
+        headers={**outgoing(), **(headers or {})},
+        timeout=None,
+        auth=auth,
+        transport=_BoundedTransport(verify=_TLS),
+    )
+
+
+class _BoundedTransport(httpx.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        num_bytes = 0
+        async for chunk in self._stream:
+            num_bytes += len(chunk)
+            if num_bytes > _MAX_BODY_BYTES:
+                raise httpx.ReadError(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
