@@ -17,7 +17,8 @@ assert SPEC.loader is not None
 pins = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(pins)
 
-PLATFORMS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "aarch64-apple-darwin")
+# llguidance asks for glibc 2.31: Debian 11, Ubuntu 20.04, RHEL 9 and what is newer.
+PLATFORMS = ("x86_64-manylinux_2_31", "aarch64-manylinux_2_31", "aarch64-apple-darwin")
 
 
 @pytest.fixture(scope="module")
