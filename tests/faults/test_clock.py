@@ -105,7 +105,7 @@ async def test_a_response_that_another_process_writes_is_not_taken_for_lost(
     writing = SqliteStore(file, Bounds(clock=time.monotonic))
     reading = SqliteStore(file, Bounds(clock=lambda: time.monotonic() + jump_s))
     runtime = make_runtime(responses=reading)
-    head = b'{"id": "resp_1", "status": "in_progress", "output": []}'
+    head = b'{"id": "resp_1", "status": "in_progress", "output": [], "tools": []}'
     await writing.put(Record("resp_1", "", head, b"[]", is_final=False))
 
     async def write() -> None:
