@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,6 +20,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def compare(update_golden: bool) -> Callable[[str, str], None]:
+    """Hold a text against the recorded one of that name."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if update_golden:
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
 
 
 @pytest.fixture(autouse=True)

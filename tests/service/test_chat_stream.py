@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, MutableMapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from service.runtime import Runtime
 
 Fixture = Callable[..., Any]
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 THOUGHT = '<|channel|>analysis<|message|>A short "thought".<|end|><|start|>assistant'
 HELLO = THOUGHT + "<|channel|>final<|message|>Grüße, 👩‍🚀!\n<|return|>"
 CALL = THOUGHT + (
@@ -26,17 +24,6 @@ CALL = THOUGHT + (
 )
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PATH = "/v1/chat/completions"
-
-
-@pytest.fixture
-def compare(update_golden: bool) -> Callable[[str, str], None]:
-    def check(name: str, text: str) -> None:
-        path = GOLDEN / name
-        if update_golden:
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8")
-
-    return check
 
 
 def collected(events: list[Any]) -> dict[str, Any]:
