@@ -61,6 +61,4 @@ docs: installed-test ## Regenerate the tables in docs/
 	@$(BIN)/python -m service.cli.settings_reference > docs/settings.md
 	@$(BIN)/python -m service.cli.metrics_reference > docs/metrics.md
 
-include faults.mk
-
-include gpu.mk nano/nano.mk packaging.mk rolling.mk clients.mk conformance.mk monitoring.mk oidc.mk audit.mk
+include $(sort $(wildcard make/*.mk))

@@ -1,4 +1,4 @@
-# Long runs of what the default tests do briefly; included by the Makefile.
+# Long runs of what the default tests do briefly.
 SOAK_SECONDS ?= 600
 FUZZ_EXAMPLES ?= 3000
 ATTACK_SEED ?= 1

@@ -1,8 +1,8 @@
-# Security audit of our code and of what it depends on; included by the Makefile.
+# Security audit of our code and of what it depends on.
 # In an environment of its own: what audits must not change what is audited.
 AUDIT := .cache/audit
 
-$(AUDIT)/.ready: audit.mk
+$(AUDIT)/.ready: make/audit.mk
 	@test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
 	@$(AUDIT)/bin/pip install --quiet bandit==1.9.4 pip-audit==2.10.1
 	@touch $@

@@ -1,4 +1,4 @@
-# The container image and the Helm chart; included by the Makefile.
+# The container image and the Helm chart.
 IMAGE ?= localhost/harmonium:latest
 HELM_3 := .cache/helm/3.17.3/helm
 HELM_4 := .cache/helm/4.2.3/helm

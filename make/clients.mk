@@ -1,4 +1,4 @@
-# Foreign clients at pinned versions; included by the Makefile.
+# Foreign clients at pinned versions.
 CLIENTS := .cache/clients
 PINNED := tests/clients
 CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm

@@ -1,4 +1,4 @@
-# A fuzzer of our OpenAPI document; included by the Makefile.
+# A fuzzer of our OpenAPI document.
 .PHONY: conformance
 conformance: installed-conformance ## Let schemathesis send what our OpenAPI document allows
 	@$(BIN)/pytest -m conformance tests/conformance

@@ -1,4 +1,4 @@
-# A real OpenID provider as the source of tokens; included by the Makefile.
+# A real OpenID provider as the source of tokens.
 OIDC := .cache/oidc
 
 $(OIDC)/.ready: tests/auth/oidc/package.json

@@ -1,4 +1,4 @@
-# Dashboard and alert rules against a live server; included by the Makefile.
+# Dashboard and alert rules against a live server.
 
 .PHONY: monitoring
 monitoring: installed-test ## Check dashboard and alerts with promtool against a live server
