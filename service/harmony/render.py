@@ -67,6 +67,11 @@ def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int
     return [*token_ids, MESSAGE, *encode_text(text), end]
 
 
+def thoughts_turn(reasoning: str) -> list[int]:
+    """The ids of thoughts as they stand in a prompt, with all that is written around them."""
+    return _turn("assistant", reasoning, "analysis")
+
+
 def _system_text(conversation: Conversation) -> str:
     tools = f"{describe_builtins(conversation.builtins)}\n\n" if conversation.builtins else ""
     date, effort = conversation.current_date, conversation.reasoning_effort
@@ -110,7 +115,7 @@ class _History:
 
     def __init__(self, conversation: Conversation) -> None:
         self._messages = conversation.messages
-        self._last_final = _last_final(conversation.messages)
+        self._last_final = last_final(conversation.messages)
         self._functions = frozenset(tool.name for tool in conversation.tools)
         self._calls: dict[str | None, ToolCall] = {}  # by id, as far as we have read
 
@@ -130,7 +135,7 @@ class _History:
 
     def _assistant(self, message: Message, *, is_current: bool) -> Iterator[list[int]]:
         if message.reasoning and is_current:
-            yield _turn("assistant", message.reasoning, "analysis")
+            yield thoughts_turn(message.reasoning)
         if message.content:
             channel = "commentary" if message.tool_calls else "final"
             yield _turn("assistant", message.content, channel)
@@ -158,8 +163,8 @@ class _History:
         return call.name in ALL_RECIPIENTS and call.name not in self._functions and is_code
 
 
-def _last_final(messages: Sequence[Message]) -> int:
-    """Find the last answer: reasoning up to it is spent and leaves the prompt."""
+def last_final(messages: Sequence[Message]) -> int:
+    """Find the last answer, -1 for none: reasoning up to it is spent and leaves the prompt."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.role == "assistant" and message.content and not message.tool_calls:

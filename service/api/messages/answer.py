@@ -15,6 +15,8 @@ from service.api.messages.blocks import (
     message_usage,
     stop_reason,
 )
+from service.api.messages.request import Cleared
+from service.api.messages.response_schema import AppliedEdits, ClearedThinking
 from service.harmony.types import DeltaKind
 from service.http.failures import Failure
 
@@ -39,11 +41,13 @@ class MessageHead:
         max_tokens: int,
         new_call_id: Callable[[], str],
         omits_thinking: bool = False,
+        cleared: Cleared | None = None,
     ) -> None:
         self.generation = generation
         self.id = id
         self.model = model
         self.blocks = Blocks(new_call_id, omits_thinking=omits_thinking)
+        self.edits = _edits(cleared)
         self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
 
     def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +87,7 @@ class MessageAnswer:
     def body(self) -> bytes:
         """The answer, once it has ended."""
         content = [block.whole() for block in self._head.blocks.blocks]
-        return _encode(self._head.message(content) | self._head.ending())
+        return _encode(self._head.message(content) | self._head.ending() | self._head.edits)
 
 
 class MessageEvents:
@@ -113,7 +117,8 @@ class MessageEvents:
     def end(self) -> bytes:
         """Why the message ended, and its usage."""
         usage = message_usage(self._head.generation).model_dump()
-        ending = _event("message_delta", {"delta": self._head.ending(), "usage": usage})
+        fields = {"delta": self._head.ending(), "usage": usage, **self._head.edits}
+        ending = _event("message_delta", fields)
         return self._close() + ending + _event("message_stop", {})
 
     def error(self, failure: Failure) -> bytes:
@@ -133,6 +138,16 @@ class MessageEvents:
         if block.kind is not DeltaKind.REASONING:
             return stop
         return _delta(block.index, b'"signature_delta","signature":', block.signature()) + stop
+
+
+def _edits(cleared: Cleared | None) -> dict[str, Any]:
+    """What an answer says of the edits of its context, if any were asked for."""
+    if cleared is None:
+        return {}
+    turns, tokens = cleared.num_turns, cleared.num_tokens
+    edit = ClearedThinking(cleared_thinking_turns=turns, cleared_input_tokens=tokens)
+    applied = AppliedEdits(applied_edits=[edit] if turns else [])
+    return {"context_management": applied.model_dump()}
 
 
 def _event(type: str, fields: dict[str, Any]) -> bytes:

@@ -25,6 +25,7 @@ from service.api.messages.block_schema import (
 )
 from service.api.messages.schema import CountTokensRequest
 from service.errors import RequestError
+from service.harmony.render import last_final
 from service.harmony.types import (
     Conversation,
     Message,
@@ -40,6 +41,7 @@ class History:
 
     def __init__(self, request: CountTokensRequest) -> None:
         self.messages: list[Message] = []
+        self.cleared: list[str] = []  # thoughts that the prompt would have had
         self._params: list[str] = []
         self._call_ids: set[str] = set()
         for text in texts_of(request.system):
@@ -66,7 +68,10 @@ class History:
         if not limits:
             return
         thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
+        spent = last_final(self.messages)  # up to here there are none in any prompt
         for index in thoughtful[: -min(limits)]:
+            if index > spent:
+                self.cleared.append(self.messages[index].reasoning)
             self.messages[index] = replace(self.messages[index], reasoning="")
 
     def _add(self, param: str, message: Message) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 from engines.base import SamplingParams
 from engines.grammar.tree import Grammar
 from service.answer.builtin_tools import offer_of
 from service.answer.plan import Plan
 from service.api.common.prompt import (
     EFFORTS,
+    MAX_COUNTED,
     PromptBound,
     answer_limit,
     check_model,
@@ -26,6 +30,7 @@ from service.api.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from service.budget import Budget, OverBudget
 from service.errors import RequestError
 from service.guide.answer import (
     Fields,
@@ -33,6 +38,8 @@ from service.guide.answer import (
     ToolChoice,
     answer_grammar,
 )
+from service.harmony.render import thoughts_turn
+from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, ReasoningEffort
 from service.runtime import Runtime
 
@@ -49,21 +56,44 @@ _FIELDS = Fields(
 )
 
 
-async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: str) -> Plan:
-    """Render the prompt and settle the limits; raises RequestError naming the field."""
-    bound = context_bound(runtime.engine.info, "messages")
-    conversation, prompt_token_ids = await render_message(request, runtime, bound)
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The thoughts that an edit of the context took out of a prompt."""
+
+    num_turns: int
+    num_tokens: int  # of the prompt; at most MAX_COUNTED are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads, and what it does not because the client wanted it cleared."""
+
+    conversation: Conversation
+    token_ids: tuple[int, ...]
+    cleared: Cleared | None  # None: the client asked for no edits
+
+
+async def prompt_of_message(request: MessagesRequest, runtime: Runtime) -> Prompt:
+    """The prompt to answer; raises RequestError where the context does not hold it."""
+    return await render_message(request, runtime, context_bound(runtime.engine.info, "messages"))
+
+
+def plan_message(
+    request: MessagesRequest, prompt: Prompt, runtime: Runtime, request_id: str
+) -> Plan:
+    """Settle the limits and what the answer must be; raises RequestError naming the field."""
+    conversation = prompt.conversation
     grammar = _grammar(request, conversation)
     room = answer_limit(
         None,
-        len(prompt_token_ids),
+        len(prompt.token_ids),
         runtime.engine.info.max_model_len,
         prompt_param="messages",
         limit_param="max_tokens",
     )
     return Plan(
         request_id=request_id,
-        prompt_token_ids=prompt_token_ids,
+        prompt_token_ids=prompt.token_ids,
         sampling=_sampling(request, min(request.max_tokens, room)),
         tool_names=frozenset(tool.name for tool in conversation.tools),
         builtins=offer_of(None, is_hidden=_choice(request).mode == "none").builtins,
@@ -77,14 +107,32 @@ async def plan_message(request: MessagesRequest, runtime: Runtime, request_id: s
 
 async def render_message(
     request: CountTokensRequest, runtime: Runtime, bound: PromptBound
-) -> tuple[Conversation, tuple[int, ...]]:
+) -> Prompt:
     """The conversation and its prompt's ids: all that counting needs."""
     check_model(request.model, runtime)
     _check_thread(request)
     history = History(request)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
-    return conversation, await render_prompt(conversation, history.param_of, bound)
+    token_ids = await render_prompt(conversation, history.param_of, bound)
+    is_edited = request.context_management is not None
+    return Prompt(conversation, token_ids, await _count(history.cleared) if is_edited else None)
+
+
+async def _count(cleared: list[str]) -> Cleared:
+    """Count what is no longer in the prompt, beside the event loop and not without end."""
+    if not cleared:
+        return Cleared(0, 0)
+    try:
+        budget = Budget(MAX_COUNTED, "tokens")
+        num_tokens = await in_thread(partial(_num_tokens, cleared), budget)
+    except OverBudget:
+        num_tokens = MAX_COUNTED
+    return Cleared(len(cleared), num_tokens)
+
+
+def _num_tokens(cleared: list[str]) -> int:
+    return sum(len(thoughts_turn(thoughts)) for thoughts in cleared)
 
 
 def _check_thread(request: CountTokensRequest) -> None:

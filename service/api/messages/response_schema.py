@@ -54,6 +54,22 @@ class MessageUsage(ResponseModel):
     service_tier: Literal["standard"] = "standard"
 
 
+class ClearedThinking(ResponseModel):
+    """The thoughts of earlier turns that an edit took out of the prompt."""
+
+    type: Literal["clear_thinking_20251015"] = "clear_thinking_20251015"
+    cleared_thinking_turns: int
+    cleared_input_tokens: int
+
+
+class AppliedEdits(ResponseModel):
+    applied_edits: list[ClearedThinking]
+
+
+class OriginalCount(ResponseModel):
+    original_input_tokens: int
+
+
 class Message(ResponseModel):
     id: str
     type: Literal["message"] = "message"
@@ -65,10 +81,12 @@ class Message(ResponseModel):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    context_management: AppliedEdits | None = Field(None, description="Only where asked for.")
 
 
 class TokenCount(ResponseModel):
     input_tokens: int
+    context_management: OriginalCount | None = Field(None, description="Only where asked for.")
 
 
 class MessageErrorDetails(ResponseModel):

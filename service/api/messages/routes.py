@@ -8,8 +8,18 @@ from service.answer.generation import Generation
 from service.api.common.dependencies import CurrentRuntime, RequestId
 from service.api.common.prompt import counting_bound
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
-from service.api.messages.request import omits_thinking, plan_message, render_message
-from service.api.messages.response_schema import Message, MessageError, TokenCount
+from service.api.messages.request import (
+    omits_thinking,
+    plan_message,
+    prompt_of_message,
+    render_message,
+)
+from service.api.messages.response_schema import (
+    Message,
+    MessageError,
+    OriginalCount,
+    TokenCount,
+)
 from service.api.messages.schema import CountTokensRequest, MessagesRequest
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
@@ -26,8 +36,8 @@ async def create_message(
 ) -> Response:
     """Answer a conversation; with `stream` as Anthropic's typed events."""
     runtime.lifecycle.check_accepting()
-    plan = await plan_message(body, runtime, request_id)
-    generation = Generation(runtime.engine, plan)
+    prompt = await prompt_of_message(body, runtime)
+    generation = Generation(runtime.engine, plan_message(body, prompt, runtime, request_id))
     head = MessageHead(
         generation,
         id=f"msg_{runtime.new_id()}",
@@ -35,6 +45,7 @@ async def create_message(
         max_tokens=body.max_tokens,
         new_call_id=lambda: f"toolu_{runtime.new_id()[-24:]}",
         omits_thinking=omits_thinking(body),
+        cleared=prompt.cleared,
     )
     if body.stream:
         return EventStream(runtime, generation, MessageEvents(head))
@@ -42,9 +53,13 @@ async def create_message(
     return WholeAnswer(runtime, generation, answer.add, answer.body)
 
 
-@router.post("/v1/messages/count_tokens")
+@router.post("/v1/messages/count_tokens", response_model_exclude_none=True)
 async def count_tokens(body: CountTokensRequest, runtime: CurrentRuntime) -> TokenCount:
-    """How long the prompt of this conversation is."""
+    """How long the prompt of this conversation is, and was before any edit of the context."""
     runtime.lifecycle.check_started()
-    _, token_ids = await render_message(body, runtime, counting_bound("messages"))
-    return TokenCount(input_tokens=len(token_ids))
+    prompt = await render_message(body, runtime, counting_bound("messages"))
+    count = len(prompt.token_ids)
+    if prompt.cleared is None:
+        return TokenCount(input_tokens=count)
+    original = OriginalCount(original_input_tokens=count + prompt.cleared.num_tokens)
+    return TokenCount(input_tokens=count, context_management=original)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,44 @@ async def test_thoughts_are_cleared_as_asked(
     given = management and management | {"edits": edits}
     text = await prompt(context_management=given)
     assert [n for n in range(3) if f"Thought {n}." in text] == kept
+
+
+EDIT = {"type": "clear_thinking_20251015"}
+FINAL = [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "Again."}]
+
+
+async def _said(client: Any, history: list[dict[str, Any]], **edits: Any) -> list[Any]:
+    """What the answer, its stream and the counting route say of the edits."""
+    body = {"model": "gpt-oss-20b", "messages": history, "tools": TOOLS, **edits}
+    whole = (await client.post(PATH, json={"max_tokens": 9, **body})).json()
+    stream = await client.post(PATH, json={"max_tokens": 9, "stream": True, **body})
+    events = [json.loads(line[6:]) for line in stream.text.splitlines() if line[:6] == "data: "]
+    (last,) = [event for event in events if event["type"] == "message_delta"]
+    counted = (await client.post(f"{PATH}/count_tokens", json=body)).json()
+    return [whole.get("context_management"), last.get("context_management"), counted]
+
+
+@pytest.mark.parametrize(("history", "num_turns"), [(LOOP, 2), ([*LOOP, *FINAL], 0)])
+async def test_what_was_cleared_is_said(
+    make_runtime: Fixture, make_client: Fixture, history: list[dict[str, Any]], num_turns: int
+) -> None:
+    client = await make_client(make_runtime("<|return|>"))
+    whole, streamed, counted = await _said(client, history, context_management={"edits": [EDIT]})
+    *_, original = await _said(client, history)
+    num_tokens = original["input_tokens"] - counted["input_tokens"]
+    assert (num_tokens > 0) is (num_turns > 0)
+    cleared = {"cleared_thinking_turns": num_turns, "cleared_input_tokens": num_tokens}
+    assert whole == streamed == {"applied_edits": [EDIT | cleared] if num_turns else []}
+    assert counted["context_management"] == {"original_input_tokens": original["input_tokens"]}
+
+
+async def test_nothing_is_said_of_edits_that_nobody_asked_for(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    client = await make_client(make_runtime("<|return|>"))
+    whole, streamed, counted = await _said(client, LOOP)
+    assert whole is streamed is None
+    assert list(counted) == ["input_tokens"]
 
 
 @pytest.mark.parametrize("kind", ["clear_tool_uses_20250919", "compact_20260112"])
