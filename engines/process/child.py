@@ -1,4 +1,8 @@
-"""One life of the engine process: spawn it, follow what it reports, end it."""
+"""One life of a child process: spawn it, follow what it reports, end it.
+
+The engine and the API workers are such children. What a child owes to its parent is in
+engines/process/parent.py; engines/process/keeper.py starts it again when it dies.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from engines.errors import EngineStartError
 from engines.process.watchdog import Watchdog
 from engines.process.wire import (
     Alive,
@@ -24,7 +28,6 @@ from engines.process.wire import (
     LifeMessage,
     Ready,
 )
-from engines.spec import EngineSpec
 
 _LEVEL: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 _MAX_LINE_BYTES: Final = 8192  # longer lines of the log are cut into pieces
@@ -34,39 +37,55 @@ _TURN_S: Final = 1.0
 log = logging.getLogger("engines.process.child")
 
 
-class EngineProcess:
-    """A running engine process; made by spawn()."""
+class ChildError(Exception):
+    """A child process cannot start; the message has its own words."""
 
-    def __init__(self, process: Process, watchdog: Watchdog) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How to start a child, and what it is told first."""
+
+    name: str  # as errors call it: "the engine process"
+    arguments: tuple[str, ...]  # of the Python interpreter
+    first_words: Callable[[], bytes]  # for its stdin, which stays open while the parent lives
+    environment: Mapping[str, str] | None = None  # its whole environment; None: the same as ours
+    pass_fds: tuple[int, ...] = ()
+    is_log_forwarded: bool = False  # its stderr goes line by line to our log, else to our stderr
+
+
+class ChildProcess:
+    """A running child; made by spawn()."""
+
+    def __init__(self, name: str, process: Process, watchdog: Watchdog) -> None:
+        self._name = name
         self._process = process
         self._watchdog = watchdog
         self._born_s = time.monotonic()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fatal = ""
-        self._life = asyncio.create_task(self._live(), name="engine-process")
+        self._life = asyncio.create_task(self._live(), name=name)
 
     @classmethod
-    async def spawn(
-        cls,
-        spec: EngineSpec,
-        address: str,
-        watchdog: Watchdog,
-        environment: Mapping[str, str] | None,
-    ) -> EngineProcess:
-        """Start the process in a session of its own, out of reach of the terminal's Ctrl-C."""
-        level = logging.getLevelName(log.getEffectiveLevel())
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engines.process.host"),
-            *("--address", address, "--log-level", level),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-            env=environment,
-        )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec) + b"\n")
-        return cls(process, watchdog)
+    async def spawn(cls, command: Command, watchdog: Watchdog) -> ChildProcess:
+        """Start it in a session of its own, out of reach of the terminal's Ctrl-C.
+
+        Raises ChildError.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", *command.arguments),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE if command.is_log_forwarded else None,
+                pass_fds=command.pass_fds,
+                start_new_session=True,
+                env=command.environment,
+            )
+        except OSError as error:
+            raise ChildError(f"{command.name} cannot be started: {error}") from error
+        child = cls(command.name, process, watchdog)
+        child.tell(command.first_words())
+        return child
 
     @property
     def pid(self) -> int:
@@ -79,46 +98,50 @@ class EngineProcess:
         return time.monotonic() - self._born_s
 
     async def ready(self) -> None:
-        """Return when the engine has started; raises EngineStartError with its own words."""
+        """Return when it has said that it is ready; raises ChildError when it ends before."""
         await asyncio.wait([self._ready, self._life], return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
-            raise EngineStartError(
-                self._fatal or f"the engine process {manner_of_death(self._process.returncode)}"
-            )
+            raise ChildError(self._fatal or self._manner_of_death)
 
     async def ended(self) -> str:
         """Return, once the process is gone, why it is."""
         await asyncio.wait([self._life])
-        said = f": {self._fatal}" if self._fatal else ""
-        return f"the engine process {manner_of_death(self._process.returncode)}{said}"
+        return self._manner_of_death + (f": {self._fatal}" if self._fatal else "")
 
-    async def stop(self, drain_timeout_s: float, grace_s: float) -> None:
-        """Let running requests finish, then abort them, then kill; return when it is gone."""
-        for patience_s in (drain_timeout_s, grace_s):
-            self._signal(signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._life), patience_s)
-                return
-        await self.kill()
+    def tell(self, words: bytes) -> None:
+        """Write to its stdin; one that is gone does not read it."""
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(words)
 
-    async def kill(self) -> None:
-        """End the process and its workers at once."""
-        self._signal(signal.SIGKILL)
-        await asyncio.wait([self._life])
-
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process if it is there."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
+    async def stop(self, drain_timeout_s: float, grace_s: float) -> None:
+        """Let it finish what it does, then have it abort that, then kill it; return when gone."""
+        for patience_s in (drain_timeout_s, grace_s):
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._life), patience_s)
+                return
+        self.signal(signal.SIGKILL)
+        await asyncio.wait([self._life])
+
+    @property
+    def _manner_of_death(self) -> str:
+        return f"{self._name} {manner_of_death(self._process.returncode)}"
+
     async def _live(self) -> None:
-        logs = asyncio.create_task(self._forward_log(), name="engine-log")
+        logs = asyncio.create_task(self._forward_log(), name=f"log of {self._name}")
         await self._follow_reports()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # workers that outlived their parent
+            os.killpg(self._process.pid, signal.SIGKILL)  # its own children that outlived it
         await self._process.wait()
         await asyncio.wait([logs], timeout=_LAST_WORDS_S)
-        logs.cancel()  # a worker that left the group may hold stderr open for ever
+        logs.cancel()  # a grandchild that left the group may hold stderr open for ever
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -131,20 +154,20 @@ class EngineProcess:
                     line = await self._process.stdout.readline()
             except TimeoutError:
                 if self._process.returncode is not None:
-                    return  # dead, though a worker it forked holds stdout open
+                    return  # dead, though a grandchild holds stdout open
                 self._watchdog.on_turn(_TURN_S)
                 continue
             if not line:
                 return
             self._on_report(line)
         self._fatal = self._watchdog.verdict or ""
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
 
     def _on_report(self, line: bytes) -> None:
         try:
             report = msgspec.json.decode(line, type=LifeMessage)
         except msgspec.DecodeError:
-            _log_line(line)  # printed before the host claimed its stdout
+            _log_line(line)  # printed before the child claimed its stdout
             return
         self._watchdog.on_report(report)
         match report:
@@ -156,7 +179,8 @@ class EngineProcess:
                 pass
 
     async def _forward_log(self) -> None:
-        assert self._process.stderr is not None
+        if self._process.stderr is None:
+            return
         rest = b""
         while chunk := await self._process.stderr.read(_MAX_LINE_BYTES):
             *lines, rest = re.split(rb"[\r\n]+", rest + chunk)  # progress bars return the carriage

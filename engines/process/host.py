@@ -1,8 +1,8 @@
 """The engine process: `python -m engines.process.host --address ipc:///folder/engine.sock`.
 
 The first line of stdin is the engine's spec as JSON, {"engine": ..., "options": {...}}.
-After it stdin stays silent and open for as long as the parent lives: when it closes, the
-process ends at once, so a killed parent leaves no engine behind. stdout carries
+After it stdin stays silent and open for as long as the parent lives
+(engines/process/parent.py). stdout carries
 wire.LifeMessage lines to the parent; everything meant for people goes to stderr.
 
 SIGTERM finishes what runs and then exits; a second SIGTERM aborts it.
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import faulthandler
 import logging
 import os
 import shutil
 import signal
 import sys
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,19 +28,17 @@ import msgspec
 from engines.base import Engine
 from engines.errors import EngineError, EngineStartError
 from engines.factory import create
+from engines.process.parent import Report, claim_stdout, follow_parent
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
     Alive,
     Fatal,
-    LifeMessage,
     Ready,
 )
 from engines.spec import EngineSpec
 
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
-
-Report = Callable[[LifeMessage], None]
 
 log = logging.getLogger("engines.process.host")
 
@@ -100,18 +97,6 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _reporter() -> Report:
-    """Claim stdout for reports; from here on prints of any library go to stderr."""
-    descriptor = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def report(message: LifeMessage) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone; its watcher acts
-            os.write(descriptor, msgspec.json.encode(message) + b"\n")
-
-    return report
-
-
 def _read_spec() -> EngineSpec:
     line = bytearray()
     while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
@@ -122,19 +107,17 @@ def _read_spec() -> EngineSpec:
         raise EngineStartError(f"the first line of stdin is not an engine spec: {error}") from None
 
 
-def _follow_parent(address: str) -> None:
-    """Wait in a thread, which a hung loop cannot stop, until the parent is gone; then end."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+def _clean_up(address: str) -> None:
+    """Remove what a parent that was killed cannot remove."""
     log.error("The parent process is gone; ending the engine")
     socket_file = Path(address.removeprefix("ipc://"))
-    with contextlib.suppress(OSError):
-        shutil.rmtree(socket_file.parent / "suspects", ignore_errors=True)
-        socket_file.unlink(missing_ok=True)
-        socket_file.parent.rmdir()
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)  # and the engine's own workers
-    os._exit(1)
+    shutil.rmtree(socket_file.parent / "suspects", ignore_errors=True)
+    socket_file.unlink(missing_ok=True)
+    socket_file.parent.rmdir()
+
+
+def _ignore(line: bytes) -> None:
+    """The parent has nothing to say after the spec."""
 
 
 def _run_reporting(spec: EngineSpec, address: str, report: Report) -> int:
@@ -157,7 +140,7 @@ def main() -> int:
     parser.add_argument("--log-level", default="INFO", help="the least level logged to stderr")
     arguments = parser.parse_args()
     faulthandler.enable()
-    report = _reporter()
+    report = claim_stdout()
     logging.basicConfig(level=arguments.log_level, format=LOG_FORMAT, stream=sys.stderr)
     logging.captureWarnings(True)
     try:
@@ -165,8 +148,7 @@ def main() -> int:
     except EngineStartError as error:
         report(Fatal(error.code, str(error)))
         return 1
-    follow = threading.Thread(target=_follow_parent, args=[arguments.address], daemon=True)
-    follow.start()
+    follow_parent(_ignore, partial(_clean_up, arguments.address))
     return _run_reporting(spec, arguments.address, report)
 
 

@@ -22,6 +22,7 @@ import uvloop
 
 from auth.base import AccessError
 from engines.errors import EngineStartError
+from engines.process.child import ChildError
 from profiles.errors import ProfileError
 from service.cli.config import as_text
 from service.cli.flags import SettingsCommand, given, settings_flags
@@ -33,7 +34,6 @@ from service.run.listener import (
     listen,
     url_of,
 )
-from service.run.messages import WorkerError
 from service.run.startup import (
     Launch,
     prepare,
@@ -53,7 +53,7 @@ _KNOWN_ERRORS = (
     EngineStartError,
     StoreError,
     AccessError,
-    WorkerError,
+    ChildError,
 )
 FORCED = 130  # what a shell reports for Ctrl-C
 _ENGINE_GRACE_S = 5.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +19,6 @@ from service.settings.settings import Settings
 
 BEAT_S: Final = 1.0  # how often a worker says that its loop runs
 _LENGTH_BYTES: Final = 8
-
-
-class WorkerError(Exception):
-    """A worker cannot start; the message has its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +56,9 @@ class EngineNews(msgspec.Struct, frozen=True):
     def to_line(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"
 
-
-def read_news(descriptor: int) -> Iterator[EngineNews]:
-    """Every line until the parent is gone; blocks."""
-    # Unbuffered: a thread that waits in here must not hold a lock when the process ends.
-    rest = b""
-    while data := os.read(descriptor, 65536):
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield msgspec.json.decode(line, type=EngineNews)
+    @classmethod
+    def of(cls, line: bytes) -> EngineNews:
+        return msgspec.json.decode(line, type=cls)
 
 
 def _read_exactly(descriptor: int, size: int) -> bytes:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from engines.process.supervisor import RestartPolicy
+from engines.process.child import Command
+from engines.process.keeper import Keeper, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
-from service.run.process import WorkerProcess
 from service.run.stop_signal import StopSignal, first_of
+from service.settings.settings import worker_environment
 from service.telemetry.shared import forget_live
 
-log = logging.getLogger("harmonium")
-
 END_S: Final = 10.0  # beyond the drain's grace: for a worker to close its connections and go
+# No request may hold its loop for a tenth of a second. Shorter than a usual liveness probe bears
+# with: what is replaced is the worker, not the whole container with its loaded model.
+HANG_TIMEOUT_S: Final = 20.0
 
 
 class WorkerPool:
@@ -29,81 +31,56 @@ class WorkerPool:
 
     def __init__(self, spec: WorkerSpec, size: int, news: Callable[[], EngineNews]) -> None:
         """`spec`: of the first worker; the others differ in their number."""
-        self._specs = [replace(spec, number=number) for number in range(size)]
         self._news = news
-        self._policy = RestartPolicy()
-        self._workers: dict[int, WorkerProcess] = {}
-        self._watching: list[asyncio.Task[None]] = []
+        policy = RestartPolicy(hang_timeout_s=HANG_TIMEOUT_S)
+        self._keepers = [self._keeper(replace(spec, number=n), policy) for n in range(size)]
 
     async def start(self) -> None:
-        """Return when all serve; raises WorkerError in the words of the one that cannot."""
-        for spec in self._specs:
-            await self._launch(spec)
+        """Return when all serve; raises ChildError in the words of the one that cannot."""
         async with asyncio.TaskGroup() as group:
-            for worker in self._workers.values():
-                group.create_task(worker.ready())
-        self._watching = [
-            asyncio.create_task(self._watch(spec), name=f"watch-worker-{spec.number}")
-            for spec in self._specs
-        ]
+            for keeper in self._keepers:
+                group.create_task(keeper.start())
 
     def tell(self) -> None:
         """Pass on what is new of the engine."""
-        news = self._news()
-        for worker in self._workers.values():
-            worker.tell(news)
+        news = self._news().to_line()
+        for keeper in self._keepers:
+            keeper.tell(news)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it to every worker."""
+        for keeper in self._keepers:
+            keeper.signal(number)
 
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
         """Let every worker finish what it runs; what outlives the grace ends with an error."""
-        self._stop_watching()
-        self.signal(signal.SIGTERM)
-        ending = asyncio.ensure_future(self._ended(grace_s + END_S))
+        ending = asyncio.ensure_future(self._stop(grace_s + END_S))
         if await first_of(stop.forced, ending):
             self.signal(signal.SIGTERM)
             await asyncio.wait((ending,), timeout=END_S)
         ending.cancel()
+        await asyncio.wait((ending,))
 
     async def kill(self) -> None:
         """End what is left of them; may be called twice."""
-        self._stop_watching()
         self.signal(signal.SIGKILL)
-        await self._ended(END_S)
+        await self._stop(0.0)
 
-    async def _launch(self, spec: WorkerSpec) -> None:
-        worker = self._workers[spec.number] = await WorkerProcess.spawn(spec, self._news())
-        worker.tell(self._news())  # it may have changed while the process was spawned
+    async def _stop(self, patience_s: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for keeper in self._keepers:
+                group.create_task(keeper.stop(patience_s, 0.0))
 
-    async def _watch(self, spec: WorkerSpec) -> None:
-        delay_s = None
-        while True:
-            worker = self._workers[spec.number]
-            await worker.ended()
-            forget_live(spec.shared_folder, spec.number)
-            delay_s = self._policy.next_delay_s(delay_s, worker.age_s)
-            log.error("%s; it is started again in %.1f s", worker.manner_of_death, delay_s)
-            await asyncio.sleep(delay_s)
-            try:
-                await self._launch(spec)
-            except OSError as error:
-                log.error("API worker %d cannot be started: %s", spec.number, error)
+    def _keeper(self, spec: WorkerSpec, policy: RestartPolicy) -> Keeper:
+        name = f"API worker {spec.number}"
+        forget = partial(forget_live, spec.shared_folder, spec.number)
+        return Keeper(name, partial(self._command, name, spec), policy, on_death=forget)
 
-    def _stop_watching(self) -> None:
-        for task in self._watching:
-            task.cancel()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it to every worker."""
-        for worker in self._workers.values():
-            worker.signal(number)
-
-    async def _ended(self, timeout_s: float) -> None:
-        await _all(self._watching, timeout_s)
-        endings = [asyncio.create_task(worker.ended()) for worker in self._workers.values()]
-        await _all(endings, timeout_s)
-
-
-async def _all(tasks: Iterable[asyncio.Task[None]], timeout_s: float) -> None:
-    """Wait until they have ended, however they did."""
-    tasks = list(tasks)
-    if tasks:
-        await asyncio.wait(tasks, timeout=timeout_s)
+    def _command(self, name: str, spec: WorkerSpec) -> Command:
+        return Command(
+            name=name,
+            arguments=("-m", "service.run.worker"),
+            first_words=lambda: spec.to_bytes() + self._news().to_line(),
+            environment=worker_environment(spec.shared_folder),
+            pass_fds=(spec.listener_fd,),
+        )

@@ -9,30 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import socket
 import sys
-import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-import msgspec
 import uvloop
 
 from engines.process.client import EngineClient
-from engines.process.wire import (
-    Alive,
-    Fatal,
-    LifeMessage,
-    Ready,
-)
+from engines.process.parent import Report, claim_stdout, follow_parent
+from engines.process.wire import Alive, Fatal, Ready
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,
     EngineNews,
     WorkerSpec,
-    read_news,
 )
 from service.run.server import ApiServer, build_runtime
 from service.run.stop_signal import StopSignal
@@ -48,7 +40,7 @@ FORCED: Final = 130
 class Worker:
     """One run, from its spec to its end."""
 
-    def __init__(self, spec: WorkerSpec, report: Callable[[LifeMessage], None]) -> None:
+    def __init__(self, spec: WorkerSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
         self._news = EngineNews("the engine has not been started")
@@ -104,7 +96,7 @@ class Worker:
 
 def main() -> int:
     """Run the process that the parent's spec describes."""
-    report = _reporter()
+    report = claim_stdout()
     spec = WorkerSpec.read(sys.stdin.fileno())
     settings = spec.settings
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
@@ -122,34 +114,16 @@ def main() -> int:
         return 1
 
 
-async def _serve(
-    spec: WorkerSpec, report: Callable[[LifeMessage], None], listener: socket.socket
-) -> int:
+async def _serve(spec: WorkerSpec, report: Report, listener: socket.socket) -> int:
     worker = Worker(spec, report)
     loop = asyncio.get_running_loop()
-    threading.Thread(target=_follow_parent, args=(spec, worker, loop), daemon=True).start()
-    return await worker.run(listener)
 
-
-def _follow_parent(spec: WorkerSpec, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
-    """Pass the parent's news on, in a thread that a hung loop cannot stop; end with the parent."""
-    for news in read_news(sys.stdin.fileno()):
+    def learn(line: bytes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before us
-            loop.call_soon_threadsafe(worker.learn, news)
-    shutil.rmtree(spec.shared_folder, ignore_errors=True)
-    os._exit(1)
+            loop.call_soon_threadsafe(worker.learn, EngineNews.of(line))
 
-
-def _reporter() -> Callable[[LifeMessage], None]:
-    """Claim stdout for reports; prints of any library go to stderr."""
-    descriptor = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def report(message: LifeMessage) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone; its follower acts
-            os.write(descriptor, msgspec.json.encode(message) + b"\n")
-
-    return report
+    follow_parent(learn, partial(shutil.rmtree, spec.shared_folder, ignore_errors=True))
+    return await worker.run(listener)
 
 
 if __name__ == "__main__":

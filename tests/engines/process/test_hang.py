@@ -13,7 +13,8 @@ import pytest
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead
 from engines.process.client import EngineClient
-from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.keeper import RestartPolicy
+from engines.process.supervisor import EngineSupervisor
 from engines.process.watchdog import Watchdog
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
 from engines.recovery.guarded import GuardedEngine

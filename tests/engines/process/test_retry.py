@@ -13,7 +13,8 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead, RequestQuarantined
-from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.process.keeper import RestartPolicy
+from engines.process.supervisor import EngineSupervisor
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Level, Suspects, fingerprint
 

@@ -49,7 +49,7 @@ async def test_stop_lets_running_requests_finish(
     await begun.wait()
     await supervisor.stop()
     assert await reading == 200
-    with pytest.raises(EngineDead, match="the engine was stopped"):
+    with pytest.raises(EngineDead, match="the engine process was stopped"):
         await client.check_health()
     await supervisor.stop()
 

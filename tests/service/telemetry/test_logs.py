@@ -124,7 +124,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
     [
         "POST /v1/chat/completions -> 200 in 12 ms, request req-0123, 7 prompt tokens (0 cached)",
         "max_tokens: 17 is too large; http://127.0.0.1:8000/docs says more",
-        "The engine runs as process 4711",
+        "the engine process is ready, process id 4711",
         "hmk_0123456789ab was revoked",
     ],
 )

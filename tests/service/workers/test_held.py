@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.run.pool import END_S
-from service.run.process import HANG_TIMEOUT_S
+from service.run.pool import END_S, HANG_TIMEOUT_S
 
 pytestmark = pytest.mark.faults
 

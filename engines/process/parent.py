@@ -1,0 +1,69 @@
+"""What a child process owes to its parent: reports on stdout, and its end when the parent is gone.
+
+The parent's side is engines/process/child.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from engines.process.wire import LifeMessage
+
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+
+Report = Callable[[LifeMessage], None]
+
+
+def claim_stdout() -> Report:
+    """Keep stdout for reports; from here on prints of any library go to stderr."""
+    descriptor = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def report(message: LifeMessage) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone; its follower acts
+            os.write(descriptor, msgspec.json.encode(message) + b"\n")
+
+    return report
+
+
+def follow_parent(on_line: Callable[[bytes], None], clean_up: Callable[[], None]) -> None:
+    """Start to hand each line of stdin to `on_line`, in a thread that a hung loop cannot stop.
+
+    stdin closes when the parent is gone, however it ended: then clean up and end at once, with
+    every process of this session. So a killed parent leaves nothing behind.
+    """
+    _wake_when_orphaned()
+    threading.Thread(target=_follow, args=[on_line, clean_up], daemon=True).start()
+
+
+def _follow(on_line: Callable[[bytes], None], clean_up: Callable[[], None]) -> None:
+    for line in _lines(sys.stdin.fileno()):
+        on_line(line)
+    with contextlib.suppress(OSError):
+        clean_up()
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)  # with the processes that we started
+    os._exit(1)
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    # Unbuffered: a thread that waits in here must not hold a lock when the process ends.
+    rest = b""
+    while data := os.read(descriptor, 65536):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+
+
+def _wake_when_orphaned() -> None:
+    """A process that is stopped (Ctrl-Z, a debugger) must go on to see that its parent is gone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
