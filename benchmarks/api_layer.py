@@ -1,6 +1,6 @@
 """The API layer alone: HTTP, Harmony parsing and events, over a scripted engine.
 
-As it is served: API workers (service/workers) and an engine in a process of its own. Each
+As it is served: API workers (service/run) and an engine in a process of its own. Each
 stream is reasoning and then a tool call. The worker has core 0; the engine and the client have
 core 1. How it grows with the cores is seen on the whole: all of it on one core with one worker,
 then all of it on two cores with two.

@@ -5,7 +5,7 @@ ATTACK_SEED ?= 1
 
 .PHONY: faults
 faults: installed-test ## Do to real servers what docs/faults.md says they survive
-	@$(BIN)/pytest -m faults tests/faults tests/e2e/test_faults.py tests/service/workers/test_held.py
+	@$(BIN)/pytest -m faults tests/faults tests/e2e/test_faults.py tests/service/run/workers/test_held.py
 
 .PHONY: soak
 soak: installed-test ## Mixed traffic and faults for SOAK_SECONDS: flat, answered, clean?

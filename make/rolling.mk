@@ -1,4 +1,4 @@
 # A rolling restart under load.
 .PHONY: rolling
 rolling: installed-test ## Replace two servers one by one under load; no answer may be lost
-	@$(BIN)/pytest -m rolling tests/service/limits
+	@$(BIN)/pytest -m rolling tests/service/admission

@@ -83,7 +83,7 @@ def test_no_field_of_the_published_schema_is_forgotten() -> None:
 
 
 def test_the_page_lists_every_field() -> None:
-    docs = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    docs = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
     section = docs[docs.index("## Messages") :]
     section = section[: section.index("\n## ", 4)]
     for name in (*MessagesRequest.model_fields, *CustomTool.model_fields):

@@ -20,7 +20,7 @@ from service.harmony import vocabulary
 
 Fixture = Callable[..., Any]
 
-DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
 PATH = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "f"}}
 WITHOUT_EFFECT: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from service.settings.settings import (
     unknown_names,
 )
 
-DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 def test_nothing_is_required() -> None:

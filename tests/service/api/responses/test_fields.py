@@ -30,7 +30,7 @@ from service.harmony import vocabulary
 Fixture = Callable[..., Any]
 
 PATH = "/v1/responses"
-DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+DOCS = (Path(__file__).parents[4] / "docs" / "api.md").read_text()
 DOCS = DOCS[DOCS.index("## Responses") : DOCS.index("## Text completions")]
 FINAL = "<|channel|>final<|message|>Hi<|return|>"
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}

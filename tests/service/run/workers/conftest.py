@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-PROGRAM = Path(__file__).parents[1] / "serve_scripted.py"
+PROGRAM = Path(__file__).parents[2] / "serve_scripted.py"
 PATIENCE_S = 60
 
 

@@ -22,7 +22,7 @@ from service.telemetry.series import all_series
 Fixture = Callable[..., Any]
 
 PATH = "/v1/chat/completions"
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 SCRIPT = (
     "<|channel|>analysis<|message|>Hm.<|end|>"
     "<|start|>assistant<|channel|>final<|message|>Hi there<|return|>"

@@ -1,4 +1,4 @@
-"""The bytes on the wire of the routes beside chat, whose own are in test_chat_stream.py."""
+"""The bytes on the wire of the routes beside chat, whose own are in chat/test_stream.py."""
 
 from __future__ import annotations
 
