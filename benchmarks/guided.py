@@ -133,7 +133,7 @@ async def answer(
 
 async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     """Seconds to compile a schema, and microseconds that a row's mask and step take."""
-    compiler = GrammarCompiler(vocabulary_path, VOCAB_SIZE, timeout_s=120)
+    compiler = GrammarCompiler(vocabulary_path, VOCAB_SIZE, 120, idle=asyncio.Event())
     await compiler.start()
     mask = np.empty(-(-VOCAB_SIZE // 32), np.int32)
     generator = np.random.default_rng(0)

@@ -84,8 +84,9 @@ class NativeEngine:
             worker.dismiss()
             raise
         self._worker = worker
+        config = self._config
         self._grammars = GrammarCompiler(
-            self._config.vocabulary_path, self._core.vocab_size, self._config.grammar_timeout_s
+            config.vocabulary_path, self._core.vocab_size, config.grammar_timeout_s, self._idle
         )
         await self._grammars.start()
 

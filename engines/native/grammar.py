@@ -18,7 +18,7 @@ from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
 from engines.native.grammar_trial import STACK, Trial, compiled, readable
-from engines.native.grammar_vocabulary import load_tokenizer
+from engines.native.grammar_vocabulary import LazyTokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -92,10 +92,15 @@ class GrammarCompiler:
     All methods belong to one event loop.
     """
 
-    def __init__(self, vocabulary_path: Path | None, vocab_size: int, timeout_s: float) -> None:
-        self._vocabulary_path = vocabulary_path
+    def __init__(
+        self, vocabulary_path: Path | None, vocab_size: int, timeout_s: float, idle: asyncio.Event
+    ) -> None:
         self._vocab_size = vocab_size
         self._trial = Trial(vocab_size, timeout_s)
+        self._tokenizer: LazyTokenizer | None = None
+        if vocabulary_path is not None:
+            start_trial = self._trial.start
+            self._tokenizer = LazyTokenizer(vocabulary_path, vocab_size, idle, start_trial)
         self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()  # oldest first
         self._pending: dict[Grammar, asyncio.Task[LLMatcher]] = {}
         self._num_pending_of: Counter[str] = Counter()  # by tenant
@@ -104,15 +109,18 @@ class GrammarCompiler:
         self.compile_s = 0.0  # of the clock, in all
 
     async def start(self) -> None:
-        """Load what a grammar needs; raises EngineStartError naming what is missing."""
-        if self._vocabulary_path is not None:
-            await self._trial.start()
-            await asyncio.to_thread(load_tokenizer, self._vocabulary_path, self._vocab_size)
+        """Look whether all is there that grammars need; raises EngineStartError naming what not."""
+        if self._tokenizer is not None:
+            await self._tokenizer.start()
 
     async def stop(self) -> None:
         """End what is being compiled."""
-        for task in self._pending.values():
+        pending = list(self._pending.values())
+        for task in pending:
             task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if self._tokenizer is not None:
+            await self._tokenizer.stop()
         await self._trial.stop()
 
     async def guide(self, request: EngineRequest) -> Guide:
@@ -121,7 +129,7 @@ class GrammarCompiler:
         assert grammar is not None
         if not request.stop_token_ids:
             raise InvalidGrammar("grammar needs stop_token_ids: the first ends a finished grammar")
-        if self._vocabulary_path is None:
+        if self._tokenizer is None:
             raise InvalidGrammar(
                 "this engine was started without vocabulary_path and cannot follow a grammar"
             )
@@ -168,10 +176,10 @@ class GrammarCompiler:
 
     async def _in_two_steps(self, grammar: Grammar) -> LLMatcher:
         text = await asyncio.to_thread(written, grammar)
+        assert self._tokenizer is not None
+        tokenizer = await self._tokenizer.get()
         await self._trial.run(text)
-        path = self._vocabulary_path
-        assert path is not None
-        return await _in_thread(lambda: compiled(load_tokenizer(path, self._vocab_size), text))
+        return await _in_thread(lambda: compiled(tokenizer, text))
 
     async def _named(self, grammar: Grammar, error: InvalidGrammar) -> InvalidGrammar:
         """The error under the name of the part that it is about, if one is at fault alone."""

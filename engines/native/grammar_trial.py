@@ -78,7 +78,7 @@ class Trial:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()  # to the end of its pipes, so that they are closed
 
     async def run(self, grammar: str) -> None:
         """Return if the grammar compiles; raises InvalidGrammar if not, or not in time."""

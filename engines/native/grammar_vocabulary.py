@@ -6,11 +6,13 @@ text. Ids without a line are control tokens.
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from engines.errors import EngineStartError
 
@@ -18,8 +20,64 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _MARKER: Final = b"\xff"  # no text has this byte; llguidance knows control tokens by it
+_GRACE_S: Final = 1.0  # after the start, in which who has waited for it is told
+_PAUSE_S: Final = 0.05  # between the pieces of making a tokenizer, for the steps of others
 
 
+class LazyTokenizer:
+    """llguidance's view of the vocabulary, made once: in an idle moment, or when first asked for.
+
+    Making it takes about 1.2 s of which the library keeps the interpreter all but a moment: at the
+    start it would come too late for every request, later for the streams that run.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        vocab_size: int,
+        idle: asyncio.Event,
+        beside: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._path = path
+        self._vocab_size = vocab_size
+        self._idle = idle
+        self._beside = beside  # what else is to be started then
+        self._wanted = asyncio.Event()
+        self._making: asyncio.Task[LLTokenizer] | None = None
+
+    async def start(self) -> None:
+        """Read the file and see to the rest later; raises EngineStartError naming what is wrong."""
+        await asyncio.to_thread(read_vocabulary, self._path, self._vocab_size)
+        self._making = asyncio.create_task(self._made(), name="vocabulary")
+
+    async def stop(self) -> None:
+        """Wait for it no longer."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])
+
+    async def get(self) -> LLTokenizer:
+        """Have it made, unless it is; raises EngineStartError naming what is missing."""
+        assert self._making is not None
+        self._wanted.set()
+        return await asyncio.shield(self._making)
+
+    async def _made(self) -> LLTokenizer:
+        waiting = [asyncio.create_task(wait) for wait in (self._wanted.wait(), self._is_idle())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        await self._beside()
+        return await asyncio.to_thread(load_tokenizer, self._path, self._vocab_size)
+
+    async def _is_idle(self) -> None:
+        await asyncio.sleep(_GRACE_S)
+        await self._idle.wait()
+
+
+@functools.lru_cache(maxsize=1)
 def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
     """Each token's bytes, b"" for control tokens; raises EngineStartError naming the file."""
     vocabulary = [b""] * vocab_size
@@ -38,10 +96,7 @@ def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1)
 def load_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
-    """llguidance's view of the vocabulary: about 1.2 s in which no other thread runs.
-
-    Raises EngineStartError naming what is missing.
-    """
+    """llguidance's view of the vocabulary; raises EngineStartError naming what is missing."""
     return tokenizer_of(read_vocabulary(path, vocab_size))
 
 
@@ -51,7 +106,10 @@ def tokenizer_of(vocabulary: Sequence[bytes]) -> LLTokenizer:
         import llguidance
     except ImportError as error:
         raise EngineStartError(f"llguidance cannot be imported: {error}") from error
-    return llguidance.LLTokenizer(_Vocabulary(vocabulary), n_vocab=len(vocabulary))  # type: ignore[arg-type]
+    spelt: Any = _Vocabulary(vocabulary)
+    bare = llguidance.LLTokenizer(spelt, n_vocab=len(vocabulary), slices=[])
+    time.sleep(_PAUSE_S)
+    return bare.with_slices(llguidance.LLTokenizer.general_slices())
 
 
 class _Vocabulary:
