@@ -16,9 +16,8 @@ from engines.errors import EngineError
 from service.admission.load import Load, Ticket
 from service.admission.quotas import Quotas
 from service.errors import UNAVAILABLE, RequestError
-from service.request import terms
-from service.request.asker import Asker, current
-from service.request.terms import Deadline, Terms
+from service.request.context import RequestContext
+from service.request.deadline import Deadline
 
 if TYPE_CHECKING:
     from service.answer.generation import Generation
@@ -50,41 +49,46 @@ class Gate:
         self._stats_at = -math.inf
         self._asking: asyncio.Task[None] | None = None
 
-    async def count(self) -> None:
+    def deadline(self, timeout_s: float | None) -> Deadline | None:
+        """Of a request that has come now and asks for so long: the earlier of it and ours."""
+        given = [s for s in (timeout_s, self._bounds.timeout_s) if s is not None]
+        if not given:
+            return None
+        return Deadline(asyncio.get_running_loop().time() + min(given), min(given))
+
+    async def count(self, context: RequestContext) -> None:
         """Count a request that costs the engine nothing, before anything of it is read.
 
         Raises RequestError with Retry-After.
         """
-        await self._quotas.knock(current())
+        await self._quotas.count(context)
 
-    async def knock(self, engine: Engine) -> None:
+    async def precheck(self, context: RequestContext, engine: Engine) -> None:
         """Count a request before anything of it is read; refuse what no body could get in.
 
         Raises RequestError with Retry-After.
         """
-        asker = current()
         self._refresh(engine)
-        await self._quotas.knock(asker)
-        least = self._load.ticket_for(1, self._bounds.min_priority, asker.tenant)
-        self._check(least, asker.timeout_s)
+        await self._quotas.count(context)
+        least = self._load.ticket_for(1, self._bounds.min_priority, context.tenant)
+        self._check(least, context.deadline)
 
     @asynccontextmanager
-    async def enter(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
-        """Hold the request's place inside the block, where its terms are current.
+    async def admit(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
+        """Hold the generation's place in the engine inside the block.
 
         Raises RequestError with Retry-After when the engine or the caller's quota is used up.
         """
-        plan, asker = generation.plan, current()
+        plan, context = generation.plan, generation.plan.context
         self._check_priority(plan.priority)
         self._refresh(engine)
-        deadline = self._deadline(asker)
-        ticket = self._load.ticket(plan, asker.tenant)
-        self._check(ticket, asker.timeout_s)
+        ticket = self._load.ticket(plan, context.tenant)
+        self._check(ticket, context.deadline)
         self._check_grammars(ticket)
-        async with self._quotas.hold(asker, generation):
-            ticket = self._load.ticket(plan, asker.tenant)  # anew: the quota may have taken time
+        async with self._quotas.hold(generation):
+            ticket = self._load.ticket(plan, context.tenant)  # anew: the quota may have taken time
             self._load.enter(ticket)
-            terms.enter(Terms(asker.tenant, deadline, partial(self._load.begin, ticket)))
+            generation.on_first_token = partial(self._load.begin, ticket)
             try:
                 yield
             finally:
@@ -120,14 +124,7 @@ class Gate:
                 headers={"Retry-After": "1"},
             )
 
-    def _deadline(self, asker: Asker) -> Deadline | None:
-        given = {asker.timeout_s, self._bounds.timeout_s} - {None}
-        timeout_s = min((s for s in given if s is not None), default=None)
-        if timeout_s is None:
-            return None
-        return Deadline(asker.arrived_at + timeout_s, timeout_s)
-
-    def _check(self, ticket: Ticket, timeout_s: float | None) -> None:
+    def _check(self, ticket: Ticket, deadline: Deadline | None) -> None:
         wait_s = self._load.predicted_wait_s(ticket)
         bound_s = self._bounds.max_wait_s
         if wait_s > bound_s:
@@ -136,11 +133,11 @@ class Gate:
                 f"wait longer than {bound_s:g} s",
                 wait_s - bound_s,
             )
-        if timeout_s is not None and wait_s > timeout_s:
+        if deadline is not None and wait_s > deadline.timeout_s:
             raise self._refusal(
-                f"The first token would come in about {wait_s:.1f} s, after the {timeout_s:g} s "
-                "that this request has",
-                wait_s - timeout_s,
+                f"The first token would come in about {wait_s:.1f} s, after the "
+                f"{deadline.timeout_s:g} s that this request has",
+                wait_s - deadline.timeout_s,
             )
         if self._is_memory_full():
             raise self._refusal("The engine's memory is full and as much waits already", wait_s)

@@ -60,7 +60,7 @@ class Lifecycle:
             raise NotReady(f"The engine is not ready: {error}") from error
 
     @contextmanager
-    def admit(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Count one request from here to its end, or raise NotReady."""
         self.check_accepting()
         self.num_running += 1

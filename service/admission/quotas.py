@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from auth.base import PrincipalLimits
 from service.admission.counters import Counters, Standing
 from service.admission.places import Places
 from service.errors import RequestError
-from service.request.asker import Asker
+from service.request.context import RequestContext
 
 if TYPE_CHECKING:
     from service.answer.generation import Generation
@@ -41,28 +41,28 @@ class Quotas:
         self._places = places or Places()
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
 
-    async def knock(self, asker: Asker) -> None:
+    async def count(self, context: RequestContext) -> None:
         """Count one request and tell the caller how it stands; raises RequestError at the limit."""
-        who, limits = _identity(asker)
+        who, limits = _identity(context)
         if per_min := self._tokens_per_min(limits):
-            _tell(asker.headers, "tokens", await self._counters.take("tokens", who, per_min, 0))
+            _tell(context, "tokens", await self._counters.take("tokens", who, per_min, 0))
         if per_min := self._share(limits.requests_per_min, self._defaults.requests_per_min):
             standing = await self._counters.take("requests", who, per_min, 1)
-            _tell(asker.headers, "requests", standing)
+            _tell(context, "requests", standing)
             self._check("requests", standing, 1)
 
     @asynccontextmanager
-    async def hold(self, asker: Asker, generation: Generation) -> AsyncIterator[None]:
+    async def hold(self, generation: Generation) -> AsyncIterator[None]:
         """Count what runs inside the block; raises RequestError when it is too much.
 
         A prompt's tokens count at the beginning, those of the answer at the end.
         """
-        who, limits = _identity(asker)
+        who, limits = _identity(generation.plan.context)
         at_once = self._share(limits.max_concurrent, self._defaults.max_concurrent)
         per_min = self._tokens_per_min(limits)
         async with self._place(who, at_once):
             if per_min:
-                await self._take_tokens(who, per_min, generation.num_prompt_tokens, asker)
+                await self._take_tokens(who, per_min, generation)
             try:
                 yield
             finally:
@@ -85,11 +85,12 @@ class Quotas:
                 raise self._refusal(f"{message}; wait until one has ended.", 1.0)
             yield
 
-    async def _take_tokens(self, who: str, per_min: int, num_prompt: int, asker: Asker) -> None:
+    async def _take_tokens(self, who: str, per_min: int, generation: Generation) -> None:
+        num_prompt = generation.num_prompt_tokens
         wanted = num_prompt + self._owed.pop(who, 0)
         # No more than the whole limit can be taken at once: the rest stays owed.
         standing = await self._counters.take("tokens", who, per_min, min(wanted, per_min))
-        _tell(asker.headers, "tokens", standing)
+        _tell(generation.plan.context, "tokens", standing)
         owed = wanted - (per_min if standing.retry_s is None else num_prompt)
         if owed > 0:
             self._owed[who] += owed
@@ -123,13 +124,14 @@ class Quotas:
         )
 
 
-def _identity(asker: Asker) -> tuple[str, PrincipalLimits]:
-    principal = asker.principal
+def _identity(context: RequestContext) -> tuple[str, PrincipalLimits]:
+    principal = context.principal
     return (principal.id, principal.limits or _NO_LIMITS) if principal else (_NOBODY, _NO_LIMITS)
 
 
-def _tell(headers: MutableMapping[str, str], kind: str, standing: Standing) -> None:
+def _tell(context: RequestContext, kind: str, standing: Standing) -> None:
     """OpenAI's headers."""
+    headers = context.notes.headers
     headers[f"x-ratelimit-limit-{kind}"] = str(standing.limit)
     headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)
     headers[f"x-ratelimit-reset-{kind}"] = _duration(standing.reset_s)

@@ -18,11 +18,13 @@ from service.answer.choice import Choice, Step
 from service.answer.hosted import next_round
 from service.answer.plan import Plan
 from service.errors import RequestError
-from service.request import record
-from service.request.terms import current as current_terms
-from service.request.terms import until_deadline
+from service.request.deadline import until
 
 Outcome = Literal["success", "failure", "abort"]
+
+
+def _nothing() -> None:
+    return
 
 
 class Generation:
@@ -30,15 +32,13 @@ class Generation:
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self.plan = plan
-        self.record = record.current()
-        if self.record is not None:
-            self.record.generation = self
         self.choices = self._new_choices()
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
         self.outcome: Outcome = "abort"
         self.error_type: str | None = None  # the class of what ended it
+        self.on_first_token: Callable[[], None] = _nothing  # for whoever admits it
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[Step, None]:
@@ -83,10 +83,10 @@ class Generation:
     def _new_choices(self) -> list[Choice]:
         num_choices = self.plan.num_choices * len(self.plan.prompts)
         choices = [Choice(self.plan, index) for index in range(num_choices)]
-        if self.record is not None:
-            for choice in choices:
-                choice.is_timed = self.record.span is not None
-                choice.transcript = [] if self.record.has_content else None
+        trace = self.plan.context.trace
+        for choice in choices:
+            choice.is_timed = trace.span is not None
+            choice.transcript = [] if trace.has_content else None
         return choices
 
     def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
@@ -97,7 +97,7 @@ class Generation:
         """One round after the other, as long as each ends with a call of a built-in tool."""
         assert self.plan.hosted is not None
         max_model_len = self._engine.info.max_model_len
-        async with self.plan.hosted.toolbox.session() as session:
+        async with self.plan.hosted.toolbox.session(self.plan.context.trace.headers) as session:
             while True:
                 async with aclosing(self._round(choice, request)) as steps:
                     async for step in steps:
@@ -110,11 +110,11 @@ class Generation:
                     return
 
     async def _round(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
-        events = self._engine.generate(request)
-        async with aclosing(until_deadline(events)) as events:
+        events = until(self.plan.context.deadline, self._engine.generate(request))
+        async with aclosing(events):
             async for event in events:
                 if not choice.num_tokens:
-                    current_terms().on_first_token()
+                    self.on_first_token()
                 step = choice.advance(event)
                 if step is not None:
                     yield step

@@ -7,7 +7,7 @@ what the model wrote, token for token, so that the next round finds its prefix c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from engines.grammar.tree import Grammar
 from service.harmony.render import render_result
 from service.harmony.types import Delta, DeltaKind
 from service.harmony.vocabulary import CALL
-from service.request.terms import current as current_terms
+from service.request.deadline import in_time
 from service.tools.toolbox import Toolbox, ToolResult, ToolSession
 
 if TYPE_CHECKING:
@@ -88,18 +88,6 @@ class HostedCalls:
         return [shown] if self._hosted.is_shown else []
 
 
-async def _in_time(running: Awaitable[tuple[str, ToolResult]]) -> tuple[str, ToolResult]:
-    """What it gives, or the error of the request's deadline."""
-    deadline = current_terms().deadline
-    if deadline is None:
-        return await running
-    try:
-        async with asyncio.timeout_at(deadline.at):
-            return await running
-    except TimeoutError:
-        raise deadline.error() from None
-
-
 async def next_round(
     session: ToolSession, plan: Plan, choice: Choice, request: EngineRequest, max_model_len: int
 ) -> tuple[Step, EngineRequest]:
@@ -115,7 +103,7 @@ async def next_round(
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
     if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
         return choice.end(), request
-    name, result = await _in_time(calls.run(session))
+    name, result = await in_time(plan.context.deadline, calls.run(session))
     added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
     prompt = (*written, *added)
     following = replace(

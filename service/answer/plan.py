@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
 from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
-from service.request import caller, terms
+from service.request.context import RequestContext
 
 if TYPE_CHECKING:
     from service.answer.hosted import Hosted
@@ -22,7 +22,7 @@ Output = Literal["harmony", "text", "marked"]
 class Plan:
     """One API request in terms of tokens, whatever route it came by."""
 
-    request_id: str
+    context: RequestContext
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     tool_names: frozenset[str] = frozenset()
@@ -38,7 +38,6 @@ class Plan:
     priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "harmony"
-    tenant_id: str = field(default_factory=caller.tenant_id)  # prefixes are cached for it alone
     stop_token_ids: tuple[int, ...] = STOP_TOKEN_IDS
 
     @property
@@ -53,13 +52,14 @@ class Plan:
         if choice and sampling.seed is not None:
             sampling = replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
         is_only = self.num_choices * len(prompts) == 1
+        id = self.context.id
         return EngineRequest(
-            request_id=self.request_id if is_only else f"{self.request_id}-{index}",
+            request_id=id if is_only else f"{id}-{index}",
             prompt_token_ids=prompts[prompt],
             sampling=sampling,
             stop_token_ids=self.stop_token_ids,
             priority=self.priority,
-            tenant=terms.current().tenant,
+            tenant=self.context.tenant,
             grammar=self.grammar,
-            cache_salt=self.tenant_id or None,
+            cache_salt=self.context.cache_salt or None,
         )

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from service.errors import RequestError
 from service.http.body import describe
 from service.http.body_budget import BodyError
 from service.http.failures import TABLE, failure_of
-from service.request import record
+from service.http.routes import ANTHROPIC_PATH
+from service.request.context import RequestContext
 
-ANTHROPIC_PATH = "/v1/messages"
+CONTEXT: Final = "harmonium.context"  # the key of a RequestContext in an ASGI scope
 
 
-def error_response(error: Exception, path: str) -> Response:
+def error_response(error: Exception, scope: Scope) -> Response:
     """The answer to any exception, in the shape of the route's API."""
     failure = failure_of(error)
-    if (asked := record.current()) is not None:
-        asked.error_code = failure.row.code
-    is_anthropic = path.startswith(ANTHROPIC_PATH)
+    context: RequestContext | None = scope.get(CONTEXT)
+    if context is not None:
+        context.notes.error_code = failure.row.code
+    is_anthropic = scope["path"].startswith(ANTHROPIC_PATH)
     return Response(
         msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
         failure.row.status,
@@ -39,19 +44,19 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    return error_response(error, request.url.path)
+    return error_response(error, request.scope)
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return error_response(describe(error), request.url.path)
+    return error_response(describe(error), request.scope)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, BodyError):
-        return error_response(error.error, request.url.path)
-    return error_response(_routing_error(request, error), request.url.path)
+        return error_response(error.error, request.scope)
+    return error_response(_routing_error(request, error), request.scope)
 
 
 def _routing_error(request: Request, error: HTTPException) -> RequestError:

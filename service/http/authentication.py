@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from auth import audit, client_certificate
 from auth.base import (
@@ -21,11 +21,9 @@ from auth.base import (
 from auth.base import Scope as Access
 from auth.key_source import KeysUnavailable
 from auth.throttle import Throttle, TooManyFailures
-from service.http.answers import error_response
-from service.http.route_scopes import OPEN_PATHS, scope_of
+from service.http.routes import scope_of
 from service.http.tls import CERTIFICATE
-from service.request import caller
-from service.request.record import note
+from service.request.context import RequestContext
 
 # What metrics call a refusal, and how severe its line in the audit log is: who is slowed could
 # otherwise fill the log.
@@ -41,33 +39,34 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
 class Authentication:
     """Asks the authenticator; `on_failure` is told the kind of each refusal."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        authenticator: Authenticator,
-        on_failure: Callable[[str], None],
-    ) -> None:
-        self._app = app
+    def __init__(self, authenticator: Authenticator, on_failure: Callable[[str], None]) -> None:
         self._authenticator = authenticator
         self._on_failure = on_failure
         self._throttle = Throttle()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            try:
-                with note("auth"):
-                    principal = await self._identify(scope)
-                _enter(principal, scope)
-                _check_scope(principal, scope["path"])
-            except AuthError as error:
-                kind, level = _KINDS[type(error)]
-                self._on_failure(kind)
-                _audit(scope, "auth.denied", level, reason=str(error))
-                await error_response(error, scope["path"])(scope, receive, send)
-                return
-            is_scrape = scope_of(scope["path"]) is Access.METRICS  # polled for ever
-            _audit(scope, "auth.granted", logging.DEBUG if is_scrape else logging.INFO)
-        await self._app(scope, receive, send)
+    async def identify(self, scope: Scope, context: RequestContext) -> Principal:
+        """Who sent the request; raises AuthError when its credentials do not tell."""
+        try:
+            with context.notes.phase("auth"):
+                return await self._identify(scope)
+        except AuthError as error:
+            self._deny(error, scope, context)
+            raise
+
+    def permit(self, scope: Scope, context: RequestContext) -> None:
+        """Raise Forbidden unless the principal of the context may use the route."""
+        needed = scope_of(scope["path"])
+        if context.principal is None or needed not in context.principal.scopes:
+            error = Forbidden(f"the scope {needed} is missing")
+            self._deny(error, scope, context)
+            raise error
+        is_scrape = needed is Access.METRICS  # polled for ever
+        _audit(scope, context, "auth.granted", logging.DEBUG if is_scrape else logging.INFO)
+
+    def _deny(self, error: AuthError, scope: Scope, context: RequestContext) -> None:
+        kind, level = _KINDS[type(error)]
+        self._on_failure(kind)
+        _audit(scope, context, "auth.denied", level, reason=str(error))
 
     async def _identify(self, scope: Scope) -> Principal:
         address = _address(scope)
@@ -92,7 +91,7 @@ def _presented(scope: Scope) -> Iterator[Credentials]:
     key = headers.get("x-api-key", "").strip()
     if key:
         yield Credentials("x-api-key", _text(key))
-    if name := scope["state"].get(CERTIFICATE):
+    if name := scope.get("state", {}).get(CERTIFICATE):
         yield Credentials(client_certificate.SCHEME, name)
 
 
@@ -105,29 +104,15 @@ def _text(value: str) -> str:
         return value
 
 
-def _enter(principal: Principal, scope: Scope) -> None:
-    """Make the caller known to the log, to metrics and to the code of the request."""
-    scope["state"]["caller"] = principal.id
-    scope["state"]["principal"] = principal
-    caller.enter(principal)
-
-
-def _check_scope(principal: Principal, path: str) -> None:
-    needed = scope_of(path)
-    if needed not in principal.scopes:
-        raise Forbidden(f"the scope {needed} is missing")
-
-
-def _audit(scope: Scope, event: str, level: int, **more: object) -> None:
-    state = scope["state"]
+def _audit(scope: Scope, context: RequestContext, event: str, level: int, **more: object) -> None:
     audit.write(
         event,
         level=level,
-        caller=state.get("caller"),
+        caller=context.principal.id if context.principal else None,
         address=_address(scope),
         method=scope["method"],
         path=scope["path"],
-        request=state["request_id"],
+        request=context.id,
         **more,
     )
 

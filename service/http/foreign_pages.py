@@ -11,11 +11,9 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from auth.address import is_loopback
 from service.errors import RequestError
-from service.http.answers import error_response
 
 _REMEDY = "set NIM_API_KEYS to serve others"
 # Reserved, so that nobody can register a name under them: RFC 6761 gives the first to loopback,
@@ -26,16 +24,14 @@ _OWN_ENDINGS = (".localhost", ".internal")
 class NoForeignPages:
     """Refuses requests of pages that come neither from loopback nor from a listed origin."""
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
-        self._app = app
+    def __init__(self, allowed: Collection[str] = ()) -> None:
         self._allowed = frozenset(allowed)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = self._fault(Headers(scope=scope)) if scope["type"] == "http" else None
+    def check(self, headers: Headers) -> None:
+        """Raise RequestError for a page's request that is not welcome."""
+        error = self._fault(headers)
         if error is not None:
-            await error_response(error, scope["path"])(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            raise error
 
     def _fault(self, headers: Headers) -> RequestError | None:
         origin, host = headers.get("origin"), headers.get("host")

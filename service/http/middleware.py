@@ -1,4 +1,5 @@
-"""What surrounds every request: its id, its log line, the last resort for errors.
+"""What surrounds every request: its context, who may come in, its log line, the last resort for
+errors.
 
 Pure ASGI: nothing here looks at a streamed body.
 """
@@ -9,127 +10,192 @@ import logging
 import re
 import time
 import uuid
+from dataclasses import replace
+from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from auth.base import AuthError, Principal
 from service.errors import RequestError
-from service.http.answers import ANTHROPIC_PATH, error_response
-from service.http.route_scopes import OPEN_PATHS
-from service.request import record
+from service.http.answers import CONTEXT, error_response
+from service.http.authentication import Authentication
+from service.http.foreign_pages import NoForeignPages
+from service.http.routes import (
+    ANTHROPIC_PATH,
+    GENERATING_PATHS,
+    OPEN_PATHS,
+    QUIET_PATHS,
+    is_counted,
+    route_of,
+)
+from service.http.streaming import SEND_BODY
+from service.request.context import RequestContext, enter_log, trace_of
+from service.request.deadline import TIMEOUT_HEADER
+from service.runtime import Runtime
 
 log = logging.getLogger("harmonium.access")
 
-REQUEST_ID = "X-Request-Id"
-# Polled for ever: their log lines are for debugging.
-_QUIET_PATHS = OPEN_PATHS | {"/v1/metrics", "/metrics"}
-_VALID_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+REQUEST_ID: Final = "X-Request-Id"
+MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+_VALID_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-class RequestContext:
-    """Gives each request an id and a log line, and turns what escaped into an error answer."""
+class RequestMiddleware:
+    """Makes each request's context, lets in who may, and answers what escaped as an error.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    `authentication` or `pages` decide who may come in; with neither, everybody may.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        runtime: Runtime,
+        authentication: Authentication | None = None,
+        pages: NoForeignPages | None = None,
+    ) -> None:
+        self.app = app
+        self.runtime = runtime
+        self.authentication = authentication
+        self.pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        await _Exchange(self._app, scope, send).run(receive)
+        await _Exchange(self, scope, send).run(receive)
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, app: ASGIApp, scope: Scope, send: Send) -> None:
-        self._app = app
+    def __init__(self, around: RequestMiddleware, scope: Scope, send: Send) -> None:
+        self._around = around
+        self._runtime = around.runtime
         self._scope = scope
         self._send = send
+        self._path: str = scope["path"]
+        self._headers = Headers(scope=scope)
+        self._given_id = self._headers.get(REQUEST_ID)
+        self._has_valid_id = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
         self._status = 0  # 0: no answer was begun
-        headers = Headers(scope=scope)
-        self._given_id = headers.get(REQUEST_ID)
-        self._is_valid = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
-        given_id = self._given_id if self._is_valid else None
-        self._request_id = given_id or f"req-{uuid.uuid4().hex}"
-        state = scope.setdefault("state", {})
-        self._record = record.record_of(self._request_id, scope["path"], state, headers)
 
     async def run(self, receive: Receive) -> None:
         started_at = time.perf_counter()
-        self._scope["state"]["request_id"] = self._request_id
-        self._scope["state"]["send_body"] = self._send
-        record.enter(self._record)
-        telemetry = self._scope["app"].state.runtime.telemetry
-        telemetry.begin(self._record, self._scope)
+        self._scope[SEND_BODY] = self._send
+        self._enter(self._first_context())
         try:
-            if self._is_valid:
-                await self._app(self._scope, receive, self._send_with_id)
-            else:
-                await self._refuse_id(receive)
+            answer = await self._admitted()
+            await answer(self._scope, receive, self._send_with_headers)
         except Exception as error:
-            log.exception("request %s failed", self._request_id)
+            log.exception("request %s failed", self._context.id)
             if self._status:
                 raise  # too late for an answer: the server closes the connection
-            await error_response(error, self._scope["path"])(
-                self._scope, receive, self._send_with_id
-            )
+            answer = error_response(error, self._scope)
+            await answer(self._scope, receive, self._send_with_headers)
         finally:
             seconds = time.perf_counter() - started_at
             self._log(seconds)
-            metrics = self._scope["app"].state.runtime.metrics
-            metrics.count_answer(self._record, self._status, seconds)
-            telemetry.end(self._record, self._status)
+            self._runtime.metrics.count_answer(self._context, self._status, seconds)
+            self._runtime.telemetry.end(self._context, self._status)
 
-    async def _refuse_id(self, receive: Receive) -> None:
-        error = RequestError(
-            f"{REQUEST_ID} must be 1 to 128 letters, digits or any of ._:/+=-; "
-            "correct it or leave it out.",
-            param=REQUEST_ID,
-            code="invalid_request_id",
-        )
-        await error_response(error, self._scope["path"])(self._scope, receive, self._send_with_id)
+    def _first_context(self) -> RequestContext:
+        """All but who asks and until when."""
+        given_id = self._given_id if self._has_valid_id else None
+        id = given_id or f"req-{uuid.uuid4().hex}"
+        context = RequestContext(id, route_of(self._path), trace=trace_of(self._headers))
+        return replace(context, trace=self._runtime.telemetry.begin(context, self._scope))
 
-    async def _send_with_id(self, message: Message) -> None:
+    def _enter(self, context: RequestContext) -> None:
+        self._context = self._scope[CONTEXT] = context
+        enter_log(context)
+
+    async def _admitted(self) -> ASGIApp:
+        """What answers the request: the application, or the refusal."""
+        try:
+            self._check_id()
+            await self._let_in()
+            gate, context = self._runtime.gate, self._context
+            timeout_s = _timeout_s(self._headers.get(TIMEOUT_HEADER))
+            self._enter(replace(context, deadline=gate.deadline(timeout_s)))
+            if self._scope["method"] == "POST" and self._path in GENERATING_PATHS:
+                await gate.precheck(self._context, self._runtime.engine)
+            elif is_counted(self._path):
+                await gate.count(self._context)
+        except (RequestError, AuthError) as error:
+            return error_response(error, self._scope)
+        return self._around.app
+
+    def _check_id(self) -> None:
+        if not self._has_valid_id:
+            raise RequestError(
+                f"{REQUEST_ID} must be 1 to 128 letters, digits or any of ._:/+=-; "
+                "correct it or leave it out.",
+                param=REQUEST_ID,
+                code="invalid_request_id",
+            )
+
+    async def _let_in(self) -> None:
+        """Make known who asks; raises AuthError or RequestError for who may not."""
+        authentication, pages = self._around.authentication, self._around.pages
+        if authentication is not None and self._path not in OPEN_PATHS:
+            principal: Principal = await authentication.identify(self._scope, self._context)
+            self._enter(replace(self._context, principal=principal))
+            authentication.permit(self._scope, self._context)
+        elif pages is not None:
+            pages.check(self._headers)
+
+    async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             headers = MutableHeaders(scope=message)
-            headers[REQUEST_ID] = self._request_id
-            if self._scope["path"].startswith(ANTHROPIC_PATH):
-                headers["Request-Id"] = self._request_id  # the name that Anthropic's clients read
+            headers.update(self._context.notes.headers)
+            headers[REQUEST_ID] = self._context.id
+            if self._path.startswith(ANTHROPIC_PATH):
+                headers["Request-Id"] = self._context.id  # the name that Anthropic's clients read
         await self._send(message)
 
     def _log(self, seconds: float) -> None:
-        path, state = self._scope["path"], self._scope["state"]
-        caller = f" of {state['caller']}" if "caller" in state else ""
         log.log(
-            logging.DEBUG if path in _QUIET_PATHS else logging.INFO,
+            logging.DEBUG if self._path in QUIET_PATHS else logging.INFO,
             "%s %s -> %s in %.0f ms, request %s%s%s",
             self._scope["method"],
-            _printable(path),
+            _printable(self._path),
             self._status or "client left",
             seconds * 1000,
-            self._request_id,
-            caller,
-            state.get("summary", ""),
+            self._context.id,
+            f" of {self._context.principal.id}" if self._context.principal else "",
+            self._context.notes.summary,
             extra={"access": self._access_fields(seconds)},
         )
 
     def _access_fields(self, seconds: float) -> dict[str, object]:
         """The line as fields, for logs that machines read."""
-        client = self._scope.get("client")
+        client, context = self._scope.get("client"), self._context
         return {
             "method": self._scope["method"],
-            "path": _printable(self._scope["path"]),
-            "route": self._record.route,
+            "path": _printable(self._path),
+            "route": context.route,
             "status": self._status or None,
-            "error_code": self._record.error_code,
+            "error_code": context.notes.error_code,
             "duration_ms": round(seconds * 1000, 1),
             "client": client[0] if client else None,
-            "caller": self._scope["state"].get("caller"),
-            "tenant": self._record.tenant_id or None,
-            **self._record.usage,
+            "caller": context.principal.id if context.principal else None,
+            "tenant": context.tenant or None,
+            **context.notes.usage,
         }
+
+
+def _timeout_s(given: str | None) -> float | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= MAX_TIMEOUT_MS):
+        raise RequestError(
+            f"{TIMEOUT_HEADER} is {given[:40]!r}; it must be milliseconds, 1 to {MAX_TIMEOUT_MS}.",
+            param=TIMEOUT_HEADER,
+            code="invalid_value",
+        )
+    return int(given) / 1000
 
 
 def _printable(path: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from service.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
+SEND_BODY: Final = "harmonium.send_body"  # in an ASGI scope: sends past every layer to the server
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -105,14 +106,14 @@ class GenerationResponse(LiveResponse):
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        runtime = self._runtime
-        with runtime.lifecycle.admit():
+        runtime, generation = self._runtime, self._generation
+        with runtime.lifecycle.running():
+            generation.plan.context.notes.generation = generation
             try:
-                async with runtime.gate.enter(runtime.engine, self._generation):
+                async with runtime.gate.admit(runtime.engine, generation):
                     await super().__call__(scope, receive, send)
             finally:
-                self._runtime.metrics.observe(self._generation)
-                scope["state"]["summary"] = summary_of(self._generation)
+                runtime.metrics.observe(generation)
 
 
 class WholeAnswer(GenerationResponse):
@@ -166,7 +167,7 @@ class EventStream(GenerationResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Every layer between us and the server looks at the beginning of an answer, none at its
         # body: the many pieces of a stream pass them by.
-        self._send_body = scope["state"]["send_body"]
+        self._send_body = scope[SEND_BODY]
         await super().__call__(scope, receive, send)
 
     async def _send_steps(self, send: Send) -> None:
@@ -199,20 +200,12 @@ class EventStream(GenerationResponse):
         failure = failure_of(error)
         log.error(
             "request %s failed in mid-stream: %s: %s",
-            self._generation.plan.request_id,
+            self._generation.plan.context.id,
             type(error).__name__,
             error,
             exc_info=failure.row.status == 500,
         )
         return failure
-
-
-def summary_of(generation: Generation) -> str:
-    """What the access log adds: counts, never text."""
-    return (
-        f", {generation.num_prompt_tokens} prompt tokens ({generation.num_cached_tokens} cached), "
-        f"{generation.num_completion_tokens} generated, {generation.outcome}"
-    )
 
 
 async def send_json(send: Send, body: bytes) -> None:

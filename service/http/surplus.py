@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import UNAVAILABLE, RequestError
 from service.http.answers import error_response
-from service.http.route_scopes import OPEN_PATHS
+from service.http.routes import OPEN_PATHS
 
 NUM_SPARE: Final = 64  # connections beyond the limit
 GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection
@@ -79,4 +79,4 @@ class Surplus:
         if not is_crowded or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
         else:
-            await error_response(self._error, scope["path"])(scope, receive, send)
+            await error_response(self._error, scope)(scope, receive, send)

@@ -14,10 +14,9 @@ from service.api.completions import routes as completions
 from service.api.messages import routes as messages
 from service.api.responses import routes as openai_responses
 from service.http.answers import add_error_handlers
-from service.http.asking import AskerMiddleware
 from service.http.authentication import Authentication
 from service.http.foreign_pages import NoForeignPages
-from service.http.middleware import RequestContext
+from service.http.middleware import RequestMiddleware
 from service.runtime import Runtime
 
 # What a page may read of an answer beside its body.
@@ -47,16 +46,13 @@ def create_app(runtime: Runtime) -> FastAPI:
     for routes in (chat, openai_responses, completions, messages, tokens, models, health):
         app.include_router(routes.router)
     add_error_handlers(app)
-    app.add_middleware(AskerMiddleware)
+    authentication = None
     if runtime.authenticator is not None:
-        app.add_middleware(
-            Authentication,
-            authenticator=runtime.authenticator,
-            on_failure=runtime.metrics.count_auth_failure,
-        )
-    elif runtime.is_local:
-        app.add_middleware(NoForeignPages, allowed=runtime.cors_origins)
-    app.add_middleware(RequestContext)
+        authentication = Authentication(runtime.authenticator, runtime.metrics.count_auth_failure)
+    pages = NoForeignPages(runtime.cors_origins) if runtime.is_local else None
+    app.add_middleware(
+        RequestMiddleware, runtime=runtime, authentication=authentication, pages=pages
+    )
     if runtime.cors_origins:
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(

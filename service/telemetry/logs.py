@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from service.request import record as request_record
+from service.request.context import log_lines_of
 from service.settings.settings import allows_colour
 from service.telemetry.redaction import Redactor
 
@@ -66,8 +66,8 @@ class JSONFormatter(logging.Formatter):
         return self._redact(self.formatException(record.exc_info)) if record.exc_info else None
 
     def _context(self) -> dict[str, str]:
-        current = request_record.current()
-        ids = current.ids if current is not None else {}
+        context = log_lines_of()
+        ids = context.log_ids if context is not None else {}
         return {name: self._redact(id) for name, id in ids.items()}  # one of them is the client's
 
 

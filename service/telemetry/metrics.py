@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
-from service.request.record import RequestRecord
+from service.request.context import RequestContext
 from service.telemetry import aliases
 from service.telemetry.engine_collector import EngineCollector
 from service.telemetry.gpu_collector import GpuCollector, ReadGpus
@@ -81,20 +81,20 @@ class Metrics:
 
     def observe(self, generation: Generation) -> None:
         """Count a generation that has ended, however it ended."""
-        record = generation.record or RequestRecord()
-        self._row(record.route, self.tenant_class(record.tenant_id)).observe(generation)
+        context = generation.plan.context
+        self._row(context.route, self.tenant_class(context.tenant)).observe(generation)
         if self.on_generation is not None:
             self.on_generation(generation)
 
-    def count_answer(self, record: RequestRecord, status: int, seconds: float) -> None:
+    def count_answer(self, context: RequestContext, status: int, seconds: float) -> None:
         """Count an HTTP exchange; status 0 is a client that left before its answer began."""
-        self._families["http_requests"].labels(record.route, str(status)).inc()
-        self._families["http_request_duration_seconds"].labels(record.route).observe(seconds)
-        if (code := record.error_code) is None:
+        self._families["http_requests"].labels(context.route, str(status)).inc()
+        self._families["http_request_duration_seconds"].labels(context.route).observe(seconds)
+        if (code := context.notes.error_code) is None:
             return
-        self._families["errors"].labels(record.route, code).inc()
+        self._families["errors"].labels(context.route, code).inc()
         if status == 429 or code in _LIMIT_CODES:
-            tenant_class = self.tenant_class(record.tenant_id)
+            tenant_class = self.tenant_class(context.tenant)
             self._families["rate_limited"].labels(code, tenant_class).inc()
 
     def count_auth_failure(self, reason: str) -> None:

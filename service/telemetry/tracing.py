@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engines.base import Engine
-from service.request.record import RequestRecord
+from service.request.context import RequestContext, Trace
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -19,13 +19,14 @@ class Telemetry:
     def start(self, engine: Engine) -> None:
         """Serving begins, in the running loop; the engine may be asked for its counts."""
 
-    def begin(self, record: RequestRecord, scope: Scope) -> None:
-        """A request has come in; may give it a trace."""
+    def begin(self, context: RequestContext, scope: Scope) -> Trace:
+        """A request has come in; gives the trace that it goes on under."""
+        return context.trace
 
     def observe(self, generation: Generation) -> None:
         """A generation has ended, however it ended."""
 
-    def end(self, record: RequestRecord, status: int) -> None:
+    def end(self, context: RequestContext, status: int) -> None:
         """A request was answered; status 0 is a client that left before its answer began."""
 
     async def close(self) -> None:

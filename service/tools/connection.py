@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +14,6 @@ import httpx
 from mcp import ClientSession, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-
-from service.request.record import outgoing
 
 _CLOSE_TIMEOUT_S = 1.0
 _TLS = ssl.create_default_context()  # once: it reads the system's certificates
@@ -25,6 +23,9 @@ _MAX_BODY_BYTES = 16 << 20  # of one HTTP answer: what comes after it is an erro
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
 
 
+MakeClient = Callable[..., httpx.AsyncClient]
+
+
 class Connection:
     """Opens with the first call.
 
@@ -32,8 +33,10 @@ class Connection:
     task, cancelled and closed from outside, cannot promise: they live in a task of their own.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """`headers`: of every request to the server, beside MCP's own."""
         self._url = url
+        self._client = _client_with(headers)
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +73,10 @@ class Connection:
 
     async def _hold(self) -> None:
         try:
-            async with _streams(self._url) as streams, ClientSession(*streams) as session:
+            async with (
+                _streams(self._url, self._client) as streams,
+                ClientSession(*streams) as session,
+            ):
                 await session.initialize()
                 self._ready.set_result(session)
                 await self._closing.wait()
@@ -80,30 +86,34 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def _streams(url: str) -> AsyncIterator[tuple[Any, Any]]:
+async def _streams(url: str, client: MakeClient) -> AsyncIterator[tuple[Any, Any]]:
     if urlsplit(url).path.rstrip("/").endswith("/sse"):
-        async with sse_client(url, httpx_client_factory=_client) as (read, write):
+        async with sse_client(url, httpx_client_factory=client) as (read, write):
             yield read, write
     else:
         async with (
-            _client() as client,
-            streamable_http_client(url, http_client=client) as (read, write, _),
+            client() as http,
+            streamable_http_client(url, http_client=http) as (read, write, _),
         ):
             yield read, write
 
 
-def _client(
-    headers: dict[str, str] | None = None,
-    timeout: httpx.Timeout | None = None,
-    auth: httpx.Auth | None = None,
-) -> httpx.AsyncClient:
-    """Without timeouts of its own: each call has one."""
-    return httpx.AsyncClient(
-        headers={**outgoing(), **(headers or {})},
-        timeout=None,
-        auth=auth,
-        transport=_BoundedTransport(verify=_TLS),
-    )
+def _client_with(ours: Mapping[str, str]) -> MakeClient:
+    """Makes clients without timeouts of their own: each call has one."""
+
+    def client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx.Timeout | None = None,
+        auth: httpx.Auth | None = None,
+    ) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            headers={**ours, **(headers or {})},
+            timeout=None,
+            auth=auth,
+            transport=_BoundedTransport(verify=_TLS),
+        )
+
+    return client
 
 
 class _BoundedTransport(httpx.AsyncHTTPTransport):

@@ -50,16 +50,22 @@ class Toolbox:
     def tools(self) -> frozenset[str]:
         return frozenset(self._urls)
 
-    def session(self) -> ToolSession:
-        """For one answer: what it opens and computes is not seen by another."""
-        return ToolSession(self._urls, self.limits)
+    def session(self, headers: Mapping[str, str]) -> ToolSession:
+        """For one answer: what it opens and computes is not seen by another.
+
+        `headers`: of all it sends, such as the trace that the answer is part of.
+        """
+        return ToolSession(self._urls, self.limits, headers)
 
 
 class ToolSession:
     """Connects when a tool is first called, and disconnects at the end of the block."""
 
-    def __init__(self, urls: Mapping[str, str], limits: ToolLimits) -> None:
+    def __init__(
+        self, urls: Mapping[str, str], limits: ToolLimits, headers: Mapping[str, str]
+    ) -> None:
         self._urls = urls
+        self._headers = headers
         self._limits = limits
         self._client_id = uuid.uuid4().hex
         self._open: dict[str, Connection] = {}
@@ -102,7 +108,7 @@ class ToolSession:
         from service.tools.connection import Connection
 
         if tool not in self._open:
-            self._open[tool] = Connection(self._urls[tool])
+            self._open[tool] = Connection(self._urls[tool], self._headers)
         return self._open[tool]
 
     def _told(self, result: CallToolResult) -> ToolResult:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.api.common.dependencies import CurrentRuntime
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.service import ModelCard, ModelList
 from service.errors import RequestError
-from service.request.caller import check_may_use, may_use
 from service.runtime import Runtime
 
 router = APIRouter()
 
 
 @router.get("/v1/models")
-async def list_models(runtime: CurrentRuntime) -> ModelList:
+async def list_models(runtime: CurrentRuntime, context: CurrentContext) -> ModelList:
     """The one model that is served; nothing for who may not use it."""
-    return ModelList(data=[_card(runtime)] if may_use(runtime.model.id) else [])
+    return ModelList(data=[_card(runtime)] if context.may_use(runtime.model.id) else [])
 
 
 @router.get("/v1/models/{model_id:path}")
-async def get_model(model_id: str, runtime: CurrentRuntime) -> ModelCard:
+async def get_model(model_id: str, runtime: CurrentRuntime, context: CurrentContext) -> ModelCard:
     """The model of that id."""
     if model_id != runtime.model.id:
         raise RequestError(
@@ -29,7 +28,7 @@ async def get_model(model_id: str, runtime: CurrentRuntime) -> ModelCard:
             code="model_not_found",
             status=404,
         )
-    check_may_use(model_id)
+    context.check_may_use(model_id)
     return _card(runtime)
 
 

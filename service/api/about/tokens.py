@@ -18,7 +18,7 @@ from service.api.chat.message_schema import ChatMessage
 from service.api.chat.request import plan_chat, to_conversation
 from service.api.chat.schema import ChatRequest
 from service.api.chat.tools import chat_offer
-from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.prompt import (
     check_model,
     counting_bound,
@@ -31,6 +31,7 @@ from service.harmony.render import NUM_OPENING_TOKENS
 from service.harmony.turns import in_thread
 from service.harmony.vocabulary import decode_marked
 from service.http.body import JSONRoute
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 router = APIRouter(route_class=JSONRoute)
@@ -39,9 +40,11 @@ _FEW_TOKENS = 4096  # decoded in a few milliseconds
 
 
 @router.post("/tokenize", response_model=TokenizeResponse)
-async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> Response:
+async def tokenize(
+    body: TokenizeRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
     """The token ids of a raw prompt, or of a conversation as the model would read it."""
-    _check(body.model, runtime)
+    _check(body.model, runtime, context)
     token_ids = await _token_ids(body, runtime)
     return _json(
         TokenizeResponse(
@@ -54,9 +57,11 @@ async def tokenize(body: TokenizeRequest, runtime: CurrentRuntime) -> Response:
 
 
 @router.post("/detokenize", response_model=DetokenizeResponse)
-async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> Response:
+async def detokenize(
+    body: DetokenizeRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
     """The text of token ids, control tokens spelt out."""
-    _check(body.model, runtime)
+    _check(body.model, runtime, context)
     if body.tokens:
         check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
     return _json(DetokenizeResponse(prompt=await _text(body.tokens)))
@@ -64,11 +69,11 @@ async def detokenize(body: DetokenizeRequest, runtime: CurrentRuntime) -> Respon
 
 @router.post("/v1/chat/completions/render", response_model=RenderedPrompt)
 async def render_chat(
-    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+    body: ChatRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
     runtime.lifecycle.check_started()
-    plan = await plan_chat(body, runtime, request_id)
+    plan = await plan_chat(body, runtime, context)
     return _json(
         RenderedPrompt(
             model=runtime.model.id,
@@ -103,9 +108,9 @@ def _each_text(token_ids: Sequence[int]) -> list[str]:
     return [decode_marked([token_id]) for token_id in token_ids]
 
 
-def _check(model: str | None, runtime: Runtime) -> None:
+def _check(model: str | None, runtime: Runtime, context: RequestContext) -> None:
     runtime.lifecycle.check_started()
-    check_model(model if model is not None else runtime.model.id, runtime)
+    check_model(model if model is not None else runtime.model.id, runtime, context)
 
 
 async def _token_ids(body: TokenizeRequest, runtime: Runtime) -> tuple[int, ...]:

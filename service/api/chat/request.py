@@ -23,12 +23,13 @@ from service.api.common.prompt import (
 )
 from service.errors import RequestError
 from service.harmony.types import Conversation, Message, Tool, ToolCall
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 
-async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> Plan:
+async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestContext) -> Plan:
     """Render the prompt and settle the limits; raises RequestError naming the field."""
-    check_model(request.model, runtime)
+    check_model(request.model, runtime, context)
     _check_together(request)
     info = runtime.engine.info
     offer = chat_offer(request, runtime.toolbox)
@@ -40,7 +41,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, request_id: str) -> 
     max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return Plan(
-        request_id=request_id,
+        context=context,
         prompt_token_ids=prompt_token_ids,
         sampling=sampling_of(request, max_tokens, info, num_logprobs),
         priority=request.priority,

@@ -12,7 +12,7 @@ from service.api.chat.chunks import ChatChunks
 from service.api.chat.request import plan_chat
 from service.api.chat.response_schema import ChatCompletion
 from service.api.chat.schema import ChatRequest
-from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.usage import StreamedUsage
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
@@ -23,11 +23,11 @@ router = APIRouter(route_class=JSONRoute)
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion)
 async def create_chat_completion(
-    body: ChatRequest, runtime: CurrentRuntime, request_id: RequestId
+    body: ChatRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """Answer a conversation; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
-    plan = await plan_chat(body, runtime, request_id)
+    plan = await plan_chat(body, runtime, context)
     generation = Generation(runtime.engine, plan)
     if body.stream:
         return _streamed(runtime, generation, StreamedUsage.asked(body.stream_options))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.request import caller
+from service.http.answers import CONTEXT
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 
@@ -16,18 +17,10 @@ async def _runtime(request: Request) -> Runtime:
     return runtime
 
 
-async def _request_id(request: Request) -> str:
-    request_id: str = request.scope["state"]["request_id"]
-    return request_id
-
-
-async def _owner() -> str:
-    principal = caller.current()
-    return principal.tenant_id or principal.id if principal else ""
+async def _context(request: Request) -> RequestContext:
+    context: RequestContext = request.scope[CONTEXT]
+    return context
 
 
 CurrentRuntime = Annotated[Runtime, Depends(_runtime)]
-RequestId = Annotated[str, Depends(_request_id)]
-# To whom what is stored belongs: the tenant, so that a key may be rotated, else the principal
-# alone; empty when the API is open.
-Owner = Annotated[str, Depends(_owner)]
+CurrentContext = Annotated[RequestContext, Depends(_context)]

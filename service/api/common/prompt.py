@@ -18,7 +18,7 @@ from service.harmony.render import render
 from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, FreeText, Message, ReasoningEffort, Tool
 from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, STOP_TOKEN_IDS
-from service.request.caller import check_may_use
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 # gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
@@ -44,7 +44,7 @@ MAX_COUNTED: Final = 262_144  # tokens of a prompt that nobody generates from
 TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
 
 
-def check_model(model: str, runtime: Runtime) -> None:
+def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
     """Raise a 404 for a model that is not the served one, Forbidden for one not allowed."""
     if model != runtime.model.id:
         raise RequestError(
@@ -53,7 +53,7 @@ def check_model(model: str, runtime: Runtime) -> None:
             code="model_not_found",
             status=404,
         )
-    check_may_use(model)
+    context.check_may_use(model)
 
 
 def current_date(now_s: float) -> str:

@@ -24,6 +24,7 @@ from service.harmony.vocabulary import (
     decode_marked,
     encode_marked,
 )
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
@@ -32,14 +33,16 @@ _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
 TokenIds = tuple[int, ...]
 
 
-async def plan_completion(request: CompletionRequest, runtime: Runtime, request_id: str) -> Plan:
+async def plan_completion(
+    request: CompletionRequest, runtime: Runtime, context: RequestContext
+) -> Plan:
     """Encode the prompts and settle the limits; raises RequestError naming the field."""
-    check_model(request.model, runtime)
+    check_model(request.model, runtime, context)
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
     prompts = await _prompts(request, info)
     return Plan(
-        request_id=request_id,
+        context=context,
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
         sampling=sampling_of(request, _max_tokens(request, prompts, info), info, request.logprobs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
-from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.usage import StreamedUsage
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
 from service.api.completions.request import echoes, plan_completion
@@ -18,11 +18,11 @@ router = APIRouter(route_class=JSONRoute)
 
 @router.post("/v1/completions", response_model=Completion)
 async def create_completion(
-    body: CompletionRequest, runtime: CurrentRuntime, request_id: RequestId
+    body: CompletionRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """Continue raw prompts; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
-    plan = await plan_completion(body, runtime, request_id)
+    plan = await plan_completion(body, runtime, context)
     generation = Generation(runtime.engine, plan)
     head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
     if body.stream:

@@ -41,6 +41,7 @@ from service.guide.answer import (
 from service.harmony.render import thoughts_turn
 from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, ReasoningEffort
+from service.request.context import RequestContext
 from service.runtime import Runtime
 
 # A budget of at least so many tokens means that effort.
@@ -73,13 +74,17 @@ class Prompt:
     cleared: Cleared | None  # None: the client asked for no edits
 
 
-async def prompt_of_message(request: MessagesRequest, runtime: Runtime) -> Prompt:
+async def prompt_of_message(
+    request: MessagesRequest, runtime: Runtime, context: RequestContext
+) -> Prompt:
     """The prompt to answer; raises RequestError where the context does not hold it."""
-    return await render_message(request, runtime, context_bound(runtime.engine.info, "messages"))
+    return await render_message(
+        request, runtime, context, context_bound(runtime.engine.info, "messages")
+    )
 
 
 def plan_message(
-    request: MessagesRequest, prompt: Prompt, runtime: Runtime, request_id: str
+    request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
 ) -> Plan:
     """Settle the limits and what the answer must be; raises RequestError naming the field."""
     conversation = prompt.conversation
@@ -92,7 +97,7 @@ def plan_message(
         limit_param="max_tokens",
     )
     return Plan(
-        request_id=request_id,
+        context=context,
         prompt_token_ids=prompt.token_ids,
         sampling=_sampling(request, min(request.max_tokens, room)),
         tool_names=frozenset(tool.name for tool in conversation.tools),
@@ -106,10 +111,10 @@ def plan_message(
 
 
 async def render_message(
-    request: CountTokensRequest, runtime: Runtime, bound: PromptBound
+    request: CountTokensRequest, runtime: Runtime, context: RequestContext, bound: PromptBound
 ) -> Prompt:
     """The conversation and its prompt's ids: all that counting needs."""
-    check_model(request.model, runtime)
+    check_model(request.model, runtime, context)
     _check_thread(request)
     history = History(request)
     date = current_date(runtime.clock())

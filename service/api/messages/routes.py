@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
-from service.api.common.dependencies import CurrentRuntime, RequestId
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.prompt import counting_bound
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.messages.request import (
@@ -32,12 +32,12 @@ router = APIRouter(
 
 @router.post("/v1/messages", response_model=Message)
 async def create_message(
-    body: MessagesRequest, runtime: CurrentRuntime, request_id: RequestId
+    body: MessagesRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """Answer a conversation; with `stream` as Anthropic's typed events."""
     runtime.lifecycle.check_accepting()
-    prompt = await prompt_of_message(body, runtime)
-    generation = Generation(runtime.engine, plan_message(body, prompt, runtime, request_id))
+    prompt = await prompt_of_message(body, runtime, context)
+    generation = Generation(runtime.engine, plan_message(body, prompt, runtime, context))
     head = MessageHead(
         generation,
         id=f"msg_{runtime.new_id()}",
@@ -54,10 +54,12 @@ async def create_message(
 
 
 @router.post("/v1/messages/count_tokens", response_model_exclude_none=True)
-async def count_tokens(body: CountTokensRequest, runtime: CurrentRuntime) -> TokenCount:
+async def count_tokens(
+    body: CountTokensRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> TokenCount:
     """How long the prompt of this conversation is, and was before any edit of the context."""
     runtime.lifecycle.check_started()
-    prompt = await render_message(body, runtime, counting_bound("messages"))
+    prompt = await render_message(body, runtime, context, counting_bound("messages"))
     count = len(prompt.token_ids)
     if prompt.cleared is None:
         return TokenCount(input_tokens=count)

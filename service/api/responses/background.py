@@ -17,7 +17,7 @@ from service.api.responses.document import (
 from service.api.responses.output import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of
-from service.http.streaming import summary_of
+from service.request.context import summary_of
 from service.runtime import Runtime
 from service.store.base import StoreError
 
@@ -55,7 +55,7 @@ class BackgroundRun:
         """
         runtime = self._runtime
         async with self._place as place:
-            await place.enter_async_context(runtime.gate.enter(runtime.engine, self._generation))
+            await place.enter_async_context(runtime.gate.admit(runtime.engine, self._generation))
             record = self.draft.record(self.draft.head, is_final=False)
             await runtime.responses.put(record)
             self._place = place.pop_all()
@@ -100,7 +100,7 @@ class BackgroundRun:
             self._wake()
 
     async def _generate(self) -> None:
-        with self._runtime.lifecycle.admit():
+        with self._runtime.lifecycle.running():
             if self._is_stopping:
                 return
             try:

@@ -43,6 +43,7 @@ from service.api.responses.truncation import shortened
 from service.errors import RequestError
 from service.guide.answer import Fields, TextFormat, answer_grammar
 from service.harmony.types import Conversation, Message, ResponseFormat
+from service.request.context import RequestContext
 from service.runtime import Runtime
 from service.store.base import Record
 
@@ -81,30 +82,30 @@ class Draft:
 
 
 async def draft_response(
-    request: ResponseRequest, runtime: Runtime, request_id: str, owner: str
+    request: ResponseRequest, runtime: Runtime, context: RequestContext
 ) -> Draft:
     """Render the prompt and settle the limits; raises RequestError naming the field."""
-    check_model(request.model, runtime)
+    check_model(request.model, runtime, context)
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)
     offer = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offer, runtime, owner)
-    plan = await _plan(request, conversation, params, offer, runtime, request_id)
+    conversation, params = await _conversation(request, shown, offer, runtime, context.tenant)
+    plan = await _plan(request, conversation, params, offer, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await runtime.responses.lasts()
     head = _head(request, id, int(runtime.clock()), is_kept=is_kept)
-    return Draft(plan, head, owner, shown, is_stored)
+    return Draft(plan, head, context.tenant, shown, is_stored)
 
 
-async def count_input(request: ContextRequest, runtime: Runtime, owner: str) -> int:
+async def count_input(request: ContextRequest, runtime: Runtime, context: RequestContext) -> int:
     """The tokens of the prompt; raises RequestError naming the field."""
     if request.model is not None:
-        check_model(request.model, runtime)
+        check_model(request.model, runtime, context)
     _check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
     offer = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offer, runtime, owner)
+    conversation, params = await _conversation(request, shown, offer, runtime, context.tenant)
     return len(await render_prompt(conversation, params.__getitem__, counting_bound("input")))
 
 
@@ -154,7 +155,7 @@ async def _plan(
     params: Sequence[str],
     offer: Offer,
     runtime: Runtime,
-    request_id: str,
+    context: RequestContext,
 ) -> Plan:
     info = runtime.engine.info
     asked = request.max_output_tokens
@@ -182,7 +183,7 @@ async def _plan(
     grammar = grammar_of(choice)
     param = "tools" if format.kind == "text" else _FIELDS.format
     return Plan(
-        request_id=request_id,
+        context=context,
         prompt_token_ids=token_ids,
         sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
         priority=request.priority,

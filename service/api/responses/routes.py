@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.common.dependencies import CurrentRuntime, Owner, RequestId
+from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.responses import retrieval
 from service.api.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
 from service.api.responses.background import BackgroundRun
@@ -30,11 +30,11 @@ Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
 @router.post("/v1/responses", response_model=ResponseObject)
 async def create_response(
-    body: ResponseRequest, runtime: CurrentRuntime, request_id: RequestId, owner: Owner
+    body: ResponseRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """Answer; with `stream` as typed events, with `background` without waiting for the end."""
     runtime.lifecycle.check_accepting()
-    draft = await draft_response(body, runtime, request_id, owner)
+    draft = await draft_response(body, runtime, context)
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
@@ -42,11 +42,11 @@ async def create_response(
 
 @router.post("/v1/responses/input_tokens")
 async def count_input_tokens(
-    body: ContextRequest, runtime: CurrentRuntime, owner: Owner
+    body: ContextRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> InputTokens:
     """How long the prompt of this request is."""
     runtime.lifecycle.check_started()
-    return InputTokens(input_tokens=await count_input(body, runtime, owner))
+    return InputTokens(input_tokens=await count_input(body, runtime, context))
 
 
 @router.post("/v1/responses/compact", include_in_schema=False)
@@ -64,7 +64,7 @@ async def compact() -> Response:
 async def get_response(
     response_id: str,
     runtime: CurrentRuntime,
-    owner: Owner,
+    context: CurrentContext,
     stream: bool = False,
     starting_after: Annotated[int | None, Query(ge=0)] = None,
     include_obfuscation: bool | None = None,
@@ -73,7 +73,7 @@ async def get_response(
     """A stored response; with `stream` its events, from the one after `starting_after` on."""
     if starting_after is not None and not stream:
         raise RequestError("starting_after needs stream=true.", param="starting_after")
-    record = await retrieval.read(runtime, response_id, owner)
+    record = await retrieval.read(runtime, response_id, context.tenant)
     if stream:
         after = -1 if starting_after is None else starting_after
         return FollowedEvents(runtime, retrieval.follow(runtime, record, after))
@@ -82,18 +82,20 @@ async def get_response(
 
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(
-    response_id: str, runtime: CurrentRuntime, owner: Owner
+    response_id: str, runtime: CurrentRuntime, context: CurrentContext
 ) -> DeletedResponse:
     """Forget a response; one that still runs is cancelled first."""
-    record = await retrieval.read(runtime, response_id, owner)
+    record = await retrieval.read(runtime, response_id, context.tenant)
     await retrieval.delete(runtime, record)
     return DeletedResponse(id=response_id)
 
 
 @router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
-async def cancel_response(response_id: str, runtime: CurrentRuntime, owner: Owner) -> Response:
+async def cancel_response(
+    response_id: str, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
     """End a background response; one that has ended stays as it is."""
-    record = await retrieval.read(runtime, response_id, owner)
+    record = await retrieval.read(runtime, response_id, context.tenant)
     if not decode(record.response)["background"]:
         raise RequestError(
             "Only a response made with background: true can be cancelled; for others, close "
@@ -108,14 +110,14 @@ async def cancel_response(response_id: str, runtime: CurrentRuntime, owner: Owne
 async def list_input_items(
     response_id: str,
     runtime: CurrentRuntime,
-    owner: Owner,
+    context: CurrentContext,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     include: Include = None,
 ) -> Response:
     """The input items of that request, page by page."""
-    record = await retrieval.read(runtime, response_id, owner)
+    record = await retrieval.read(runtime, response_id, context.tenant)
     return _json(encode(retrieval.page(record, after=after, limit=limit, order=order)))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -13,7 +14,7 @@ from starlette.types import Scope
 
 from engines.base import Engine
 from service.answer.generation import Generation
-from service.request.record import RequestRecord
+from service.request.context import RequestContext, Trace
 from service.settings.telemetry import TelemetrySettings
 from service.telemetry.otel import providers
 from service.telemetry.otel.engine_gauges import EngineGauges
@@ -88,10 +89,11 @@ class OtelTelemetry(Telemetry):
         if self._instruments is not None:
             EngineGauges(self._meters, self._model, engine, asyncio.get_running_loop())
 
-    def begin(self, record: RequestRecord, scope: Scope) -> None:
-        if self._spans is not None and record.route not in _QUIET:
-            record.has_content = self._has_content
-            record.span = self._spans.begin(record, _attributes(record, scope))
+    def begin(self, context: RequestContext, scope: Scope) -> Trace:
+        if self._spans is None or context.route in _QUIET:
+            return context.trace
+        trace = self._spans.begin(context, _attributes(context, scope))
+        return replace(trace, has_content=self._has_content)
 
     def observe(self, generation: Generation) -> None:
         if self._spans is not None:
@@ -99,9 +101,9 @@ class OtelTelemetry(Telemetry):
         if self._instruments is not None:
             self._instruments.observe(generation)
 
-    def end(self, record: RequestRecord, status: int) -> None:
-        if self._spans is not None and record.span is not None:
-            self._spans.end(record.span, record, status)
+    def end(self, context: RequestContext, status: int) -> None:
+        if self._spans is not None and context.trace.span is not None:
+            self._spans.end(context, status)
 
     async def close(self) -> None:
         if self._handler is not None:
@@ -125,15 +127,15 @@ class OtelTelemetry(Telemetry):
             exporter.shutdown()
 
 
-def _attributes(record: RequestRecord, scope: Scope) -> dict[str, Any]:
+def _attributes(context: RequestContext, scope: Scope) -> dict[str, Any]:
     """Of HTTP's conventions, what helps and names nobody's secrets: no query, no headers."""
     client, server = scope.get("client"), scope.get("server")
     attributes: dict[str, Any] = {
         "http.request.method": scope["method"],
-        "http.route": record.route,
+        "http.route": context.route,
         "url.path": scope["path"][:200],
         "url.scheme": scope["scheme"],
-        "harmonium.request.id": record.request_id,
+        "harmonium.request.id": context.id,
         "user_agent.original": Headers(scope=scope).get("user-agent", "")[:200],
     }
     if client:

@@ -7,7 +7,6 @@ from typing import Any
 from opentelemetry.sdk.metrics import MeterProvider
 
 from service.answer.generation import Generation
-from service.request.record import RequestRecord
 
 _DURATION_S = [0.01 * 2**power for power in range(14)]
 _PER_TOKEN_S = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
@@ -45,8 +44,7 @@ class Instruments:
 
     def observe(self, generation: Generation) -> None:
         """Record a generation; times other than the whole only when it succeeded."""
-        record = generation.record or RequestRecord()
-        is_text = record.route == "/v1/completions"
+        is_text = generation.plan.context.route == "/v1/completions"
         labels = {
             "gen_ai.operation.name": "text_completion" if is_text else "chat",
             "gen_ai.provider.name": "harmonium",

@@ -8,7 +8,7 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import TraceFlags
 
-from service.request import record as request_record
+from service.request.context import NO_TRACE, log_lines_of
 from service.telemetry.logs import parts_of
 from service.telemetry.redaction import Redactor
 
@@ -35,15 +35,16 @@ class OtelHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(_OWN):
             return
-        current = request_record.current()
-        ids = current.ids if current is not None else {}
-        is_traced = bool(current is not None and current.trace_id)
+        context = log_lines_of()
+        ids = context.log_ids if context is not None else {}
+        trace = context.trace if context is not None else NO_TRACE
+        is_traced = bool(trace.trace_id)
         self._logger.emit(
             LogRecord(
                 timestamp=int(record.created * 1e9),
                 trace_id=int(ids["trace_id"], 16) if is_traced else None,
                 span_id=int(ids["span_id"], 16) if is_traced else None,
-                trace_flags=TraceFlags(current.is_sampled) if current is not None else None,
+                trace_flags=TraceFlags(trace.is_sampled) if context is not None else None,
                 severity_text=record.levelname,
                 severity_number=_SEVERITIES.get(record.levelno, SeverityNumber.UNSPECIFIED),
                 body=self._redact(record.getMessage()),

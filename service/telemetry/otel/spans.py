@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from opentelemetry.context import Context
@@ -26,7 +27,7 @@ from opentelemetry.trace import (
 
 from service.answer.generation import Generation
 from service.answer.plan import Plan
-from service.request.record import RequestRecord
+from service.request.context import RequestContext, Trace
 from service.telemetry.otel import content
 
 _NAME = "harmonium"
@@ -40,38 +41,42 @@ class Spans:
         self._tracer = provider.get_tracer(_NAME)
         self._model = model
 
-    def begin(self, record: RequestRecord, attributes: dict[str, Any]) -> Span:
-        """Open the exchange's span under the caller's, and give its ids to the record."""
-        name = f"{attributes['http.request.method']} {record.route}"
+    def begin(self, request: RequestContext, attributes: dict[str, Any]) -> Trace:
+        """Open the exchange's span under the caller's; gives the trace with it."""
+        name = f"{attributes['http.request.method']} {request.route}"
         span = self._tracer.start_span(
-            name, _remote(record), kind=SpanKind.SERVER, attributes=attributes
+            name, _remote(request.trace), kind=SpanKind.SERVER, attributes=attributes
         )
-        context = span.get_span_context()
-        record.trace_id = f"{context.trace_id:032x}"
-        record.span_id = f"{context.span_id:016x}"
-        record.is_sampled = context.trace_flags.sampled
-        return span
+        ids = span.get_span_context()
+        return replace(
+            request.trace,
+            trace_id=f"{ids.trace_id:032x}",
+            span_id=f"{ids.span_id:016x}",
+            is_sampled=ids.trace_flags.sampled,
+            span=span,
+        )
 
-    def end(self, span: Span, record: RequestRecord, status: int) -> None:
+    def end(self, request: RequestContext, status: int) -> None:
         """Close it, with what was noted on the way."""
+        span: Span = request.trace.span
         context = set_span_in_context(span)
-        for name, start, end in record.notes:
+        for name, start, end in request.notes.phases:
             self._write(name, context, start, end)
         if status:
             span.set_attribute("http.response.status_code", status)
         if status >= 500:
-            span.set_attribute("error.type", record.error_code or str(status))
+            span.set_attribute("error.type", request.notes.error_code or str(status))
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
     def generation(self, generation: Generation) -> None:
         """A generation that has ended, under the exchange that asked for it."""
-        record = generation.record or RequestRecord()
+        request = generation.plan.context
         ended = generation.ended_at or time.perf_counter()
-        operation = _OPERATIONS.get(record.route, "chat")
+        operation = _OPERATIONS.get(request.route, "chat")
         span = self._tracer.start_span(
             f"{operation} {self._model}",
-            _remote(record),
+            _remote(request.trace),
             attributes=dict(self._attributes(generation, operation)),
             start_time=_epoch_ns(generation.started_at),
         )
@@ -100,7 +105,7 @@ class Spans:
 
 def _asked(plan: Plan) -> Iterator[tuple[str, Any]]:
     sampling = plan.sampling
-    yield "harmonium.request.id", plan.request_id
+    yield "harmonium.request.id", plan.context.id
     yield "gen_ai.request.max_tokens", sampling.max_tokens
     yield "gen_ai.request.temperature", sampling.temperature
     yield "gen_ai.request.top_p", sampling.top_p
@@ -152,13 +157,13 @@ def _phases(generation: Generation, ended: float) -> Iterator[tuple[str, float, 
     yield "parse", first, first + sum(choice.parse_s for choice in generation.choices)
 
 
-def _remote(record: RequestRecord) -> Context | None:
+def _remote(trace: Trace) -> Context | None:
     """The span whose child comes next: the caller's, or the exchange's own."""
-    if not record.trace_id:
+    if not trace.trace_id:
         return Context()
-    flags = TraceFlags(TraceFlags.SAMPLED if record.is_sampled else TraceFlags.DEFAULT)
-    ids = int(record.trace_id, 16), int(record.span_id, 16)
-    state = TraceState.from_header([record.tracestate]) if record.tracestate else None
+    flags = TraceFlags(TraceFlags.SAMPLED if trace.is_sampled else TraceFlags.DEFAULT)
+    ids = int(trace.trace_id, 16), int(trace.span_id, 16)
+    state = TraceState.from_header([trace.state]) if trace.state else None
     parent = NonRecordingSpan(SpanContext(*ids, True, flags, state))
     return set_span_in_context(parent, Context())
 

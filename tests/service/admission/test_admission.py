@@ -14,6 +14,7 @@ from service.admission import gate
 from service.admission.gate import Bounds, Gate
 from service.admission.load import Load
 from service.answer.plan import Plan
+from service.request.context import RequestContext
 
 PATH = "/v1/chat/completions"
 ANSWER = "<|channel|>final<|message|>" + "word " * 20 + "<|return|>"
@@ -34,7 +35,9 @@ def clock() -> Clock:
 @pytest.fixture
 def plan() -> Callable[..., Plan]:
     def make(num_prompt: int = 90, max_tokens: int = 5, **fields: Any) -> Plan:
-        return Plan("r", tuple(range(num_prompt)), SamplingParams(max_tokens), **fields)
+        return Plan(
+            RequestContext("r"), tuple(range(num_prompt)), SamplingParams(max_tokens), **fields
+        )
 
     return make
 

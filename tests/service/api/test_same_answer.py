@@ -38,6 +38,7 @@ from service.harmony.vocabulary import (
     decode_bytes,
     encode_text,
 )
+from service.request.context import RequestContext
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})
@@ -150,7 +151,7 @@ def parsed(sent: bytes) -> list[dict[str, Any]]:
 
 def plan_of(script: Sequence[int], **changes: Any) -> Plan:
     sampling = SamplingParams(max_tokens=len(script))
-    return Plan("r", PROMPT, sampling, **({"tool_names": NAMES} | changes))
+    return Plan(RequestContext("r"), PROMPT, sampling, **({"tool_names": NAMES} | changes))
 
 
 def takers(generation: Generation) -> list[Any]:

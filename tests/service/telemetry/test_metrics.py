@@ -15,7 +15,8 @@ from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
 from service.cli.metrics_reference import markdown
-from service.request.record import RequestRecord, route_of
+from service.http.routes import route_of
+from service.request.context import Notes, RequestContext
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import all_series
 
@@ -252,7 +253,7 @@ async def test_what_is_written_is_what_the_table_says(
 ) -> None:
     runtime = make_runtime(SCRIPT)
     runtime.metrics.count_auth_failure("invalid")
-    refused = RequestRecord(PATH, error_code="queue_full")
+    refused = RequestContext("r", PATH, notes=Notes(error_code="queue_full"))
     runtime.metrics.count_answer(refused, 429, 0.1)
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)

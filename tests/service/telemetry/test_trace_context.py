@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from service.request import record
+from service.request.context import trace_of
 from service.tools.connection import Connection
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -49,8 +49,8 @@ def tool_server() -> Iterator[ToolServer]:
 
 async def call(server: ToolServer, headers: dict[str, str]) -> dict[str, str]:
     """Call a tool inside a request with these headers; gives what the tool's server was sent."""
-    record.enter(record.record_of("r", "/v1/responses", {}, Headers(headers)))
-    connection = Connection(f"http://127.0.0.1:{server.server_port}/mcp")
+    trace = trace_of(Headers(headers))
+    connection = Connection(f"http://127.0.0.1:{server.server_port}/mcp", trace.headers)
     try:
         with pytest.raises(Exception):  # noqa: B017, PT011  it answers nothing of use
             async with asyncio.timeout(10):

@@ -28,7 +28,7 @@ FIND = '<|channel|>analysis to=browser.find code<|message|>{"pattern": "a"}<|cal
 
 async def call(url: str, recipient: str, text: str, **limits: Any) -> ToolResult:
     toolbox = Toolbox({"browser": url, "python": url}, ToolLimits(**limits))
-    async with toolbox.session() as session:
+    async with toolbox.session({}) as session:
         return await session.call(recipient, text)
 
 

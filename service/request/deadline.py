@@ -1,17 +1,18 @@
-"""Under what conditions the admitted request at hand generates: for whom, and until when."""
+"""Until when a request may take, and what ends it then."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
-from engines.base import TokenEvent
 from service.errors import RequestError
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +38,23 @@ class Deadline:
         )
 
 
-def _nothing() -> None:
-    return
+async def in_time(deadline: Deadline | None, awaited: Awaitable[R]) -> R:
+    """What it gives; raises the deadline's error where that would come too late."""
+    if deadline is None:
+        return await awaited
+    try:
+        async with asyncio.timeout_at(deadline.at):
+            return await awaited
+    except TimeoutError:
+        raise deadline.error() from None
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Set on admission; every generation that the request starts heeds them."""
-
-    tenant: str = ""  # whose share of the engine it takes; empty: nobody's in particular
-    deadline: Deadline | None = None
-    on_first_token: Callable[[], None] = _nothing
-
-
-_current: ContextVar[Terms] = ContextVar("terms")
-_NONE = Terms()
-
-
-def current() -> Terms:
-    """The terms of the request that the running task belongs to."""
-    return _current.get(_NONE)
-
-
-def enter(terms: Terms) -> None:
-    """Set the terms for the running task and those it starts."""
-    _current.set(terms)
-
-
-def until_deadline(
-    events: AsyncGenerator[TokenEvent, None],
-) -> AsyncGenerator[TokenEvent, None]:
+def until(deadline: Deadline | None, events: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
     """The same events; in place of one that would come too late, the deadline's error."""
-    deadline = current().deadline
     return events if deadline is None else _until(deadline, events)
 
 
-async def _until(
-    deadline: Deadline, events: AsyncGenerator[TokenEvent, None]
-) -> AsyncGenerator[TokenEvent, None]:
+async def _until(deadline: Deadline, events: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
     async with aclosing(events):
         while True:
             deadline.check()  # also when events are always there and nothing waits

@@ -1,0 +1,77 @@
+"""The routes as this room knows them: their templates, who may use them, which of them count."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from auth.base import Scope
+from service.request.context import OTHER
+
+# Probes and load balancers have no key.
+OPEN_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})
+# Polled for ever: their log lines are for debugging.
+QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics"}
+GENERATING_PATHS: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
+ANTHROPIC_PATH: Final = "/v1/messages"  # and all below it
+
+_SCOPES: Final = {
+    "/v1/chat/completions": Scope.INFERENCE,
+    "/v1/completions": Scope.INFERENCE,
+    "/v1/messages": Scope.INFERENCE,
+    "/v1/responses": Scope.INFERENCE,
+    "/tokenize": Scope.INFERENCE,
+    "/detokenize": Scope.INFERENCE,
+    "/v1/models": Scope.MODELS,
+    "/v1/metadata": Scope.MODELS,
+    "/openapi.json": Scope.MODELS,
+    "/docs": Scope.MODELS,
+    "/v1/metrics": Scope.METRICS,
+    "/metrics": Scope.METRICS,
+}
+# These cost no step of the engine, but this process's time and its store's.
+_COUNTED_PATHS: Final = frozenset({"/tokenize", "/detokenize"})
+_COUNTED_BELOW: Final = tuple(f"{path}/" for path in sorted(GENERATING_PATHS))
+
+_TEMPLATES: Final = frozenset(
+    {
+        *GENERATING_PATHS,
+        *QUIET_PATHS,
+        *_COUNTED_PATHS,
+        "/v1/chat/completions/render",
+        "/v1/responses/input_tokens",
+        "/v1/messages/count_tokens",
+        "/v1/models",
+        "/v1/metadata",
+    }
+)
+_BELOW: Final = {
+    "/v1/responses/": "/v1/responses/{response_id}",
+    "/v1/models/": "/v1/models/{model_id}",
+}
+_ENDS: Final = ("/cancel", "/input_items")
+
+
+def scope_of(path: str) -> Scope:
+    """The scope of a route and of all below it; what is not listed needs `admin`."""
+    while path:
+        if path in _SCOPES:
+            return _SCOPES[path]
+        path = path.rpartition("/")[0]
+    return Scope.ADMIN
+
+
+def is_counted(path: str) -> bool:
+    """Whether a path costs a caller's quota, though it generates nothing."""
+    return path in _COUNTED_PATHS or path.startswith(_COUNTED_BELOW)
+
+
+def route_of(path: str) -> str:
+    """A route's template for a path; `other` for paths that are not ours, which are without end."""
+    if path in _TEMPLATES:
+        return path
+    for start, template in _BELOW.items():
+        if path.startswith(start):
+            return template + next((end for end in _ENDS if path.endswith(end)), "")
+    return OTHER

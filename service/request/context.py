@@ -1,0 +1,191 @@
+"""What is known of a request: made where it comes in, frozen, and handed from call to call."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+from auth import audit
+from auth.base import Forbidden, Principal
+from service.request.deadline import Deadline
+
+OTHER: Final = "other"  # the route of what is not ours
+_MAX_STATE_CHARS: Final = 512  # what W3C asks everyone to hand on
+_TRACEPARENT: Final = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(?:-.*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """W3C's trace context, the caller's or ours; empty while nobody traces.
+
+    https://www.w3.org/TR/trace-context/
+    """
+
+    trace_id: str = ""  # 32 hex digits
+    span_id: str = ""  # 16 hex digits: the caller's, or ours
+    is_sampled: bool = False
+    state: str = ""  # handed on as it came
+    span: Any = None  # OpenTelemetry's, while we trace
+    has_content: bool = False  # whether prompts and answers go into the trace
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For a request sent on behalf of this one."""
+        if not self.trace_id:
+            return {}
+        parent = f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+        return {"traceparent": parent, **({"tracestate": self.state} if self.state else {})}
+
+
+NO_TRACE: Final = Trace()
+
+
+def trace_of(headers: Mapping[str, str]) -> Trace:
+    """The trace that an incoming request is part of; none where its header is not W3C's."""
+    parent = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
+    if parent is None or parent["version"] == "ff":
+        return NO_TRACE
+    is_sampled = bool(int(parent["flags"], 16) & 1)
+    state = headers.get("tracestate", "")[:_MAX_STATE_CHARS]
+    return Trace(parent["trace"], parent["span"], is_sampled, state)
+
+
+class Counted(Protocol):
+    """What a generation counts of itself."""
+
+    ended_at: float | None
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def num_cached_tokens(self) -> int: ...
+
+    @property
+    def num_completion_tokens(self) -> int: ...
+
+    @property
+    def num_reasoning_tokens(self) -> int: ...
+
+    @property
+    def queued_s(self) -> float: ...
+
+
+@dataclass(slots=True)
+class Notes:
+    """What those who serve a request leave for its answer's headers, log line, series and spans.
+
+    It is only ever added to, and read when the request has ended: nothing is decided by it.
+    """
+
+    headers: dict[str, str] = field(default_factory=dict)  # of the answer
+    error_code: str | None = None  # of the error that was answered
+    generation: Counted | None = None  # once there is one
+    phases: list[tuple[str, float, float]] = field(default_factory=list)  # name, begin, end
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Remember when the block began and ended, for a span of the request."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.phases.append((name, start, perf_counter()))
+
+    @property
+    def summary(self) -> str:
+        """What the access log adds: counts, never text."""
+        return summary_of(self.generation) if self.generation else ""
+
+    @property
+    def usage(self) -> dict[str, object]:
+        """Counts of the generation, if it has ended; never text."""
+        done = self.generation
+        if done is None or done.ended_at is None:
+            return {}
+        return {
+            "outcome": done.outcome,
+            "prompt_tokens": done.num_prompt_tokens,
+            "cached_tokens": done.num_cached_tokens,
+            "completion_tokens": done.num_completion_tokens,
+            "reasoning_tokens": done.num_reasoning_tokens,
+            "queue_ms": round(done.queued_s * 1000, 1),
+        }
+
+
+def summary_of(done: Counted) -> str:
+    """The counts of a generation for a line of text."""
+    return (
+        f", {done.num_prompt_tokens} prompt tokens ({done.num_cached_tokens} cached), "
+        f"{done.num_completion_tokens} generated, {done.outcome}"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestContext:
+    """Who asks, for what route, until when, and under which trace."""
+
+    id: str = ""
+    route: str = OTHER  # the template of its path
+    principal: Principal | None = None  # None: the API is open, or nobody is known yet
+    deadline: Deadline | None = None
+    trace: Trace = NO_TRACE
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def tenant(self) -> str:
+        """Whose share of the engine and whose stored responses: the tenant's, so that a key may be
+        rotated, else the principal's own; empty while nobody is known to ask."""
+        principal = self.principal
+        return principal.tenant_id or principal.id if principal else ""
+
+    @property
+    def cache_salt(self) -> str:
+        """Whose prompts may share the prefix cache with this one's; empty: the common tenant."""
+        return self.principal.tenant_id if self.principal else ""
+
+    def may_use(self, model: str) -> bool:
+        """Whether the caller may use the model of this id."""
+        principal = self.principal
+        return principal is None or principal.models is None or model in principal.models
+
+    def check_may_use(self, model: str) -> None:
+        """Raise Forbidden unless the caller may use the model."""
+        if not self.may_use(model):
+            id = self.principal.id if self.principal else ""
+            level = logging.WARNING
+            audit.write("auth.denied", level=level, caller=id, reason="model", model=model)
+            raise Forbidden("a model that is not on the caller's list")
+
+    @property
+    def log_ids(self) -> dict[str, str]:
+        """What every log line of the request bears."""
+        trace = self.trace
+        ids = {"request_id": self.id, "trace_id": trace.trace_id, "span_id": trace.span_id}
+        return {name: value for name, value in ids.items() if value}
+
+
+# For log lines alone, which come from anywhere; all else is handed the context.
+_logged: ContextVar[RequestContext | None] = ContextVar("logged_request", default=None)
+
+
+def log_lines_of() -> RequestContext | None:
+    """The request that the running task's log lines belong to, if any."""
+    return _logged.get()
+
+
+def enter_log(context: RequestContext) -> None:
+    """Let the log lines of the running task, and of those it starts, belong to this request."""
+    _logged.set(context)
