@@ -55,3 +55,15 @@ def create(spec: EngineSpec) -> Engine:
         usable = ", ".join(name for name, reason in engines.items() if reason is None)
         raise EngineStartError(f"engine {spec.engine!r} is {reason}; usable engines: {usable}")
     return _LOADERS[spec.engine](spec)
+
+
+def prebuilt(spec: EngineSpec, capability: tuple[int, int]) -> dict[str, str | None]:
+    """Every folder that a start leaves to the next one on GPUs of this compute capability, and
+    why what is in it cannot be used: None if it can."""
+    if spec.artefact_dir is None:
+        return {}
+    from engines.native.backends.cuda.artefact_parts import states
+    from engines.native.config import ModelConfig, NativeConfig
+
+    config = NativeConfig.from_spec(spec)
+    return states(config, ModelConfig.from_dir(config.model_dir), capability)

@@ -18,6 +18,7 @@ class EngineSpec:
     limits: Mapping[str, int] = field(default_factory=dict)  # max_model_len, max_num_seqs, ...
     model_dir: str | None = None
     vocabulary_path: str | None = None  # the tokens' bytes, for grammars
+    artefact_dir: str | None = None  # where the engine keeps what makes its next start fast
     precision: str | None = None  # of the weights
     kv_dtype: str | None = None
     memory_fraction: float | None = None  # of a device's memory

@@ -9,6 +9,7 @@ from importlib import metadata
 
 import click
 
+from service.cli.build_engine import build_engine
 from service.cli.completion import completion
 from service.cli.config import config
 from service.cli.doctor import doctor
@@ -36,7 +37,7 @@ def version() -> None:
     click.echo(f"{NAME} {metadata.version(NAME)}")
 
 
-for command in (serve, profiles, doctor, config, keys, completion):
+for command in (serve, build_engine, profiles, doctor, config, keys, completion):
     cli.add_command(command)
 cli.add_command(serve, "nim-serve")  # NIM's names
 cli.add_command(profiles, "list-model-profiles")

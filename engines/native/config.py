@@ -155,6 +155,7 @@ class NativeConfig:
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
+    artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
@@ -162,6 +163,8 @@ class NativeConfig:
             raise EngineStartError(f"device is {self.device!r}; use one of {get_args(Device)}")
         if self.dtype not in get_args(DType):
             raise EngineStartError(f"dtype is {self.dtype!r}; use one of {get_args(DType)}")
+        if self.artefact_dir is not None and self.device != "cuda":
+            raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -179,7 +182,7 @@ class NativeConfig:
     def from_spec(cls, spec: EngineSpec) -> NativeConfig:
         """Take all that the spec says; EngineStartError names what this engine cannot do."""
         check_understood(spec, _UNDERSTOOD)
-        given = {name: getattr(spec, name) for name in ("model_dir", "vocabulary_path")}
+        given = {name: getattr(spec, name) for name in _PATHS}
         if spec.memory_fraction is not None:
             given["memory_fraction"] = spec.memory_fraction
         given = {name: value for name, value in given.items() if value is not None}
@@ -215,18 +218,14 @@ class NativeConfig:
                 )
         if "model_dir" not in options:
             raise EngineStartError("native engine option 'model_dir' is missing")
-        paths = {
-            name: Path(options[name])
-            for name in ("model_dir", "vocabulary_path")
-            if options.get(name) is not None
-        }
+        paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}
         return cls(**{**options, **paths})
 
 
+_PATHS = ("model_dir", "vocabulary_path", "artefact_dir")
 _UNDERSTOOD = (
+    *_PATHS,
     "limits",
-    "model_dir",
-    "vocabulary_path",
     "precision",
     "kv_dtype",
     "memory_fraction",

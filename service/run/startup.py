@@ -54,22 +54,34 @@ def prepare(settings: Settings) -> Launch:
         hardware=hardware,
         selection=selection,
         model_dir=model_dir,
-        spec=spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary),
+        spec=spec_of(
+            chosen.profile,
+            chosen.max_model_len,
+            model_dir,
+            vocabulary,
+            settings.cache_path / "engines",
+        ),
         served_name=settings.served_model_name or chosen.profile.model.name,
     )
 
 
 def spec_of(
-    profile: Profile, max_model_len: int, model_dir: Path, vocabulary: Path | None = None
+    profile: Profile,
+    max_model_len: int,
+    model_dir: Path,
+    vocabulary: Path | None = None,
+    artefact_dir: Path | None = None,
 ) -> EngineSpec:
     """All of a profile that an engine is to know; its limits are those of this machine."""
     parallelism = profile.parallelism
+    has_artefact = profile.engine == "native" and profile.gpu is not None
     return EngineSpec(
         profile.engine,
         options=profile.options,
         limits={**profile.limits.model_dump(), "max_model_len": max_model_len},
         model_dir=str(model_dir),
         vocabulary_path=None if vocabulary is None else str(vocabulary),
+        artefact_dir=str(artefact_dir) if artefact_dir and has_artefact else None,
         precision=profile.precision,
         kv_dtype=profile.kv_dtype,
         memory_fraction=profile.memory_fraction,

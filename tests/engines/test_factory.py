@@ -63,6 +63,7 @@ TAKEN: dict[str, Any] = {
     "limits": {"max_num_seqs": 7},
     "model_dir": "/some/folder",
     "vocabulary_path": "/some/file",
+    "artefact_dir": "/some/store",
     "memory_fraction": 0.5,
     "num_devices": 1,
 }
@@ -79,7 +80,7 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     config = NativeConfig.from_spec(EngineSpec("native", precision="mxfp4", **TAKEN))
     assert (config.model_dir, config.vocabulary_path) == (Path("/some/folder"), Path("/some/file"))
     assert (config.num_threads, config.max_num_seqs, config.memory_fraction) == (3, 7, 0.5)
-    assert config.device == "cuda"
+    assert (config.device, config.artefact_dir) == ("cuda", Path("/some/store"))
     # No field of the spec is missing here; the process and the factory see to these two.
     named = {*REFUSED, *TAKEN, "engine", "environment"}
     assert named == {field.name for field in fields(EngineSpec)}

@@ -17,11 +17,11 @@ from engines.base import TokenLogprob
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMask
 from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
+from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import choices_for
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, powers_up_to
-from engines.native.backends.cuda.load import load_weights
+from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes
 from engines.native.backends.cuda.prefill import Chunk, Prefill, PrefillBuffers
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
@@ -38,7 +38,6 @@ from engines.native.weights import Checkpoint
 
 _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 _MAX_ROWS = 256
-_MIN_PREFILL = 64  # tokens of the smallest graph
 _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
 
 
@@ -106,10 +105,7 @@ class CudaBackend:
             {n: partial(decode(n, self._first).head, self._head_in) for n in sizes}, self._device
         )
         self._prefill_graphs = Graphs(
-            {
-                n: Prefill(*args, n, slots, self._buffers).run
-                for n in _prefill_sizes(max_num_tokens)
-            },
+            {n: Prefill(*args, n, slots, self._buffers).run for n in prefill_sizes(max_num_tokens)},
             self._device,
         )
         self._draw_graphs = {
@@ -123,8 +119,9 @@ class CudaBackend:
         _check(config, model)
         device = torch.device("cuda")
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
+        artefact = Artefact(config, model)
         longest = config.max_model_len or model.max_position_embeddings
-        weights = load_weights(checkpoint, model, longest, device)
+        weights = artefact.weights(checkpoint, longest, device)
         torch.cuda.empty_cache()
         budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
         num_blocks = choose_num_blocks(model, config, budget)
@@ -135,9 +132,10 @@ class CudaBackend:
         cache = torch.zeros(
             (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
         )
-        return cls(
-            model, weights, cache, capacity, config.max_num_seqs, config.max_num_batched_tokens
-        )
+        with artefact.kernels(torch.cuda.get_device_capability(device)):
+            return cls(
+                model, weights, cache, capacity, config.max_num_seqs, config.max_num_batched_tokens
+            )
 
     @property
     def capacity(self) -> Capacity:
@@ -353,11 +351,6 @@ def _signed(seed: int) -> int:
     """64 bits of a seed as int64 holds them."""
     seed &= (1 << 64) - 1
     return seed - (1 << 64) if seed >> 63 else seed
-
-
-def _prefill_sizes(max_num_tokens: int) -> list[int]:
-    sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
-    return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
 
 
 def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:

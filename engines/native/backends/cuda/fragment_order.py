@@ -27,6 +27,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+LAYOUT: Final = 1  # of packed files: raised when a checkpoint gives other bytes; a test tells
 GROUP_ROWS: Final = 16
 TILE: Final = 64  # inputs of a tile
 SUPERTILE: Final = 192  # inputs of three tiles

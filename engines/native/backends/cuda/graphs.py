@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+_MIN_PREFILL = 64  # tokens of the smallest graph
+
 
 class Graphs:
     """A launch for each of some sizes; on a device without graphs it is launched anew."""
@@ -41,3 +43,9 @@ def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
     while sizes[-1] < largest:
         sizes.append(2 * sizes[-1])
     return sizes
+
+
+def prefill_sizes(max_num_tokens: int) -> list[int]:
+    """Powers of two, the last cut to the largest chunk."""
+    sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
+    return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -20,14 +22,38 @@ def load_weights(
     checkpoint: Checkpoint, config: ModelConfig, num_positions: int, device: torch.device
 ) -> ModelWeights:
     """Read and pack every tensor; EngineStartError if the experts are not stored as MXFP4."""
+    layers = [load_layer(checkpoint, i, device) for i in range(config.num_hidden_layers)]
+    return assemble(load_ends(checkpoint, config, device), layers, config, num_positions, device)
+
+
+def load_ends(
+    checkpoint: Checkpoint, config: ModelConfig, device: torch.device
+) -> dict[str, Tensor]:
+    """What is of no layer, by its field of ModelWeights; no head where it is the embedding."""
     load = _Loader(checkpoint, device)
-    embedding = load(EMBEDDING)
+    ends = {"embedding": load(EMBEDDING), "norm": load(NORM)}
+    return ends if config.tie_word_embeddings else {**ends, "head": load(HEAD)}
+
+
+def load_layer(checkpoint: Checkpoint, index: int, device: torch.device) -> LayerWeights:
+    """Read and pack one layer."""
+    return _layer(_Loader(checkpoint, device), f"model.layers.{index}.")
+
+
+def assemble(
+    ends: Mapping[str, Tensor],
+    layers: list[LayerWeights],
+    config: ModelConfig,
+    num_positions: int,
+    device: torch.device,
+) -> ModelWeights:
+    """The whole model from its parts."""
     cosines, sines = rotation_tables(config, num_positions, device)
     return ModelWeights(
-        embedding=embedding,
-        layers=[_layer(load, f"model.layers.{i}.") for i in range(config.num_hidden_layers)],
-        norm=load(NORM),
-        head=embedding if config.tie_word_embeddings else load(HEAD),
+        embedding=ends["embedding"],
+        layers=layers,
+        norm=ends["norm"],
+        head=ends["embedding"] if config.tie_word_embeddings else ends["head"],
         cosines=cosines,
         sines=sines,
     )

@@ -1,0 +1,47 @@
+"""What parts of an artefact depend on, found without loading torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def checkpoint_facts(model_dir: Path) -> dict[str, Any]:
+    """The checksum of config.json, and of each file of weights its size and time in seconds.
+
+    Whole seconds, as archives and layers of images keep no others.
+    """
+    files = {}
+    for path in sorted(model_dir.glob("*.safetensors*")):
+        stat = path.stat()
+        files[path.name] = [stat.st_size, int(stat.st_mtime)]
+    config = (model_dir / "config.json").read_bytes()
+    return {"config": hashlib.sha256(config).hexdigest(), "files": files}
+
+
+def versions(*packages: str) -> dict[str, str | None]:
+    """The installed version of each; None for one that is not."""
+    return {package: _version(package) for package in packages}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def sources_digest(folder: Path) -> str:
+    """Of all Python files below a folder: compiled code belongs to its source."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def short_digest(value: Any) -> str:
+    """Sixteen hexadecimal digits that stand for a value of plain JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

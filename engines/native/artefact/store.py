@@ -1,0 +1,231 @@
+"""The store of what a start can take over from the one before it, in parts.
+
+    <folder>/weights-<name>/manifest.json       what it is valid for, and what its files hold
+                            layer-000.safetensors ...
+             .weights-<name>.lock               held shared to read, alone to make
+             .weights-<name>.<random>/          half made; of a dead process, if nobody has the lock
+
+A part appears under its name only when it is whole and on the disk. It is used only if its
+identity is the wanted one to the letter and its files are what the manifest says; any other is
+removed and made anew. The kernel gives back the lock of a process that dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+MANIFEST: Final = "manifest.json"
+_SPARE_BYTES: Final = 64 << 20  # left on the disk beside a part
+_TRIES: Final = 3  # others may make the part theirs in between
+
+T = TypeVar("T")
+Checksums = Mapping[str, str]  # of whatever a part's maker names
+
+log = logging.getLogger(__name__)
+
+
+class NotKept(Exception):
+    """A part can be neither found nor made here; the message says why."""
+
+
+class Damaged(Exception):
+    """Files are not what their manifest says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is wanted: a name on the disk, and all that it depends on, in plain JSON."""
+
+    name: str
+    identity: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A part that is there; its checksums are its reader's to compare."""
+
+    folder: Path
+    checksums: Checksums
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a part is made: `write` fills a folder and returns checksums of what it wrote."""
+
+    num_bytes: int  # that it will take on the disk, at most
+    write: Callable[[Path], Checksums]
+
+
+class Store:
+    """The parts in one folder, for any number of processes at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def use(self, part: Part, recipe: Recipe, read: Callable[[Found], T]) -> T:
+        """Read a part, making it first where it is not there, stale or Damaged.
+
+        Nobody replaces it while it is read. NotKept if it is not to be had.
+        """
+        for _ in range(_TRIES):
+            with self.shared(part) as slot:
+                if slot.why_not() is None:
+                    try:
+                        return read(slot.found())
+                    except Damaged as damage:
+                        log.warning("%s is damaged: %s", slot.folder, damage)
+                        damaged = slot.folder.stat().st_ino
+                else:
+                    damaged = None
+            with self.alone(part) as slot:
+                slot.remove(damaged)
+                slot.make(recipe)
+        raise NotKept(f"{self.slot(part).folder} is damaged again and again")
+
+    def slot(self, part: Part) -> Slot:
+        """Where a part belongs, to be looked at; others may change it meanwhile."""
+        return Slot(self._folder, part)
+
+    @contextmanager
+    def shared(self, part: Part) -> Iterator[Slot]:
+        """Nobody changes the part meanwhile."""
+        with self._locked(part, fcntl.LOCK_SH, is_to_write=False):
+            yield self.slot(part)
+
+    @contextmanager
+    def alone(self, part: Part) -> Iterator[Slot]:
+        """Nobody else reads or changes the part; NotKept where nothing can be written."""
+        with self._locked(part, fcntl.LOCK_EX, is_to_write=True):
+            yield self.slot(part)
+
+    @contextmanager
+    def _locked(self, part: Part, kind: int, *, is_to_write: bool) -> Iterator[None]:
+        lock = self._open_lock(part, is_to_write)
+        if lock is None:
+            yield  # nobody can make anything here while we read
+            return
+        try:
+            _wait_for(lock, kind, self._folder / part.name)
+            yield
+        finally:
+            os.close(lock)
+
+    def _open_lock(self, part: Part, is_to_write: bool) -> int | None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return os.open(self._folder / f".{part.name}.lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            if not is_to_write:
+                return None
+            raise NotKept(f"{self._folder} cannot be written: {error.strerror}") from error
+
+
+class Slot:
+    """One part's place in the store, while its lock is held."""
+
+    def __init__(self, store: Path, part: Part) -> None:
+        self.folder = store / part.name
+        self._store, self._part = store, part
+        self._identity: dict[str, Any] = json.loads(json.dumps(part.identity))
+
+    def why_not(self) -> str | None:
+        """Why the part cannot be used as it is; None if it can, by all but its checksums."""
+        try:
+            manifest = self._manifest()
+            identity, files = dict(manifest["identity"]), dict(manifest["files"])
+            sizes = {name: (self.folder / name).stat().st_size for name in files}
+        except FileNotFoundError as error:
+            is_there = self.folder.exists()
+            return f"lacks {Path(error.filename).name}" if is_there else "is not there"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"cannot be read: {error!r}"
+        if identity != self._identity:
+            return _difference(identity, self._identity)
+        wrong = [name for name in files if sizes[name] != files[name]]
+        return f"has {wrong[0]} with {sizes[wrong[0]]} bytes" if wrong else None
+
+    def found(self) -> Found:
+        """The part, where nothing is against it."""
+        return Found(self.folder, self._manifest()["checksums"])
+
+    def remove(self, inode: int | None) -> None:
+        """Remove the part if it is still that folder."""
+        if inode is not None and self.folder.exists() and self.folder.stat().st_ino == inode:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def make(self, recipe: Recipe, *, is_anew: bool = False) -> None:
+        """Make the part, unless it is there already; NotKept if it cannot be written."""
+        reason = "is made anew" if is_anew else self.why_not()
+        if reason is None:
+            return
+        log.info("Making %s, which %s ...", self.folder, reason)
+        try:
+            self._make(recipe)
+        except OSError as error:
+            raise NotKept(f"{self.folder} cannot be written: {error.strerror or error}") from error
+
+    def _make(self, recipe: Recipe) -> None:
+        start = f".{self._part.name}."
+        for left_over in self._store.glob(f"{start}*/"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # stale: no start will use it
+        self._check_room(recipe.num_bytes)
+        unfinished = Path(tempfile.mkdtemp(prefix=start, dir=self._store))
+        try:
+            unfinished.chmod(0o755)
+            checksums = recipe.write(unfinished)
+            manifest = {
+                "identity": self._identity,
+                "files": {path.name: path.stat().st_size for path in unfinished.iterdir()},
+                "checksums": checksums,
+            }
+            (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            for path in (*unfinished.iterdir(), unfinished):
+                _sync(path)
+            unfinished.rename(self.folder)
+            _sync(self._store)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _check_room(self, num_bytes: int) -> None:
+        free = shutil.disk_usage(self._store).free
+        if free < num_bytes + _SPARE_BYTES:
+            needed = (num_bytes + _SPARE_BYTES) / 1e9
+            raise NotKept(f"{self.folder} needs {needed:.2f} GB and {free / 1e9:.2f} GB are free")
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((self.folder / MANIFEST).read_text())
+        return manifest
+
+
+def _wait_for(lock: int, kind: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("Another process has %s; waiting for it ...", folder)
+        fcntl.flock(lock, kind)
+
+
+def _difference(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    for name in wanted:
+        if made.get(name) != wanted[name]:
+            return f"was made for {name} {made.get(name)}, not {wanted[name]}"
+    return f"was made for {sorted(set(made) - set(wanted))} too"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""The pre-built engine: what a start on a GPU leaves to the next, and what that depends on.
+
+Two parts. The weights in the kernels' layout belong to a checkpoint: every profile and GPU of one
+layout shares them. The compiled kernels belong to a model's shape, a profile's sizes of step and a
+GPU's architecture. CUDA graphs themselves cannot be kept: they are captured at every start.
+
+Triton is not needed to know them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from engines.native.artefact.identity import (
+    checkpoint_facts,
+    short_digest,
+    sources_digest,
+    versions,
+)
+from engines.native.artefact.store import Part, Store
+from engines.native.backends.cuda.fragment_order import LAYOUT
+from engines.native.backends.cuda.graphs import powers_up_to, prefill_sizes
+from engines.native.config import ModelConfig, NativeConfig
+
+
+def weights_part(config: NativeConfig) -> Part:
+    """Named after the checkpoint's folder, so that a changed checkpoint replaces its own."""
+    identity = {"layout": LAYOUT, **checkpoint_facts(config.model_dir)}
+    return Part(f"weights-{short_digest(str(config.model_dir.resolve()))}", identity)
+
+
+def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
+    """Named after what runs, so that another version of torch, Triton or ours replaces it."""
+    architecture = "{}{}".format(*capability)
+    runs = {
+        "architecture": f"sm_{architecture}",
+        "model": asdict(model),
+        "decode_graphs": powers_up_to(config.max_num_seqs),
+        "prefill_graphs": prefill_sizes(config.max_num_batched_tokens),
+        "block_size": config.block_size,
+        "max_model_len": config.max_model_len,
+    }
+    sources = sources_digest(Path(__file__).parent)
+    identity = {**versions("torch", "triton"), "sources": sources, **runs}
+    return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)
+
+
+def states(
+    config: NativeConfig, model: ModelConfig, capability: tuple[int, int]
+) -> dict[str, str | None]:
+    """Each part's folder, and why it cannot be used as it is: None if it can."""
+    assert config.artefact_dir is not None
+    store = Store(config.artefact_dir)
+    parts = weights_part(config), kernels_part(config, model, capability)
+    return {str(store.slot(part).folder): store.slot(part).why_not() for part in parts}

@@ -1,0 +1,111 @@
+"""Packed weights as files: one of safetensors for each layer, and one for the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engines.native.artefact.checksum import checksum
+from engines.native.artefact.store import Checksums, Damaged, Found, Recipe
+from engines.native.artefact.upload import upload
+from engines.native.backends.cuda import load
+from engines.native.backends.cuda.fragment_order import padded
+from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.config import ModelConfig
+from engines.native.tensors import tensor_specs
+from engines.native.weights import Checkpoint
+
+_ENDS: Final = "ends"
+_EXPERTS: Final = ("gate_up", "down")
+
+
+def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) -> Recipe:
+    """How the files of a checkpoint are made, a layer at a time."""
+
+    def write(folder: Path) -> Checksums:
+        checksums = _save(load.load_ends(checkpoint, config, device), folder, _ENDS)
+        for index in range(config.num_hidden_layers):
+            layer = _named(load.load_layer(checkpoint, index, device))
+            checksums |= _save(layer, folder, _file_name(index))
+        return checksums
+
+    return Recipe(_num_bytes(config), write)
+
+
+def read(
+    found: Found, config: ModelConfig, num_positions: int, device: torch.device
+) -> ModelWeights:
+    """The weights on the device, every byte checked there; raises Damaged."""
+    names = [_ENDS, *(_file_name(i) for i in range(config.num_hidden_layers))]
+    tensors = upload([found.folder / f"{name}.safetensors" for name in names], device)
+    for name in sorted(found.checksums.keys() | tensors.keys()):
+        has = checksum(tensors[name]) if name in tensors else "nothing"
+        if has != found.checksums.get(name):
+            raise Damaged(f"tensor {name} is {has}, not {found.checksums.get(name)}")
+    ends, *layers = (_of_file(tensors, name) for name in names)
+    try:
+        whole = [_layer_of(layer) for layer in layers]
+        return load.assemble(ends, whole, config, num_positions, device)
+    except KeyError as error:
+        raise Damaged(f"tensor {error} is missing") from error
+
+
+def _save(tensors: dict[str, Tensor], folder: Path, file: str) -> dict[str, str]:
+    named = {f"{file}.{name}": tensor for name, tensor in tensors.items()}
+    checksums = {name: checksum(tensor) for name, tensor in named.items()}
+    host = {name: tensor.cpu() for name, tensor in named.items()}
+    save_file(host, folder / f"{file}.safetensors")
+    return checksums
+
+
+def _file_name(layer: int) -> str:
+    return f"layer-{layer:03d}"
+
+
+def _of_file(tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
+    start = f"{file}."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+def _named(layer: LayerWeights) -> dict[str, Tensor]:
+    """The tensors of a layer, those of its experts as `gate_up.words` and the like."""
+    tensors: dict[str, Tensor] = {}
+    for each in fields(LayerWeights):
+        value = getattr(layer, each.name)
+        if isinstance(value, PackedExperts):
+            tensors |= {
+                f"{each.name}.{part.name}": getattr(value, part.name)
+                for part in fields(PackedExperts)
+            }
+        else:
+            tensors[each.name] = value
+    return tensors
+
+
+def _layer_of(tensors: dict[str, Tensor]) -> LayerWeights:
+    values: dict[str, Any] = {
+        name: PackedExperts(**{p.name: tensors[f"{name}.{p.name}"] for p in fields(PackedExperts)})
+        for name in _EXPERTS
+    }
+    names = {each.name for each in fields(LayerWeights)}
+    values |= {name: tensors[name] for name in names - values.keys()}
+    return LayerWeights(**values)
+
+
+def _num_bytes(config: ModelConfig) -> int:
+    """Of all tensors, packed, and some for the headers."""
+    total = 1 << 20
+    for spec in tensor_specs(config).values():
+        if spec.is_packable:
+            experts, num_in, num_out = spec.shape
+            codes = experts * num_out * padded(num_in)  # half a byte, and a 24th for scales
+            total += codes // 2 + codes // 24
+        else:
+            total += 2 * math.prod(spec.shape)
+    return total

@@ -1,0 +1,79 @@
+"""`harmonium build-engine`: do the slow part of a first start ahead of it.
+
+It starts the engine that `serve` would start with the same settings, which leaves its packed
+weights and compiled kernels in the cache, or checks those that are there, and stops it.
+Exit codes: 0 all is there, 1 it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from engines.errors import EngineStartError
+from engines.factory import prebuilt
+from engines.process.supervisor import EngineSupervisor
+from profiles.errors import ProfileError
+from service.cli.flags import SettingsCommand, given, settings_flags
+from service.run.startup import Launch, prepare, tell, warn_of_unknown_names
+from service.settings.settings import engine_environment, load, secret_values
+from service.telemetry import logs
+
+log = logging.getLogger("harmonium")
+
+BUILT, NOT_BUILT = 0, 1
+
+
+@click.command(
+    cls=SettingsCommand,
+    help="Pack the weights and compile the kernels that `serve` would, so that it starts fast.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what is there and what is not; build nothing.")
+@settings_flags
+def build_engine(dry_run: bool, **flags: Any) -> int:
+    settings = load(given(flags))
+    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    warn_of_unknown_names()
+    try:
+        launch = prepare(settings)
+        tell(launch)
+        return _tell_states(_states(launch)) if dry_run else _build(launch)
+    except (ProfileError, EngineStartError) as error:
+        log.error("%s", error)
+        return NOT_BUILT
+
+
+def _build(launch: Launch) -> int:
+    if _states(launch):
+        started_s = time.monotonic()
+        asyncio.run(_start_and_stop(launch))
+        log.info("Built or checked in %.1f s", time.monotonic() - started_s)
+    return _tell_states(_states(launch))
+
+
+async def _start_and_stop(launch: Launch) -> None:
+    environment = engine_environment(launch.spec.environment)
+    supervisor = EngineSupervisor(launch.spec, environment=environment)
+    try:
+        await supervisor.start()
+    finally:
+        await supervisor.stop()
+
+
+def _states(launch: Launch) -> dict[str, str | None]:
+    gpus = launch.selection.chosen.placement.gpus
+    return prebuilt(launch.spec, gpus[0].compute_capability) if gpus else {}
+
+
+def _tell_states(states: Mapping[str, str | None]) -> int:
+    """One line for each part; 0 if all are there."""
+    if not states:
+        click.echo("Nothing to build: this profile's engine starts from the checkpoint as it is.")
+    for folder, reason in states.items():
+        click.echo(f"{folder} {reason or 'is there'}")
+    return NOT_BUILT if any(states.values()) else BUILT

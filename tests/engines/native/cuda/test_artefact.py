@@ -1,0 +1,242 @@
+"""What a start takes over from the one before it: packed weights and compiled kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks.published import write_published
+from engines.errors import EngineStartError
+from engines.native.artefact import upload
+from engines.native.artefact.checksum import checksum
+from engines.native.artefact.store import Store
+from engines.native.backends.cuda.artefact_parts import kernels_part, weights_part
+from engines.native.config import NativeConfig
+from engines.native.tensors import tensor_specs
+from engines.native.weights import Checkpoint
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
+
+from engines.native.backends.cuda.artefact import Artefact  # isort: skip
+from engines.native.backends.cuda.load import load_weights  # isort: skip
+from engines.native.backends.cuda.weights import ModelWeights, PackedExperts  # isort: skip
+import triton  # isort: skip
+from triton.runtime.cache import FileCacheManager  # isort: skip
+
+MODEL = replace(
+    model_config(),
+    hidden_size=64,
+    intermediate_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    num_local_experts=3,
+    vocab_size=64,
+)
+HOPPER = (9, 0)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> NativeConfig:
+    """A checkpoint in the published format, and a place for its artefact."""
+    write_published(tmp_path / "model", MODEL, torch.device("cpu"))
+    return NativeConfig(
+        tmp_path / "model", device="cuda", dtype="bfloat16", artefact_dir=tmp_path / "store"
+    )
+
+
+def load(config: NativeConfig) -> ModelWeights:
+    checkpoint = Checkpoint(config.model_dir, tensor_specs(MODEL))
+    return Artefact(config, MODEL).weights(checkpoint, 8, DEVICE)
+
+
+def tensors(weights: ModelWeights) -> list[torch.Tensor]:
+    found = [weights.embedding, weights.norm, weights.head, weights.cosines, weights.sines]
+    for layer in weights.layers:
+        for each in fields(layer):
+            value = getattr(layer, each.name)
+            is_packed = isinstance(value, PackedExperts)
+            found += [value.words, value.scales, value.bias] if is_packed else [value]
+    return found
+
+
+def are_equal(one: ModelWeights, other: ModelWeights) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(tensors(one), tensors(other), strict=True))
+
+
+def directly(config: NativeConfig) -> ModelWeights:
+    return load_weights(Checkpoint(config.model_dir, tensor_specs(MODEL)), MODEL, 8, DEVICE)
+
+
+def files(config: NativeConfig) -> dict[str, tuple[int, int]]:
+    """Every file of the store with its size and inode."""
+    assert config.artefact_dir is not None
+    paths = [path for path in config.artefact_dir.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_ino) for path in paths}
+
+
+def test_packed_weights_come_back_to_the_bit_and_are_made_once(
+    config: NativeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "BUFFER_BYTES", 1000)  # tensors in many pieces
+    assert are_equal(load(config), directly(config))
+    made = files(config)
+    assert are_equal(load(config), directly(config))
+    assert files(config) == made
+
+
+def counted(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The same for ever: bytes that count up, from where the name says."""
+    count = torch.arange(tensor.numel()) + len(name)
+    return (count % (120 if name.endswith("_scales") else 251)).to(tensor.dtype).view_as(tensor)
+
+
+def test_the_layout_is_the_one_of_its_number(config: NativeConfig) -> None:
+    """A change of the bytes must raise fragment_order.LAYOUT, and with it this."""
+    for path in config.model_dir.glob("*.safetensors"):
+        save_file({n: counted(n, t) for n, t in load_file(path).items()}, path)
+    load(config)
+    assert config.artefact_dir is not None
+    digest = hashlib.sha256()
+    for path in sorted((config.artefact_dir / weights_part(config).name).glob("*.safetensors")):
+        for name, tensor in sorted(load_file(path).items()):
+            digest.update(f"{name} {checksum(tensor)}".encode())
+    assert (weights_part(config).identity["layout"], digest.hexdigest()[:16]) == (
+        1,
+        "2d51a3f936b1c665",
+    )
+
+
+def test_a_flipped_bit_is_found_and_mended(config: NativeConfig) -> None:
+    load(config)
+    assert config.artefact_dir is not None
+    path = config.artefact_dir / weights_part(config).name / "layer-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 4
+    path.write_bytes(content)
+    assert are_equal(load(config), directly(config))
+    assert path.read_bytes() != bytes(content)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: (1 << 60).to_bytes(8, "little") + content[8:],
+        lambda content: content.replace(b'"I32"', b'"I16"'),
+        lambda content: content.replace(b"gate_up.words", b"gate_up.wordz"),
+        lambda content: content.replace(b'"shape":[64]', b'"shape":[32]'),
+        lambda content: content[:8] + b"?" + content[9:],
+    ],
+)
+def test_a_header_that_lies_is_found(config: NativeConfig, harm: object) -> None:
+    load(config)
+    assert config.artefact_dir is not None
+    path = config.artefact_dir / weights_part(config).name / "layer-000.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(harm(content))  # type: ignore[operator]
+    assert path.read_bytes() != content
+    assert are_equal(load(config), directly(config))
+
+
+def test_another_checkpoint_in_the_same_folder_is_packed_anew(config: NativeConfig) -> None:
+    before = load(config)
+    path = config.model_dir / "model-0.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    later = path.stat().st_mtime + 5
+    os.utime(path, (later, later))
+    after = load(config)
+    assert not are_equal(after, before)
+    assert are_equal(after, directly(config))
+
+
+def test_without_room_the_checkpoint_is_loaded_and_the_reason_told(
+    config: NativeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engines.native.artefact.store._SPARE_BYTES", 10**21)
+    assert are_equal(load(config), directly(config))
+    assert "The packed weights are not kept" in caplog.text
+    assert "GB are free" in caplog.text
+
+
+def test_an_artefact_is_for_a_gpu() -> None:
+    with pytest.raises(EngineStartError, match="only device cuda has an artefact"):
+        NativeConfig(Path("model"), artefact_dir=Path("store"))
+
+
+def compile_something(name: str) -> None:
+    """What Triton does for a kernel: files under a key, and a group that names them."""
+    cache = FileCacheManager(name)
+    group = {f"{name}.cubin": cache.put(b"machine code", f"{name}.cubin")}
+    cache.put_group(f"{name}.json", group)
+
+
+def compiled(name: str) -> dict[str, str] | None:
+    group: dict[str, str] | None = FileCacheManager(name).get_group(f"{name}.json")
+    return group
+
+
+def test_compiled_kernels_are_found_by_the_next_start(config: NativeConfig) -> None:
+    before = triton.knobs.cache.dir
+    with Artefact(config, MODEL).kernels(HOPPER):
+        assert compiled("attention") is None
+        compile_something("attention")
+    made = files(config)
+    with Artefact(config, MODEL).kernels(HOPPER):
+        found = compiled("attention")
+        assert found is not None
+        assert Path(found["attention.cubin"]).read_bytes() == b"machine code"
+    assert files(config) == made
+    assert triton.knobs.cache.dir == before
+    assert not Path(found["attention.cubin"]).exists()
+
+
+def test_kernels_compiled_later_join_the_others(config: NativeConfig) -> None:
+    for name in ("attention", "router"):
+        with Artefact(config, MODEL).kernels(HOPPER):
+            compile_something(name)
+    with Artefact(config, MODEL).kernels(HOPPER):
+        assert compiled("attention")
+        assert compiled("router")
+
+
+def test_nothing_is_kept_of_a_start_that_fails(config: NativeConfig) -> None:
+    with pytest.raises(RuntimeError), Artefact(config, MODEL).kernels(HOPPER):  # noqa: PT012
+        compile_something("attention")
+        raise RuntimeError
+    with Artefact(config, MODEL).kernels(HOPPER):
+        assert compiled("attention") is None
+
+
+def test_damaged_kernels_are_compiled_anew(config: NativeConfig) -> None:
+    with Artefact(config, MODEL).kernels(HOPPER):
+        compile_something("attention")
+    assert config.artefact_dir is not None
+    path = config.artefact_dir / kernels_part(config, MODEL, HOPPER).name / "triton.tar"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"machine code", b"machine c0de"))
+    with Artefact(config, MODEL).kernels(HOPPER):
+        assert compiled("attention") is None
+        compile_something("attention")
+    assert path.read_bytes() != content.replace(b"machine code", b"machine c0de")
+    with Artefact(config, MODEL).kernels(HOPPER):
+        assert compiled("attention")
+
+
+def test_kernels_are_kept_apart_by_what_they_are_compiled_for(config: NativeConfig) -> None:
+    part = kernels_part(config, MODEL, HOPPER)
+    others = [
+        kernels_part(config, MODEL, (10, 0)),
+        kernels_part(replace(config, max_num_seqs=8), MODEL, HOPPER),
+        kernels_part(config, replace(MODEL, num_local_experts=5), HOPPER),
+    ]
+    assert len({part.name, *(other.name for other in others)}) == 4
+    assert part.identity["torch"] == torch.__version__
+    assert part.identity["triton"] == triton.__version__
+    assert Store(Path("nowhere")).slot(part).why_not() == "is not there"
