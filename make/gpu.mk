@@ -10,3 +10,7 @@ bench-gpu: installed-test ## Measure the CUDA backend beside its floor
 .PHONY: bench-gpu-disk
 bench-gpu-disk: installed-test ## Start the engine on the GPU from a checkpoint on disk, and ask it
 	@$(BIN)/python -m benchmarks.gpu_disk
+
+.PHONY: bench-gpu-start
+bench-gpu-start: installed-test ## Measure starts on the GPU: with nothing, and with what the one before left
+	@$(BIN)/python -m benchmarks.gpu_start
