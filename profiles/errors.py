@@ -6,6 +6,8 @@ ProfileError
 ├── InvalidConstraint     a constraint names a model, profile, tag or length that does not exist
 ├── NoCompatibleProfile   nothing can run; carries the reason for every profile
 └── ModelStoreError       the model's files are missing, incomplete or of another model
+    └── DownloadError             they cannot be fetched
+        └── DownloadInterrupted   ... just now; trying again may help
 """
 
 from __future__ import annotations
@@ -43,6 +45,14 @@ class NoCompatibleProfile(ProfileError):
 
 class ModelStoreError(ProfileError):
     """The model's files cannot be used; the message names the file and the remedy."""
+
+
+class DownloadError(ModelStoreError):
+    """A model cannot be fetched; the message names the source and the remedy."""
+
+
+class DownloadInterrupted(DownloadError):
+    """The connection or the server failed; what came is kept, and trying again may help."""
 
 
 def nearest(value: str, known: Iterable[str]) -> str:

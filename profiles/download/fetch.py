@@ -1,0 +1,211 @@
+"""Bring a model's files into a folder: whole, verified, by one process at a time.
+
+A file is written beside the folder's own (`.partial/`), goes on there after a crash, and
+gets its name only when its size and SHA-256 are right: whoever sees a name sees the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from filelock import SoftFileLease, Timeout
+
+from profiles.checkpoint import hash_file
+from profiles.download.progress import Progress, Stopped
+from profiles.download.source import Source
+from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.machine import GB
+from profiles.models import ArtifactFile, Artifacts
+
+log = logging.getLogger(__name__)
+
+_PARALLEL = 4  # files at a time; one connection seldom fills a data centre's line
+_ATTEMPTS = 5  # of one file without a byte of progress
+_PAUSE_S = 2.0  # before the second attempt; doubled for each one more
+_LEASE_S = 30.0  # an owner that has not been seen for so long is gone
+_WAIT_TOLD_EVERY_S = 30.0
+_SPARE_BYTES = 64 << 20  # of disk, beside the files
+
+
+class Remote(Protocol):
+    """A place that has the files."""
+
+    def fetch(self, file: ArtifactFile, part: Path, progress: Progress) -> None:
+        """Append to `part` what it lacks of `file`.
+
+        Raises DownloadInterrupted where trying again may help, DownloadError where it will not.
+        """
+        ...
+
+
+def open_remote(source: Source) -> Remote:
+    """Return the client for a source; its library is imported only now."""
+    if source.scheme == "hf":
+        from profiles.download.hub import Hub
+
+        return Hub(source)
+    from profiles.download.mirror import Mirror
+
+    return Mirror(source)
+
+
+def missing(artifacts: Artifacts, folder: Path) -> list[ArtifactFile]:
+    """The files that `folder` lacks, or has in another size."""
+    return [file for file in artifacts.files if _size(folder / file.name) != file.size_bytes]
+
+
+def fetch(title: str, artifacts: Artifacts, folder: Path, source: Source) -> None:
+    """Fetch what `folder` lacks of `artifacts`; raises DownloadError with the remedy.
+
+    Waits where another process, also on another host, fetches into the same folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _owned(folder, title):
+            if wanted := missing(artifacts, folder):
+                _fetch_all(title, wanted, folder, source)
+            shutil.rmtree(folder / ".partial", ignore_errors=True)
+    except OSError as error:
+        raise DownloadError(
+            f"{title} cannot be kept in {folder}: {error.strerror or error}; "
+            "set NIM_CACHE_PATH to a folder that can be written, with room for the model"
+        ) from error
+
+
+def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source: Source) -> None:
+    parts = {file: _part(folder, file) for file in wanted}
+    have = sum(_size(part) or 0 for part in parts.values())
+    total = sum(file.size_bytes for file in wanted)
+    _check_room(title, total - have, folder)
+    resumed = f", {have / GB:.1f} GB of them are here already" if have else ""
+    log.info(
+        "Fetching %s from %s: %d files, %.1f GB%s", title, source, len(wanted), total / GB, resumed
+    )
+    began = time.monotonic()
+    remote = open_remote(source)
+    with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:
+        # Large ones first, so that none is left to run alone at the end.
+        by_size = sorted(wanted, key=lambda file: -file.size_bytes)
+        jobs = [pool.submit(_bring, file, folder, remote, progress) for file in by_size]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException:  # Ctrl-C too: the threads end at their next bytes
+            progress.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    seconds = max(time.monotonic() - began, 1e-3)
+    log.info(
+        "Fetched %s: %.1f GB in %.0f s (%.0f MB/s), every SHA-256 right",
+        title,
+        (total - have) / GB,
+        seconds,
+        (total - have) / seconds / 1e6,
+    )
+
+
+def _bring(file: ArtifactFile, folder: Path, remote: Remote, progress: Progress) -> None:
+    """Fetch one file, and give it its name when it is the published one."""
+    part = _part(folder, file)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    _fetch_part(file, part, remote, progress)
+    if not _is_published(file, part):
+        log.warning("%s came with a wrong checksum; fetching it anew", file.name)
+        progress.add(-file.size_bytes)
+        part.unlink()
+        _fetch_part(file, part, remote, progress)
+        if not _is_published(file, part):
+            part.unlink()
+            raise DownloadError(
+                f"{file.name} came twice with another SHA-256 than the published {file.sha256}: "
+                "the source holds another file; choose another with NIM_REPOSITORY_OVERRIDE"
+            )
+    target = folder / file.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part.replace(target)
+
+
+def _fetch_part(file: ArtifactFile, part: Path, remote: Remote, progress: Progress) -> None:
+    """Let `part` grow to the file's size, through interruptions."""
+    attempt, size = 1, _size(part) or 0
+    while True:
+        try:
+            remote.fetch(file, part, progress)
+        except DownloadInterrupted as error:
+            grown = _size(part) or 0
+            attempt = attempt + 1 if grown <= size else 1
+            size = grown
+            if attempt > _ATTEMPTS:
+                raise DownloadError(
+                    f"{error}\nWhat came is kept: start again to go on from there."
+                ) from None
+            log.warning("%s; trying again", error)
+            if progress.is_stopped.wait(_PAUSE_S * 2 ** (attempt - 1)):
+                raise Stopped from None
+        else:
+            return
+
+
+def _is_published(file: ArtifactFile, part: Path) -> bool:
+    return _size(part) == file.size_bytes and hash_file(part) == file.sha256
+
+
+def _part(folder: Path, file: ArtifactFile) -> Path:
+    """The unfinished file; its name has the checksum, so that another version begins anew."""
+    return folder / ".partial" / f"{file.name}.{file.sha256[:12]}"
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _check_room(title: str, needed: int, folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed + _SPARE_BYTES:
+        raise DownloadError(
+            f"{title} needs {needed / GB:.1f} GB more in {folder}, where {free / GB:.1f} GB are "
+            "free; make room, or set NIM_CACHE_PATH to a folder on a larger disk"
+        )
+
+
+@contextmanager
+def _owned(folder: Path, title: str) -> Iterator[None]:
+    """Hold the folder's lease: one process fetches, the others wait and then find the files.
+
+    A lease is refreshed while its owner lives, on file systems without locks too, and is
+    taken over when it has not been for 30 s. Should an owner come back from the dead, the
+    checksums still decide what is served.
+    """
+    lost = threading.Event()
+    lease = SoftFileLease(
+        folder.parent / f".{folder.name}.lease",
+        lease_duration=_LEASE_S,
+        heartbeat_interval=_LEASE_S / 6,
+        on_compromise=lambda _: lost.set(),
+    )
+    while True:
+        try:
+            lease.acquire(timeout=_WAIT_TOLD_EVERY_S)
+            break
+        except Timeout:
+            log.info("Another process fetches %s into %s; waiting for it", title, folder)
+    try:
+        yield
+        if lost.is_set():
+            raise DownloadError(
+                f"another process took over fetching {title} into {folder}, because this one stood "
+                "still for 30 s; start again"
+            )
+    finally:
+        lease.release()

@@ -1,0 +1,106 @@
+"""Files of a repository of the Hugging Face hub, by the hub's own library.
+
+The library knows the hub's errors and honours HF_TOKEN, HF_ENDPOINT, HTTPS_PROXY and
+SSL_CERT_FILE. Its `hf_hub_download` begins a file anew after a crash, so that 4 GB of a
+shard would be lost; the layer below it, used here, goes on where a file ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from huggingface_hub import hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+from profiles.download.progress import Progress
+from profiles.download.source import Source
+from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.models import ArtifactFile
+
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # we say what matters ourselves
+
+
+class Hub:
+    """One repository at one revision."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._headers = build_hf_headers(library_name="harmonium")
+
+    def fetch(self, file: ArtifactFile, part: Path, progress: Progress) -> None:
+        """Append to `part` what it lacks of `file`; raises DownloadError."""
+        source = self._source
+        url = hf_hub_url(source.location, file.name, revision=source.revision)
+        try:
+            with part.open("ab") as target:
+                http_get(
+                    url,
+                    target,
+                    resume_size=target.tell(),
+                    headers=self._headers,
+                    expected_size=file.size_bytes,
+                    tqdm_class=_counting(progress),
+                )
+        except HfHubHTTPError as error:
+            raise _refusal(source, file, error) from None
+        except (httpx2.HTTPError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the disk
+            raise DownloadInterrupted(f"{source}, {file.name}: {_first_line(error)}") from None
+
+
+def _refusal(source: Source, file: ArtifactFile, error: HfHubHTTPError) -> DownloadError:
+    status = error.response.status_code
+    match error:
+        case GatedRepoError():
+            return DownloadError(
+                f"{source} is gated: accept its terms at https://huggingface.co/{source.location} "
+                "and set HF_TOKEN to a token of the account that did"
+            )
+        case RevisionNotFoundError():
+            return DownloadError(f"{source}: the repository has no such revision")
+        case RepositoryNotFoundError():
+            return DownloadError(
+                f"{source} is not there, or is private: check the name, and set HF_TOKEN to a "
+                "token that may read it"
+            )
+        case EntryNotFoundError():
+            return DownloadError(f"{source} has no file {file.name}")
+        case _ if status in (401, 403):
+            return DownloadError(
+                f"{source} refused {file.name} (HTTP {status}); set HF_TOKEN to a token that may "
+                "read it"
+            )
+    return DownloadInterrupted(f"{source}, {file.name}: HTTP {status}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _counting(progress: Progress) -> type[Any]:
+    """The progress bar that the library asks for; it only counts."""
+
+    class Counter:
+        def __init__(self, **_: Any) -> None: ...
+
+        def update(self, num_bytes: int) -> None:
+            progress.add(num_bytes)
+
+        def __enter__(self) -> Counter:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    return Counter

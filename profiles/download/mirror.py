@@ -1,0 +1,77 @@
+"""Files of a mirror's folder: an S3 or Google bucket, or a web server, by obstore.
+
+Credentials and endpoints are read from the environment, under their usual names:
+AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS, HTTPS_PROXY.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from obstore.exceptions import (
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import GCSStore, HTTPStore, S3Store
+
+from profiles.download.progress import Progress
+from profiles.download.source import Source
+from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.models import ArtifactFile
+
+if TYPE_CHECKING:  # the library has these for type checkers only
+    from obstore.store import ClientConfig
+
+_CHUNK_BYTES = 1 << 20
+# A whole shard may take longer than the library's 30 s; silence may not.
+_PATIENT: ClientConfig = {"timeout": "12h", "read_timeout": "30s"}
+
+
+class Mirror:
+    """One folder of a mirror."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._store = _store(source)
+
+    def fetch(self, file: ArtifactFile, part: Path, progress: Progress) -> None:
+        """Append to `part` what it lacks of `file`; raises DownloadError."""
+        source = self._source
+        with part.open("ab") as target:
+            start = target.tell()
+            try:
+                options = {"range": {"offset": start}} if start else {}
+                answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
+                for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                    target.write(chunk)
+                    progress.add(len(chunk))
+            except (NotFoundError, FileNotFoundError):
+                raise DownloadError(f"{source} has no file {file.name}") from None
+            except (PermissionDeniedError, UnauthenticatedError, PermissionError):
+                raise DownloadError(
+                    f"{source} refused {file.name}; {_CREDENTIALS[source.scheme]}"
+                ) from None
+            except (BaseError, TimeoutError, ConnectionError) as error:
+                cause = " ".join(str(error).split())[:300]
+                raise DownloadInterrupted(f"{source}, {file.name}: {cause}") from None
+
+
+_CREDENTIALS = {
+    "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL",
+    "gs": "check GOOGLE_APPLICATION_CREDENTIALS",
+    "https": "the mirror must serve the files without a login",
+    "http": "the mirror must serve the files without a login",
+}
+
+
+def _store(source: Source) -> S3Store | GCSStore | HTTPStore:
+    if source.scheme == "s3":
+        return S3Store.from_url(str(source), client_options=_PATIENT)
+    if source.scheme == "gs":
+        return GCSStore.from_url(str(source), client_options=_PATIENT)
+    return HTTPStore.from_url(
+        str(source), client_options={**_PATIENT, "allow_http": source.scheme == "http"}
+    )

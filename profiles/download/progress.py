@@ -1,0 +1,96 @@
+"""How far a download is: a line that changes on a terminal, lines of the log elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from profiles.machine import GB
+
+log = logging.getLogger(__name__)
+
+_LINE_EVERY_S, _DRAWN_EVERY_S = 10.0, 0.2
+
+
+class Stopped(Exception):
+    """The download was told to stop: somebody pressed Ctrl-C, or another file failed."""
+
+
+class Progress:
+    """Bytes fetched so far, of all files together; threads add to it."""
+
+    def __init__(
+        self,
+        title: str,
+        total_bytes: int,
+        have_bytes: int = 0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title, self._total, self._have, self._done = title, total_bytes, have_bytes, 0
+        self._clock, self._began = clock, clock()
+        self._told = self._began
+        self._lock = threading.Lock()
+        self.is_stopped = threading.Event()
+        self._is_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_terminal:
+            self._draw("\n")
+
+    def stop(self) -> None:
+        """Let every thread end with `Stopped` at the next bytes it receives."""
+        self.is_stopped.set()
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes that came (negative: they were thrown away); raises Stopped after stop()."""
+        if self.is_stopped.is_set():
+            raise Stopped
+        with self._lock:
+            self._done += num_bytes
+            every = _DRAWN_EVERY_S if self._is_terminal else _LINE_EVERY_S
+            if self._clock() - self._told < every:
+                return
+            self._told = self._clock()
+        if self._is_terminal:
+            self._draw("")
+        else:
+            log.info("%s", self.line())
+
+    def _draw(self, end: str) -> None:
+        sys.stderr.write(f"\r{self.line():<78}{end}")
+        sys.stderr.flush()
+
+    def line(self) -> str:
+        """`gpt-oss-20b: 3.1 of 13.8 GB (22 %), 118 MB/s, about 1 min 31 s more`."""
+        seconds = max(self._clock() - self._began, 1e-3)
+        rate = max(self._done, 0) / seconds
+        have = self._have + self._done
+        more = f", about {span(max(self._total - have, 0) / rate)} more" if rate else ""
+        return (
+            f"{self._title}: {have / GB:.1f} of {self._total / GB:.1f} GB "
+            f"({have / self._total:.0%}), {rate / 1e6:.0f} MB/s{more}"
+        )
+
+
+def span(seconds: float) -> str:
+    """A duration as a person says it: `45 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
