@@ -2,7 +2,7 @@
 
 A model shipped with the package is expanded once into the cache, under a name that
 holds the hash of what was shipped, so that an upgrade expands anew. Other models are
-files an operator provides: in the cache they must be exactly the published ones; in
+fetched, or put there by an operator: in the cache they must be exactly the published ones; in
 a folder of the operator's own they may be a fine-tune, so there the shape must be the
 model's and every shard whole.
 """
@@ -11,28 +11,44 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from profiles.checkpoint import check_shards, hash_file, read_json
+from profiles.download.fetch import fetch, missing
+from profiles.download.source import source_of
 from profiles.errors import ModelStoreError
 from profiles.machine import GB
-from profiles.models import Artifacts, Model, ModelShape, Profile
+from profiles.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
+from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
 
-VERIFIED = ".verified.json"  # what was hashed before, so that a restart need not
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """Whether missing files may be fetched, and from where if not from their repository."""
+
+    is_allowed: bool = False
+    override: str | None = None  # as NIM_REPOSITORY_OVERRIDE is written
 
 
-def resolve(profile: Profile, cache_dir: Path, model_path: Path | None = None) -> Path:
-    """Return the checkpoint folder for `profile`, expanding or checking it first.
+NO_FETCHING = Fetching()
+
+
+def resolve(
+    profile: Profile,
+    cache_dir: Path,
+    model_path: Path | None = None,
+    fetching: Fetching = NO_FETCHING,
+) -> Path:
+    """Return the checkpoint folder for `profile`, expanding, fetching or checking it first.
 
     Raises ModelStoreError naming the file that is missing or wrong and the remedy.
     """
@@ -41,10 +57,34 @@ def resolve(profile: Profile, cache_dir: Path, model_path: Path | None = None) -
         return _operators_folder(model, model_path)
     if model.artifacts is None:
         return _bundled_folder(model, cache_dir)
-    folder = cache_dir / "models" / model.name
+    folder = folder_of(model, cache_dir)
+    if fetching.is_allowed and missing(model.artifacts, folder):
+        fetch(model.name, model.artifacts, folder, source_of(model.artifacts, fetching.override))
     _check_files(model.artifacts, folder)
     _check_shape(model, folder)
     return folder
+
+
+def folder_of(model: Model, cache_dir: Path) -> Path:
+    """Where the cache keeps a model that is not shipped with the package."""
+    return cache_dir / "models" / model.name
+
+
+def to_fetch(model: Model, cache_dir: Path) -> list[ArtifactFile]:
+    """The files of `model` that the cache lacks; none for a model shipped with the package."""
+    return missing(model.artifacts, folder_of(model, cache_dir)) if model.artifacts else []
+
+
+def drop_damaged(model: Model, cache_dir: Path) -> list[str]:
+    """Hash every file of `model` in the cache and delete those that are not the published ones."""
+    if model.artifacts is None:
+        return []
+    folder = folder_of(model, cache_dir)
+    there = [file for file in model.artifacts.files if (folder / file.name).is_file()]
+    damaged = [file.name for file in there if hash_file(folder / file.name) != file.sha256]
+    for name in damaged:
+        (folder / name).unlink()
+    return damaged
 
 
 def identify(model_path: Path, models: Iterable[Model]) -> Model:
@@ -183,21 +223,20 @@ def _check_files(artifacts: Artifacts, folder: Path) -> None:
             f"{folder} lacks {len(missing)} of {len(artifacts.files)} files: {', '.join(missing)}"
             f"\n{_remedy(artifacts, folder)}"
         )
-    verified = _read_verified(folder)
+    verified = Verified(folder)
     for file in artifacts.files:
         path = folder / file.name
-        stat = path.stat()
-        if stat.st_size != file.size_bytes:
+        size = path.stat().st_size
+        if size != file.size_bytes:
             raise ModelStoreError(
-                f"{path} has {stat.st_size:,} bytes instead of {file.size_bytes:,}; "
+                f"{path} has {size:,} bytes instead of {file.size_bytes:,}; "
                 f"delete it\n{_remedy(artifacts, folder)}"
             )
-        state = [stat.st_size, stat.st_mtime_ns, file.sha256]
-        if verified.get(file.name) != state:
+        if not verified.has(file):
             log.info("Checking %s (%.1f GB), once ...", path, file.size_bytes / GB)
             _check_sum(path, file.sha256, _remedy(artifacts, folder))
-            verified[file.name] = state
-    _write_verified(folder, verified)
+            verified.add(file)
+    verified.save()
 
 
 def _check_sum(path: Path, expected: str, remedy: str) -> None:
@@ -216,20 +255,3 @@ def _remedy(artifacts: Artifacts, folder: Path) -> str:
         f"--revision {artifacts.revision} --local-dir {folder}\n"
         f"or set NIM_MODEL_PATH to a folder that has the model already."
     )
-
-
-def _read_verified(folder: Path) -> dict[str, Any]:
-    try:
-        verified = json.loads((folder / VERIFIED).read_text())
-    except (OSError, ValueError):
-        return {}
-    return verified if isinstance(verified, dict) else {}
-
-
-def _write_verified(folder: Path, verified: Mapping[str, Any]) -> None:
-    """Remember what was hashed; a read-only cache is hashed at every start instead."""
-    if _read_verified(folder) == verified or not os.access(folder, os.W_OK):
-        return
-    unfinished = folder / f"{VERIFIED}.{os.getpid()}"
-    unfinished.write_text(json.dumps(verified))
-    unfinished.replace(folder / VERIFIED)

@@ -24,6 +24,7 @@ from profiles.download.source import Source
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.machine import GB
 from profiles.models import ArtifactFile, Artifacts
+from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _PAUSE_S = 2.0  # before the second attempt; doubled for each one more
 _LEASE_S = 30.0  # an owner that has not been seen for so long is gone
 _WAIT_TOLD_EVERY_S = 30.0
 _SPARE_BYTES = 64 << 20  # of disk, beside the files
+_KEEPING = threading.Lock()
 
 
 class Remote(Protocol):
@@ -131,6 +133,10 @@ def _bring(file: ArtifactFile, folder: Path, remote: Remote, progress: Progress)
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
     part.replace(target)
+    with _KEEPING:  # a start need not hash it once more
+        verified = Verified(folder)
+        verified.add(file)
+        verified.save()
 
 
 def _fetch_part(file: ArtifactFile, part: Path, remote: Remote, progress: Progress) -> None:

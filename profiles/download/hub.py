@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from huggingface_hub import hf_hub_url
+from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -29,6 +29,8 @@ from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.models import ArtifactFile
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # we say what matters ourselves
+constants.HF_HUB_DISABLE_TELEMETRY = True  # the hub is asked for the files, and for nothing else
+constants.DOWNLOAD_CHUNK_SIZE = 1 << 20  # of which the last is lost when a connection breaks
 
 
 class Hub:
@@ -51,6 +53,7 @@ class Hub:
                     headers=self._headers,
                     expected_size=file.size_bytes,
                     tqdm_class=_counting(progress),
+                    _nb_retries=0,  # fetch.py tries again, as with every source
                 )
         except HfHubHTTPError as error:
             raise _refusal(source, file, error) from None

@@ -6,6 +6,7 @@ AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS,
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,12 @@ from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.models import ArtifactFile
 
 if TYPE_CHECKING:  # the library has these for type checkers only
-    from obstore.store import ClientConfig
+    from obstore.store import ClientConfig, RetryConfig
 
 _CHUNK_BYTES = 1 << 20
-# A whole shard may take longer than the library's 30 s; silence may not.
+# One request may bring a whole shard: it may take longer than the library's 30 s; silence may not.
 _PATIENT: ClientConfig = {"timeout": "12h", "read_timeout": "30s"}
+_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(minutes=1)}
 
 
 class Mirror:
@@ -68,10 +70,11 @@ _CREDENTIALS = {
 
 
 def _store(source: Source) -> S3Store | GCSStore | HTTPStore:
-    if source.scheme == "s3":
-        return S3Store.from_url(str(source), client_options=_PATIENT)
+    url = str(source)
+    if source.scheme == "s3":  # plain HTTP only where AWS_ENDPOINT_URL says so
+        options: ClientConfig = {**_PATIENT, "allow_http": True}
+        return S3Store.from_url(url, client_options=options, retry_config=_RETRIES)
     if source.scheme == "gs":
-        return GCSStore.from_url(str(source), client_options=_PATIENT)
-    return HTTPStore.from_url(
-        str(source), client_options={**_PATIENT, "allow_http": source.scheme == "http"}
-    )
+        return GCSStore.from_url(url, client_options=_PATIENT, retry_config=_RETRIES)
+    options = {**_PATIENT, "allow_http": source.scheme == "http"}
+    return HTTPStore.from_url(url, client_options=options, retry_config=_RETRIES)

@@ -16,7 +16,8 @@ import pytest
 from profiles.catalogue import Catalogue
 from profiles.errors import ModelStoreError
 from profiles.models import ArtifactFile, Artifacts, Model, Profile
-from profiles.store import VERIFIED, content_hash, expand_once, identify, resolve
+from profiles.store import content_hash, expand_once, identify, resolve
+from profiles.verified import NAME as VERIFIED
 
 
 def shard(*tensors: str, num_bytes: int = 8) -> bytes:

@@ -1,0 +1,100 @@
+"""A server on loopback that has files as the hub, an S3 bucket or a plain mirror has them.
+
+It can misbehave: each file may be given faults, used up one request at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one request for a file."""
+
+    status: int | None = None  # answered instead of the file
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_after: int | None = None  # bytes of the body, then the connection is closed
+    content: bytes | None = None  # sent instead of the file's
+    before: Callable[[], None] = lambda: None  # called first: to wait, or to note
+
+
+@dataclass
+class Served:
+    """The files by path, the faults to come by file name, and what was asked for."""
+
+    files: dict[str, bytes]
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range
+    tokens: list[str | None] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(files: dict[str, bytes]) -> Iterator[Served]:
+    """Serve `files`: names are paths, such as `openai/gpt-oss-20b/resolve/abc/config.json`."""
+    served = Served(files)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(served))
+    served.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path = self.path.lstrip("/")
+            served.asked.append((path, self.headers.get("Range")))
+            served.tokens.append(self.headers.get("Authorization"))
+            faults = served.faults.get(path.rpartition("/")[2], [])
+            fault = faults.pop(0) if faults else Fault()
+            fault.before()
+            content = served.files.get(path) if fault.content is None else fault.content
+            if fault.status is not None:
+                self._answer(fault.status, b"", fault.headers)
+            elif content is None:
+                self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            else:
+                self._send(content, fault)
+
+        def _send(self, content: bytes, fault: Fault) -> None:
+            start, end, headers, status = 0, len(content), dict(fault.headers), 200
+            if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+                start, end = int(match[1]), int(match[2] or len(content) - 1) + 1
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+                status = 206
+            headers |= {"ETag": '"e"', "Last-Modified": "Mon, 02 Mar 2026 10:00:00 GMT"}
+            self._answer(status, content[start:end], headers, fault.cut_after)
+
+        def _answer(
+            self, status: int, body: bytes, headers: dict[str, str], cut_after: int | None = None
+        ) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body[:cut_after])
+            if cut_after is not None:
+                self.close_connection = True
+
+        def log_message(self, *_: Any) -> None: ...
+
+    return Handler
