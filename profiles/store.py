@@ -75,16 +75,13 @@ def to_fetch(model: Model, cache_dir: Path) -> list[ArtifactFile]:
     return missing(model.artifacts, folder_of(model, cache_dir)) if model.artifacts else []
 
 
-def drop_damaged(model: Model, cache_dir: Path) -> list[str]:
-    """Hash every file of `model` in the cache and delete those that are not the published ones."""
+def damaged(model: Model, cache_dir: Path) -> list[str]:
+    """Hash every file of `model` in the cache; return those that are not the published ones."""
     if model.artifacts is None:
         return []
     folder = folder_of(model, cache_dir)
     there = [file for file in model.artifacts.files if (folder / file.name).is_file()]
-    damaged = [file.name for file in there if hash_file(folder / file.name) != file.sha256]
-    for name in damaged:
-        (folder / name).unlink()
-    return damaged
+    return [file.name for file in there if hash_file(folder / file.name) != file.sha256]
 
 
 def identify(model_path: Path, models: Iterable[Model]) -> Model:
@@ -250,7 +247,8 @@ def _check_sum(path: Path, expected: str, remedy: str) -> None:
 def _remedy(artifacts: Artifacts, folder: Path) -> str:
     names = " ".join(file.name for file in artifacts.files)
     return (
-        f"Get revision {artifacts.revision} of {artifacts.repository}:\n"
+        f"Get revision {artifacts.revision} of {artifacts.repository} with "
+        f"`harmonium download-to-cache`, without NIM_DISABLE_MODEL_DOWNLOAD, or:\n"
         f"  hf download {artifacts.repository} {names} "
         f"--revision {artifacts.revision} --local-dir {folder}\n"
         f"or set NIM_MODEL_PATH to a folder that has the model already."

@@ -15,6 +15,7 @@ from service.cli.config import config
 from service.cli.doctor import doctor
 from service.cli.flags import with_hint
 from service.cli.keys import keys
+from service.cli.model_files import create_model_store, download_to_cache
 from service.cli.profiles import profiles
 from service.cli.serve import serve
 from service.settings.settings import SettingsError, allows_colour
@@ -37,7 +38,17 @@ def version() -> None:
     click.echo(f"{NAME} {metadata.version(NAME)}")
 
 
-for command in (serve, build_engine, profiles, doctor, config, keys, completion):
+for command in (
+    serve,
+    build_engine,
+    profiles,
+    doctor,
+    config,
+    keys,
+    download_to_cache,
+    create_model_store,
+    completion,
+):
     cli.add_command(command)
 cli.add_command(serve, "nim-serve")  # NIM's names
 cli.add_command(profiles, "list-model-profiles")

@@ -30,7 +30,13 @@ log = logging.getLogger(__name__)
 
 _PARALLEL = 4  # files at a time; one connection seldom fills a data centre's line
 _ATTEMPTS = 5  # of one file without a byte of progress
+_FIRST_ATTEMPTS = 2  # of the first file: a source that cannot be reached is told soon
 _PAUSE_S = 2.0  # before the second attempt; doubled for each one more
+_REMEDY = (
+    "What came is kept: start again to go on from there. Check the network (HTTPS_PROXY, "
+    "SSL_CERT_FILE), name a mirror in NIM_REPOSITORY_OVERRIDE, or set NIM_MODEL_PATH to a folder "
+    "that has the model."
+)
 _LEASE_S = 30.0  # an owner that has not been seen for so long is gone
 _WAIT_TOLD_EVERY_S = 30.0
 _SPARE_BYTES = 64 << 20  # of disk, beside the files
@@ -94,10 +100,12 @@ def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source:
     began = time.monotonic()
     remote = open_remote(source)
     with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:
-        # Large ones first, so that none is left to run alone at the end.
-        by_size = sorted(wanted, key=lambda file: -file.size_bytes)
-        jobs = [pool.submit(_bring, file, folder, remote, progress) for file in by_size]
+        # The smallest shows whether the source is there; then large ones first, so that none is
+        # left to run alone at the end.
+        *large, smallest = sorted(wanted, key=lambda file: -file.size_bytes)
         try:
+            _bring(smallest, folder, remote, progress, _FIRST_ATTEMPTS)
+            jobs = [pool.submit(_bring, file, folder, remote, progress) for file in large]
             for job in as_completed(jobs):
                 job.result()
         except BaseException:  # Ctrl-C too: the threads end at their next bytes
@@ -114,16 +122,22 @@ def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source:
     )
 
 
-def _bring(file: ArtifactFile, folder: Path, remote: Remote, progress: Progress) -> None:
+def _bring(
+    file: ArtifactFile,
+    folder: Path,
+    remote: Remote,
+    progress: Progress,
+    attempts: int = _ATTEMPTS,
+) -> None:
     """Fetch one file, and give it its name when it is the published one."""
     part = _part(folder, file)
     part.parent.mkdir(parents=True, exist_ok=True)
-    _fetch_part(file, part, remote, progress)
+    _fetch_part(file, part, remote, progress, attempts)
     if not _is_published(file, part):
         log.warning("%s came with a wrong checksum; fetching it anew", file.name)
         progress.add(-file.size_bytes)
         part.unlink()
-        _fetch_part(file, part, remote, progress)
+        _fetch_part(file, part, remote, progress, attempts)
         if not _is_published(file, part):
             part.unlink()
             raise DownloadError(
@@ -139,7 +153,9 @@ def _bring(file: ArtifactFile, folder: Path, remote: Remote, progress: Progress)
         verified.save()
 
 
-def _fetch_part(file: ArtifactFile, part: Path, remote: Remote, progress: Progress) -> None:
+def _fetch_part(
+    file: ArtifactFile, part: Path, remote: Remote, progress: Progress, attempts: int
+) -> None:
     """Let `part` grow to the file's size, through interruptions."""
     attempt, size = 1, _size(part) or 0
     while True:
@@ -149,12 +165,11 @@ def _fetch_part(file: ArtifactFile, part: Path, remote: Remote, progress: Progre
             grown = _size(part) or 0
             attempt = attempt + 1 if grown <= size else 1
             size = grown
-            if attempt > _ATTEMPTS:
-                raise DownloadError(
-                    f"{error}\nWhat came is kept: start again to go on from there."
-                ) from None
-            log.warning("%s; trying again", error)
-            if progress.is_stopped.wait(_PAUSE_S * 2 ** (attempt - 1)):
+            if attempt > attempts:
+                raise DownloadError(f"{error}\n{_REMEDY}") from None
+            pause_s = _PAUSE_S * 2 ** max(attempt - 2, 0)
+            log.warning("%s; trying again in %.0f s", error, pause_s)
+            if progress.is_stopped.wait(pause_s):
                 raise Stopped from None
         else:
             return

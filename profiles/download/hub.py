@@ -60,7 +60,9 @@ class Hub:
         except (httpx2.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
-            raise DownloadInterrupted(f"{source}, {file.name}: {_first_line(error)}") from None
+            raise DownloadInterrupted(
+                f"{file.name} from {source.location}: {_first_line(error)}"
+            ) from None
 
 
 def _refusal(source: Source, file: ArtifactFile, error: HfHubHTTPError) -> DownloadError:
@@ -85,7 +87,7 @@ def _refusal(source: Source, file: ArtifactFile, error: HfHubHTTPError) -> Downl
                 f"{source} refused {file.name} (HTTP {status}); set HF_TOKEN to a token that may "
                 "read it"
             )
-    return DownloadInterrupted(f"{source}, {file.name}: HTTP {status}")
+    return DownloadInterrupted(f"{file.name} from {source.location}: HTTP {status}")
 
 
 def _first_line(error: BaseException) -> str:

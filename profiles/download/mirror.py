@@ -58,7 +58,7 @@ class Mirror:
                 ) from None
             except (BaseError, TimeoutError, ConnectionError) as error:
                 cause = " ".join(str(error).split())[:300]
-                raise DownloadInterrupted(f"{source}, {file.name}: {cause}") from None
+                raise DownloadInterrupted(f"{file.name} from {source.location}: {cause}") from None
 
 
 _CREDENTIALS = {

@@ -36,6 +36,7 @@ from service.run.listener import (
 )
 from service.run.startup import (
     Launch,
+    obtain,
     prepare,
     tell,
     warn_of_unknown_names,
@@ -100,6 +101,7 @@ def run(settings: Settings, started_at: float) -> int:
             tell_access(settings, port, is_made=settings is not configured)
             launch = prepare(settings)
             tell(launch)
+            obtain(settings, launch)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(_serve(settings, launch, listener, started_at))
     except _KNOWN_ERRORS as error:

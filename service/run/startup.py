@@ -11,7 +11,8 @@ from engines.spec import EngineSpec
 from profiles import catalogue, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
-from profiles.models import Profile
+from profiles.models import ArtifactFile, Profile
+from profiles.store import Fetching
 from profiles.verdicts import Constraints, Selection
 from service.harmony.vocabulary_file import write_vocabulary
 from service.run.idle_gpus import idle_gpus
@@ -29,6 +30,7 @@ class Launch:
     model_dir: Path
     spec: EngineSpec
     served_name: str
+    to_fetch: tuple[ArtifactFile, ...] = ()  # what `obtain` has to bring first
 
 
 def prepare(settings: Settings) -> Launch:
@@ -48,7 +50,11 @@ def prepare(settings: Settings) -> Launch:
     )
     selection = selector.select(known.profiles, hardware, constraints)
     chosen = selection.chosen
-    model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
+    to_fetch = _to_fetch(settings, chosen.profile)
+    if to_fetch:
+        model_dir = store.folder_of(chosen.profile.model, settings.cache_path)
+    else:
+        model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
     vocabulary = _vocabulary(settings) if chosen.profile.engine == "native" else None
     return Launch(
         hardware=hardware,
@@ -62,7 +68,24 @@ def prepare(settings: Settings) -> Launch:
             settings.cache_path / "engines",
         ),
         served_name=settings.served_model_name or chosen.profile.model.name,
+        to_fetch=to_fetch,
     )
+
+
+def obtain(settings: Settings, launch: Launch) -> None:
+    """Fetch and check what the model store lacks; raises ModelStoreError with the remedy."""
+    if launch.to_fetch:
+        store.resolve(
+            launch.selection.chosen.profile,
+            settings.cache_path,
+            fetching=Fetching(is_allowed=True, override=settings.repository_override),
+        )
+
+
+def _to_fetch(settings: Settings, profile: Profile) -> tuple[ArtifactFile, ...]:
+    if settings.model_path is not None or settings.disable_model_download:
+        return ()
+    return tuple(store.to_fetch(profile.model, settings.cache_path))
 
 
 def spec_of(
@@ -129,6 +152,15 @@ def tell(launch: Launch) -> None:
     log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
     if idle := idle_gpus(launch.selection, hardware):
         log.warning("%s", idle)
+    if launch.to_fetch:
+        log.info(
+            "The cache lacks %d files (%.1f GB) of %s: a start fetches them into %s, unless "
+            "NIM_DISABLE_MODEL_DOWNLOAD=1 forbids it",
+            len(launch.to_fetch),
+            sum(file.size_bytes for file in launch.to_fetch) / GB,
+            profile.model.name,
+            launch.model_dir,
+        )
     log.info(
         "Model: %s in %s, a context of %d tokens; starting the %s engine ...",
         profile.model.name,

@@ -42,6 +42,17 @@ class ModelSettings(BaseSettings):
         Path("~/.cache/harmonium"), description="Where model files are kept between starts."
     )
 
+    disable_model_download: bool = Field(
+        False,
+        description="Fetch nothing: serve what the cache or `NIM_MODEL_PATH` has, or say why.",
+    )
+    repository_override: str | None = Field(
+        None,
+        description="Where model files are fetched from, if not from their repository:"
+        " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix` or"
+        " `hf://organisation/name@revision`.",
+    )
+
     @field_validator("tags_selector")
     @classmethod
     def _check_tags(cls, value: str | None) -> str | None:

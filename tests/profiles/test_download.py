@@ -128,7 +128,6 @@ def test_a_cut_connection_goes_on_where_it_was(place: Place, tmp_path: Path) -> 
 def test_a_line_that_is_cut_again_and_again_but_moves_gets_there(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "_ATTEMPTS", 1)
     place.served.faults[BIG] = [Fault(cut_after=(1 << 20) + 1) for _ in range(2)]
     bring(place, tmp_path)
     assert contents(tmp_path) == CONTENTS
@@ -257,7 +256,8 @@ def test_two_at_once_fetch_once(place: Place, tmp_path: Path) -> None:
     assert is_asked.wait(30)
     second.start()
     may_go.set()
-    first.join(), second.join()
+    first.join()
+    second.join()
     assert contents(tmp_path) == CONTENTS
     assert len(place.served.asked) == len(CONTENTS)
 
