@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from filelock import SoftFileLease, Timeout
-
 from profiles.checkpoint import hash_file
 from profiles.download.progress import Progress, Stopped
 from profiles.download.source import Source
@@ -208,6 +206,8 @@ def _owned(folder: Path, title: str) -> Iterator[None]:
     taken over when it has not been for 30 s. Should an owner come back from the dead, the
     checksums still decide what is served.
     """
+    from filelock import SoftFileLease, Timeout  # only who fetches waits for its import
+
     lost = threading.Event()
     lease = SoftFileLease(
         folder.parent / f".{folder.name}.lease",

@@ -20,7 +20,7 @@ from engines.factory import prebuilt
 from engines.process.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
 from service.cli.flags import SettingsCommand, given, settings_flags
-from service.run.startup import Launch, prepare, tell, warn_of_unknown_names
+from service.run.startup import Launch, obtain, prepare, tell, warn_of_unknown_names
 from service.settings.settings import engine_environment, load, secret_values
 from service.telemetry import logs
 
@@ -42,7 +42,10 @@ def build_engine(dry_run: bool, **flags: Any) -> int:
     try:
         launch = prepare(settings)
         tell(launch)
-        return _tell_states(_states(launch)) if dry_run else _build(launch)
+        if dry_run:
+            return _tell_states(_states(launch))
+        obtain(settings, launch)
+        return _build(launch)
     except (ProfileError, EngineStartError) as error:
         log.error("%s", error)
         return NOT_BUILT

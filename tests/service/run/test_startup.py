@@ -15,11 +15,12 @@ from profiles import store
 from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware
 from profiles.machine import GB
-from profiles.models import GpuRequirement, Limits, Parallelism, Profile
+from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from service.run import startup
 from service.run.server import build_runtime
 from service.run.startup import (
     Launch,
+    obtain,
     prepare,
     spec_of,
     tell,
@@ -40,6 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
     monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h200"))
     monkeypatch.setattr(startup, "installed_engines", lambda: engines)
     monkeypatch.setattr(store, "resolve", resolve)
+    monkeypatch.setattr(store, "to_fetch", lambda *_: [])
     return asked
 
 
@@ -238,3 +240,42 @@ def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixt
     profile = launched.selection.chosen.profile
     for words in ("NVIDIA H200", profile.name, profile.id, launched.selection.reason):
         assert words in caplog.text
+
+
+def lack_one(monkeypatch: pytest.MonkeyPatch) -> ArtifactFile:
+    file = ArtifactFile(name="config.json", size_bytes=5 * GB, sha256="a" * 64)
+    monkeypatch.setattr(store, "to_fetch", lambda *_: [file])
+    return file
+
+
+def test_what_the_cache_lacks_is_said_before_it_is_fetched(
+    machine: list[tuple[Path, Path | None]],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = lack_one(monkeypatch)
+    launched = launch(model_name="gpt-oss-20b")
+    assert launched.to_fetch == (file,)
+    assert launched.model_dir == cache / "models" / "gpt-oss-20b"
+    assert machine == []  # deciding fetches nothing: so a dry run does not
+    with caplog.at_level("INFO"):
+        tell(launched)
+    assert "The cache lacks 1 files (5.0 GB) of gpt-oss-20b: a start fetches them" in caplog.text
+
+
+def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack_one(monkeypatch)
+    asked: list[store.Fetching] = []
+    monkeypatch.setattr(store, "resolve", lambda *_, fetching: asked.append(fetching))
+    settings = load({"model_name": "gpt-oss-20b", "repository_override": "s3://bucket/models"})
+    obtain(settings, prepare(settings))
+    assert asked == [store.Fetching(is_allowed=True, override="s3://bucket/models")]
+
+
+@pytest.mark.parametrize("own", [{"disable_model_download": True}, {"model_path": Path("/own")}])
+def test_nothing_is_fetched_where_it_is_forbidden_or_not_needed(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+) -> None:
+    lack_one(monkeypatch)
+    assert launch(model_name="gpt-oss-20b", **own).to_fetch == ()

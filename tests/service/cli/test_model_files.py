@@ -1,0 +1,111 @@
+"""`download-to-cache` and `create-model-store`: a model brought here, checked, and carried away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from profiles.catalogue import Catalogue, load
+from profiles.models import ArtifactFile, Artifacts
+from service.__main__ import main
+from service.cli import model_files
+from tests.profiles.hub import Served, serving
+from tests.profiles.test_store import shard
+
+MODEL = "gpt-oss-20b"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A mirror of gpt-oss-20b with hardly any weights, which the catalogue takes for published."""
+    catalogue = load()
+    contents = {
+        "config.json": json.dumps(catalogue.models[MODEL].shape.model_dump()).encode(),
+        "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors"}}',
+        "model-1.safetensors": shard("a"),
+    }
+    listed = tuple(
+        ArtifactFile(name=name, size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+        for name, body in contents.items()
+    )
+    artifacts = Artifacts(repository=f"openai/{MODEL}", revision="abc", files=listed)
+    small = catalogue.models[MODEL].model_copy(update={"artifacts": artifacts})
+    profiles = tuple(
+        p.model_copy(update={"model": small}) if p.model.name == MODEL else p
+        for p in catalogue.profiles
+    )
+    changed = Catalogue(models={**catalogue.models, MODEL: small}, profiles=profiles)
+    monkeypatch.setattr(model_files, "load", lambda: changed)
+    with serving({f"m/openai/{MODEL}/{name}": body for name, body in contents.items()}) as served:
+        monkeypatch.setenv("NIM_REPOSITORY_OVERRIDE", f"{served.url}/m")
+        monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path / "cache"))
+        yield served
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "models" / MODEL
+
+
+def test_a_dry_run_says_what_it_would_fetch(
+    mirror: Served, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["download-to-cache", "--model", MODEL, "--dry-run"]) == 0
+    assert f"{MODEL}: 3 files to fetch, 0.0 GB" in capsys.readouterr().out
+    assert not folder.exists()
+    assert mirror.asked == []
+
+
+@pytest.mark.usefixtures("mirror")
+def test_a_model_is_fetched_and_carried_away_as_a_plain_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["download-to-cache", "-m", MODEL]) == 0
+    assert f"{MODEL} is whole in {folder}" in capsys.readouterr().out
+    target = tmp_path / "carried"
+    assert main(["create-model-store", "-p", MODEL, "-m", str(target)]) == 0
+    assert f"NIM_MODEL_PATH={target}" in capsys.readouterr().out
+    assert sorted(p.name for p in target.iterdir()) == [
+        "config.json",
+        "model-1.safetensors",
+        "model.safetensors.index.json",
+    ]
+
+
+def test_what_was_damaged_is_found_and_fetched_anew(
+    mirror: Served, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["download-to-cache", "-m", MODEL]) == 0
+    whole = (folder / "model-1.safetensors").read_bytes()
+    (folder / "model-1.safetensors").write_bytes(whole[:-1] + b"x")
+    mirror.asked.clear()
+    assert main(["download-to-cache", "-m", MODEL, "--verify"]) == 0
+    assert "model-1.safetensors is damaged" in capsys.readouterr().out
+    assert (folder / "model-1.safetensors").read_bytes() == whole
+    assert len(mirror.asked) == 1
+
+
+def test_where_fetching_is_forbidden_the_remedy_is_told(
+    mirror: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIM_DISABLE_MODEL_DOWNLOAD", "1")
+    assert main(["download-to-cache", "-m", MODEL]) == 1
+    assert "lacks 3 of 3 files" in capsys.readouterr().err
+    assert mirror.asked == []
+
+
+def test_an_unknown_model_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["download-to-cache", "-m", "gpt-4"]) == 2
+    assert "'gpt-4' is no model (gpt-oss-120b, gpt-oss-20b, nano)" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_there_is_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path / "cache"))
+    assert main(["create-model-store", "-p", "nano", "-m", str(tmp_path)]) == 1
+    assert f"{tmp_path} is there already" in capsys.readouterr().err
