@@ -30,7 +30,7 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INDEX_ANSWERS_WITHIN_S = 5
 DEVNULL = subprocess.DEVNULL
 # Sums of the pinned wheels for x86_64 Linux, which are the largest.
-CPU_SIZE, CUDA_SIZE = "0.25 GB", "2.8 GB"
+CPU_SIZE, CUDA_SIZE = "0.26 GB", "2.8 GB"
 # pip's settings that say where packages come from; uv has the same flags but does not read them.
 SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host")
 
