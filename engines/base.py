@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from engines.capabilities import Capabilities
 from engines.grammar.tree import Grammar
 
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -77,6 +76,24 @@ class TokenEvent:
     num_cached_tokens: int = 0  # prompt tokens taken from the prefix cache; the same on every event
     # How long the request waited before its first step; the same on every event.
     queued_s: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """One flag for each wish that engines may lack; by default an engine can do everything."""
+
+    grammar: bool = True
+    seed: bool = True
+    top_k: bool = True
+    min_p: bool = True
+    min_tokens: bool = True
+    logit_bias: bool = True
+    presence_penalty: bool = True
+    frequency_penalty: bool = True
+    repetition_penalty: bool = True
+    priority: bool = True
+    cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
+    max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,11 @@
-"""What of the contract an engine can do; the rest is refused before it is sent."""
+"""What an engine cannot do is refused before it is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from engines.base import Capabilities, EngineRequest
 from engines.errors import InvalidGrammar, InvalidRequest
-
-if TYPE_CHECKING:
-    from engines.base import EngineRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """One flag for each wish that engines may lack; by default an engine can do everything."""
-
-    grammar: bool = True
-    seed: bool = True
-    top_k: bool = True
-    min_p: bool = True
-    min_tokens: bool = True
-    logit_bias: bool = True
-    presence_penalty: bool = True
-    frequency_penalty: bool = True
-    repetition_penalty: bool = True
-    priority: bool = True
-    cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
-    max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 
 def check_capabilities(request: EngineRequest, capabilities: Capabilities) -> None:

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
-from engines.capabilities import Capabilities
+from engines.base import Capabilities, EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
 

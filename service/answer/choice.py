@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Literal
@@ -9,13 +10,14 @@ from typing import Literal
 import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
-from service.answer.gaps import Gaps
 from service.answer.hosted import HostedCalls
 from service.answer.plan import Plan
 from service.answer.raw_text import RawText
 from service.answer.stop_strings import StopStrings
 from service.harmony.parse import Parser
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+
+GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
@@ -27,6 +29,36 @@ class Step(msgspec.Struct, frozen=True, gc=False):  # made for every event: a da
     index: int
     deltas: Sequence[Delta]
     finish_reason: AnswerFinish | None = None
+
+
+class Gaps:
+    """Times between the tokens of one choice, sorted into buckets as they come.
+
+    `counts[i]` gaps were at most GAP_S[i] seconds; the last count is of longer ones. This runs once
+    for every event of every stream: no locks, no labels, no allocation.
+    """
+
+    __slots__ = ("counts", "first_at", "last_at")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(GAP_S) + 1)
+        self.first_at = 0.0  # 0: no token yet
+        self.last_at = 0.0
+
+    def note(self, num_tokens: int) -> None:
+        """An event brought so many tokens now; they came evenly since the one before."""
+        now = perf_counter()
+        last, self.last_at = self.last_at, now
+        if not last:
+            self.first_at = now
+            return
+        gap_s = now - last if num_tokens == 1 else (now - last) / (num_tokens or 1)
+        self.counts[bisect_left(GAP_S, gap_s)] += num_tokens
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all gaps."""
+        return self.last_at - self.first_at
 
 
 class Choice:

@@ -9,18 +9,24 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Literal
 
 from engines.base import Engine, EngineRequest
 from engines.errors import EngineDead, InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, Step
-from service.answer.hosted import next_round
 from service.answer.plan import Plan
 from service.errors import RequestError
-from service.request.deadline import until
+from service.harmony.render import render_result
+from service.harmony.vocabulary import CALL
+from service.request.deadline import in_time, until
+from service.tools.toolbox import ToolSession
 
 Outcome = Literal["success", "failure", "abort"]
+
+_ANSWER_SHARE = 8  # results leave an eighth of the context for what follows them
+_MIN_RESULT_TOKENS = 32
 
 
 def _nothing() -> None:
@@ -104,7 +110,9 @@ class Generation:
                         yield step
                 if choice.finish_reason is not None:
                     return
-                step, request = await next_round(session, self.plan, choice, request, max_model_len)
+                step, request = await _next_round(
+                    session, self.plan, choice, request, max_model_len
+                )
                 yield step
                 if choice.finish_reason is not None:
                     return
@@ -165,6 +173,34 @@ class Generation:
     @property
     def num_resyncs(self) -> int:
         return sum(choice.num_resyncs for choice in self.choices)
+
+
+async def _next_round(
+    session: ToolSession, plan: Plan, choice: Choice, request: EngineRequest, max_model_len: int
+) -> tuple[Step, EngineRequest]:
+    """Run the call that ended a round; give what it shows, and the next round.
+
+    The step has a finish reason where no round can follow.
+    """
+    calls, hosted = choice.hosted, plan.hosted
+    assert calls is not None
+    assert hosted is not None
+    written = (*request.prompt_token_ids, *calls.round_ids[:-1], CALL)
+    left = plan.sampling.max_tokens - choice.num_tokens
+    room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
+    if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
+        return choice.end(), request
+    name, result = await in_time(plan.context.deadline, calls.run(session))
+    added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
+    prompt = (*written, *added)
+    following = replace(
+        request,
+        request_id=f"{plan.engine_request(choice.index).request_id}+{calls.num_calls}",
+        prompt_token_ids=prompt,
+        sampling=replace(request.sampling, max_tokens=min(left, max_model_len - len(prompt))),
+        grammar=hosted.next_grammar,
+    )
+    return choice.resume(calls.show(result), len(added)), following
 
 
 async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:

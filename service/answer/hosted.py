@@ -1,30 +1,30 @@
-"""Built-in tools that this server runs while it answers: the calls of one choice, round by round.
+"""Built-in tools: which of them an answer has, and what the model writes to those we run.
 
-A round is one generation of the engine. A call ends it; its result joins the prompt behind
-what the model wrote, token for token, so that the next round finds its prefix cached.
+An answer with such tools is made in rounds, each a generation of the engine. A call ends a round;
+its result joins the prompt behind what the model wrote, token for token, so that the next round
+finds its prefix cached.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from engines.base import EngineRequest
 from engines.grammar.tree import Grammar
-from service.harmony.render import render_result
+from service.guide.answer import AUTO, ToolChoice
+from service.harmony.builtin import NO_BUILTINS, Builtins, recipients_of
 from service.harmony.types import Delta, DeltaKind
-from service.harmony.vocabulary import CALL
-from service.request.deadline import in_time
 from service.tools.toolbox import Toolbox, ToolResult, ToolSession
 
-if TYPE_CHECKING:
-    from service.answer.choice import Choice, Step
-    from service.answer.plan import Plan
+# The tool types of OpenAI's API that mean them.
+BUILTIN_OF = {
+    "code_interpreter": "python",
+    "web_search": "browser",
+    "web_search_2025_08_26": "browser",
+    "web_search_preview": "browser",
+    "web_search_preview_2025_03_11": "browser",
+}
 
-_ANSWER_SHARE = 8  # results leave an eighth of the context for what follows them
-_MIN_RESULT_TOKENS = 32
 _NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
 
 
@@ -36,6 +36,59 @@ class Hosted:
     max_calls: int
     is_shown: bool = False  # whether the answer has items for the calls
     next_grammar: Grammar | None = None  # of every round but the first
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the prompt, the grammar and the parser need to know of built-in tools."""
+
+    tools: tuple[str, ...] = ()  # offered to the model, and run here
+    builtins: Builtins = NO_BUILTINS
+    toolbox: Toolbox | None = None
+    max_calls: int | None = None  # the client's limit
+
+    @property
+    def recipients(self) -> frozenset[str]:
+        return self.builtins.hosted
+
+    def hosted(
+        self, choice: ToolChoice, grammar: Callable[[ToolChoice], Grammar | None], *, is_shown: bool
+    ) -> Hosted | None:
+        """How the tools are run; `grammar` gives the one of a choice.
+
+        A call that was required has been made when the next round begins.
+        """
+        if self.toolbox is None or not self.tools:
+            return None
+        limit = self.toolbox.limits.max_calls
+        following = AUTO if choice.mode == "required" and choice.names is None else choice
+        return Hosted(
+            self.toolbox,
+            limit if self.max_calls is None else min(self.max_calls, limit),
+            is_shown,
+            grammar(following),
+        )
+
+
+NO_OFFER = Offer()
+
+
+def offer_of(
+    toolbox: Toolbox | None,
+    wanted: Iterable[str] = (),
+    *,
+    is_hidden: bool = False,
+    max_calls: int | None = None,
+) -> Offer:
+    """What is wanted and connected is run here; other calls go to the client.
+
+    `is_hidden`: the client wants no calls (`tool_choice` `none`).
+    """
+    if is_hidden:
+        return NO_OFFER
+    tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
+    hosted = recipients_of(tools)
+    return Offer(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
 
 
 class HostedCalls:
@@ -86,31 +139,3 @@ class HostedCalls:
         status = "failed" if result.is_error else "completed"
         shown = Delta(DeltaKind.HOSTED_RESULT, result.text, name=status)
         return [shown] if self._hosted.is_shown else []
-
-
-async def next_round(
-    session: ToolSession, plan: Plan, choice: Choice, request: EngineRequest, max_model_len: int
-) -> tuple[Step, EngineRequest]:
-    """Run the call that ended a round; give what it shows, and the next round.
-
-    The step has a finish reason where no round can follow.
-    """
-    calls, hosted = choice.hosted, plan.hosted
-    assert calls is not None
-    assert hosted is not None
-    written = (*request.prompt_token_ids, *calls.round_ids[:-1], CALL)
-    left = plan.sampling.max_tokens - choice.num_tokens
-    room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
-    if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
-        return choice.end(), request
-    name, result = await in_time(plan.context.deadline, calls.run(session))
-    added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
-    prompt = (*written, *added)
-    following = replace(
-        request,
-        request_id=f"{plan.engine_request(choice.index).request_id}+{calls.num_calls}",
-        prompt_token_ids=prompt,
-        sampling=replace(request.sampling, max_tokens=min(left, max_model_len - len(prompt))),
-        grammar=hosted.next_grammar,
-    )
-    return choice.resume(calls.show(result), len(added)), following

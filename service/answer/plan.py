@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
+from service.answer.hosted import Hosted
 from service.harmony.builtin import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.request.context import RequestContext
-
-if TYPE_CHECKING:
-    from service.answer.hosted import Hosted
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]

@@ -36,7 +36,7 @@ from service.telemetry.series import (
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
-    from service.answer.gaps import Gaps
+    from service.answer.choice import Gaps
     from service.answer.generation import Generation
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engines.base import EngineStats
 from profiles.gpu_usage import GpuUsage
-from service.answer.gaps import GAP_S
+from service.answer.choice import GAP_S
 
 PREFIX = "harmonium_"
 Kind = Literal["counter", "gauge", "histogram"]

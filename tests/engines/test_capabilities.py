@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
-from engines.capabilities import Capabilities, check_capabilities
+from engines.base import Capabilities, EngineRequest, SamplingParams
+from engines.capabilities import check_capabilities
 from engines.errors import InvalidGrammar, InvalidRequest
 from engines.grammar.tree import Text
 

@@ -6,8 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from engines.grammar.tree import Grammar
-from service.answer.builtin_tools import Offer
-from service.answer.hosted import Hosted
+from service.answer.hosted import Hosted, Offer
 from service.api.chat.schema import ChatRequest
 from service.api.common.guidance import (
     AllowedToolsChoice,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.answer.builtin_tools import NO_OFFER, Offer
+from service.answer.hosted import NO_OFFER, Offer
 from service.answer.plan import Plan
 from service.api.chat.guide import chat_grammar, described_format
 from service.api.chat.message_schema import AssistantMessage, ChatMessage, ToolMessage, text_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.answer.builtin_tools import BUILTIN_OF, Offer, offer_of
+from service.answer.hosted import BUILTIN_OF, Offer, offer_of
 from service.api.chat.schema import BuiltinTool, ChatRequest, CustomTool, Tool
 from service.errors import RequestError
 from service.tools.toolbox import Toolbox

@@ -7,7 +7,7 @@ from functools import partial
 
 from engines.base import SamplingParams
 from engines.grammar.tree import Grammar
-from service.answer.builtin_tools import offer_of
+from service.answer.hosted import offer_of
 from service.answer.plan import Plan
 from service.api.common.prompt import (
     EFFORTS,

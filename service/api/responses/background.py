@@ -14,7 +14,7 @@ from service.api.responses.document import (
     end_of,
     ended,
 )
-from service.api.responses.output import Piece, encode_pieces, pieces_of
+from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of
 from service.request.context import summary_of

@@ -10,7 +10,8 @@ import msgspec
 
 from service.answer.generation import Generation
 from service.api.common.usage import usage_of
-from service.api.responses.output import ItemStatus, Output, Piece
+from service.api.responses.output import ItemStatus, Output
+from service.api.responses.pieces import Piece
 from service.http.failures import Failure
 
 Json = dict[str, Any]

@@ -10,13 +10,8 @@ from typing import Any
 
 import msgspec
 
-from service.api.responses.hosted_item import Event, HostedItem
-from service.api.responses.output import (
-    Item,
-    ItemStatus,
-    Output,
-    Piece,
-)
+from service.api.responses.output import Event, HostedItem, Item, ItemStatus, Output
+from service.api.responses.pieces import Piece
 from service.harmony.types import DeltaKind
 from service.http.failures import Failure
 

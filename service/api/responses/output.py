@@ -6,19 +6,19 @@ items under the same ids, so that events can be sent again from any point.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-
-from engines.base import TokenLogprob
-from service.answer.choice import Step
-from service.api.common.logprobs import entries
-from service.api.responses.hosted_item import HostedItem
-from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+from service.api.responses.pieces import Piece
+from service.harmony.types import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]
+Event = tuple[str, Json]  # its name, and its fields beside the item's place
+
+_CODE = "response.code_interpreter_call"
+_WEB = "response.web_search_call"
 
 _GOES_ON = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_RESULT)  # pieces of the item before
 _PREFIXES = {
@@ -27,53 +27,6 @@ _PREFIXES = {
     DeltaKind.TOOL_CALL: "fc",
     DeltaKind.CUSTOM_CALL: "ctc",
 }
-
-
-class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """What one step added to one item; a tool call's first piece has its name and no text.
-
-    A call that this server runs is one piece, its result another, named by its status.
-    """
-
-    kind: DeltaKind
-    text: str = ""
-    name: str = ""
-    logprobs: list[Json] | None = None
-
-
-_decode_pieces = msgspec.json.Decoder(list[Piece]).decode
-
-
-def encode_pieces(pieces: Sequence[Piece]) -> bytes:
-    """Pieces as they are stored."""
-    return msgspec.json.encode(pieces)
-
-
-def decode_pieces(stored: bytes) -> list[Piece]:
-    """The reverse of encode_pieces."""
-    return _decode_pieces(stored)
-
-
-def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
-    """A step's deltas; neighbours of one kind become one piece."""
-    if len(step.deltas) == 1:  # nearly always, when tokens come one by one
-        delta = step.deltas[0]
-        return [_piece(delta, logprobs)] if delta.text or delta.name else []
-    pieces: list[Piece] = []
-    for delta in step.deltas:
-        piece = _piece(delta, logprobs)
-        last = pieces[-1] if pieces else None
-        if last and last.kind is piece.kind and piece.kind not in CALL_KINDS:
-            joined = None if last.logprobs is None else last.logprobs + (piece.logprobs or [])
-            pieces[-1] = Piece(piece.kind, last.text + piece.text, logprobs=joined)
-        elif piece.text or piece.name:
-            pieces.append(piece)
-    return pieces
-
-
-def _piece(delta: Delta, logprobs: Sequence[TokenLogprob]) -> Piece:
-    shown = entries(delta, logprobs) if logprobs and delta.kind is DeltaKind.CONTENT else None
-    return Piece(delta.kind, delta.text, delta.name, shown)
 
 
 class Item:
@@ -153,6 +106,76 @@ class Item:
         return {**head, "summary": [], "content": parts}
 
 
+class HostedItem:
+    """One call of a built-in tool that this server runs: written whole, then run.
+
+    Beside OpenAI's fields, a web search has `name`, `arguments` and `output`, and code its
+    `outputs`: sent back, they show the model again what it did and saw.
+    """
+
+    def __init__(self, key: str, index: int, call: Piece) -> None:
+        self.index = index
+        self.is_code = call.name == "python"
+        self.id = f"{'ci' if self.is_code else 'ws'}_{key}{index:04x}"
+        self._key = key
+        self._name = call.name
+        self._written = call.text
+        self._result: Piece | None = None
+
+    def add(self, result: Piece) -> None:
+        """Take what the call gave."""
+        self._result = result
+
+    @property
+    def has_ended(self) -> bool:
+        return self._result is not None
+
+    def opened(self) -> Json:
+        """The item before it runs."""
+        return self._body("in_progress")
+
+    def closed(self, status: Literal["in_progress", "completed", "incomplete"]) -> Json:
+        """The item as far as it came; one with a result has its own status."""
+        if self._result is not None:
+            return self._body(self._result.name)
+        return self._body("incomplete" if status == "completed" else status)
+
+    def started(self) -> list[Event]:
+        """The events behind `response.output_item.added`."""
+        if not self.is_code:
+            return [(f"{_WEB}.in_progress", {}), (f"{_WEB}.searching", {})]
+        code = self._written
+        deltas = [(f"{_CODE}_code.delta", {"delta": code})] if code else []
+        done = (f"{_CODE}_code.done", {"code": code})
+        return [(f"{_CODE}.in_progress", {}), *deltas, done, (f"{_CODE}.interpreting", {})]
+
+    def ended(self) -> list[Event]:
+        """The events before `response.output_item.done`."""
+        is_completed = self._result is not None and self._result.name == "completed"
+        return [(f"{_CODE if self.is_code else _WEB}.completed", {})] if is_completed else []
+
+    def _body(self, status: str) -> Json:
+        text = None if self._result is None else self._result.text
+        if self.is_code:
+            return {
+                "id": self.id,
+                "type": "code_interpreter_call",
+                "status": status,
+                "code": self._written,
+                "container_id": f"cntr_{self._key}",
+                "outputs": None if text is None else [{"type": "logs", "logs": text}],
+            }
+        return {
+            "id": self.id,
+            "type": "web_search_call",
+            "status": status,
+            "action": _action(self._name, self._written),
+            "name": self._name,
+            "arguments": self._written,
+            "output": text,
+        }
+
+
 class Output:
     """Puts pieces together to items; the last one is open until another begins."""
 
@@ -203,3 +226,20 @@ class Output:
 def item_key(response_id: str) -> str:
     """What the ids of a response's items are made of."""
     return response_id.partition("_")[2]
+
+
+def _action(name: str, written: str) -> Json:
+    """What the model did, in OpenAI's words."""
+    try:
+        arguments = json.loads(written)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = {}
+    if name == "browser.open":
+        id = arguments.get("id")
+        return {"type": "open_page", "url": id if isinstance(id, str) else None}
+    if name == "browser.find":
+        return {"type": "find_in_page", "pattern": str(arguments.get("pattern", "")), "url": ""}
+    query = str(arguments.get("query", ""))
+    return {"type": "search", "query": query, "queries": [query]}

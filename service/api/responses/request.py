@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from service.answer.builtin_tools import Offer
+from service.answer.hosted import Offer
 from service.answer.plan import Plan
 from service.api.common.custom_tools import custom_names
 from service.api.common.prompt import (

@@ -20,7 +20,7 @@ from service.api.responses.document import (
     unfinished,
 )
 from service.api.responses.events import ResponseEvents
-from service.api.responses.output import Piece, decode_pieces
+from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
 from service.runtime import BackgroundRun, Runtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from service.answer.builtin_tools import BUILTIN_OF, Offer, offer_of
+from service.answer.hosted import BUILTIN_OF, Offer, offer_of
 from service.api.common.custom_tools import free_text
 from service.api.responses.schema import (
     AllowedTools,

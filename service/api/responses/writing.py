@@ -13,7 +13,7 @@ from service.api.responses.document import (
     ended,
 )
 from service.api.responses.events import ResponseEvents
-from service.api.responses.output import Piece, encode_pieces, pieces_of
+from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import Failure
 from service.http.streaming import DataEvents

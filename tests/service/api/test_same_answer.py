@@ -26,7 +26,7 @@ from service.api.completions.answer import CompletionAnswer, CompletionChunks, H
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.responses.document import end_of, ended
 from service.api.responses.events import ResponseEvents
-from service.api.responses.output import Piece, pieces_of
+from service.api.responses.pieces import Piece, pieces_of
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,

@@ -1,4 +1,6 @@
-"""Which of our files a start and one streamed chat request pass: `python -m benchmarks.path`.
+"""Which of our files a start and one streamed chat request pass.
+
+`python -m tests.architecture.path` prints them.
 
 The API worker and the engine's process are put into one, with their socket between them and nano
 behind it, so that one look sees every file. A start passes the files that it loads; a request
@@ -32,7 +34,7 @@ from service.run.server import ApiServer, build_runtime
 from service.run.startup import prepare
 from service.settings.settings import load
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROCESSES = (command_line, parent, worker, host)  # what a start loads in each of its processes
 ROOMS = ("service", "auth", "engines", "profiles")
 BODY = {

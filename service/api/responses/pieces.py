@@ -1,0 +1,62 @@
+"""Pieces: what a response is made of, as its steps bring it and as the store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engines.base import TokenLogprob
+from service.answer.choice import Step
+from service.api.common.logprobs import entries
+from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+
+Json = dict[str, Any]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What one step added to one item; a tool call's first piece has its name and no text.
+
+    A call that this server runs is one piece, its result another, named by its status.
+    """
+
+    kind: DeltaKind
+    text: str = ""
+    name: str = ""
+    logprobs: list[Json] | None = None
+
+
+_decode_pieces = msgspec.json.Decoder(list[Piece]).decode
+
+
+def encode_pieces(pieces: Sequence[Piece]) -> bytes:
+    """Pieces as they are stored."""
+    return msgspec.json.encode(pieces)
+
+
+def decode_pieces(stored: bytes) -> list[Piece]:
+    """The reverse of encode_pieces."""
+    return _decode_pieces(stored)
+
+
+def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
+    """A step's deltas; neighbours of one kind become one piece."""
+    if len(step.deltas) == 1:  # nearly always, when tokens come one by one
+        delta = step.deltas[0]
+        return [_piece(delta, logprobs)] if delta.text or delta.name else []
+    pieces: list[Piece] = []
+    for delta in step.deltas:
+        piece = _piece(delta, logprobs)
+        last = pieces[-1] if pieces else None
+        if last and last.kind is piece.kind and piece.kind not in CALL_KINDS:
+            joined = None if last.logprobs is None else last.logprobs + (piece.logprobs or [])
+            pieces[-1] = Piece(piece.kind, last.text + piece.text, logprobs=joined)
+        elif piece.text or piece.name:
+            pieces.append(piece)
+    return pieces
+
+
+def _piece(delta: Delta, logprobs: Sequence[TokenLogprob]) -> Piece:
+    shown = entries(delta, logprobs) if logprobs and delta.kind is DeltaKind.CONTENT else None
+    return Piece(delta.kind, delta.text, delta.name, shown)
