@@ -105,6 +105,7 @@ class EngineInfo:
     max_model_len: int  # prompt and generated tokens together
     vocab_size: int
     max_num_seqs: int
+    max_num_batched_tokens: int = 8192  # tokens of prompts that one step computes at most
     capabilities: Capabilities = field(default_factory=Capabilities)
 
 

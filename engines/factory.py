@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
-from engines.base import Engine
+from engines.admission import QueuedEngine
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 
 
-def _create_native(spec: EngineSpec) -> Engine:
+def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.config import NativeConfig
     from engines.native.engine import NativeEngine
 
     return NativeEngine(NativeConfig.from_spec(spec))
 
 
-def _create_fake(spec: EngineSpec) -> Engine:
+def _create_fake(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.fake.engine import FakeEngine
 
     check_understood(spec, ("limits",))
     return FakeEngine.from_json({**spec.limits, **spec.options})
 
 
-_LOADERS: Final[Mapping[str, Callable[[EngineSpec], Engine]]] = {
+_LOADERS: Final[Mapping[str, Callable[[EngineSpec], QueuedEngine[Any]]]] = {
     "native": _create_native,
     "fake": _create_fake,
 }
@@ -44,7 +44,7 @@ def installed_engines() -> dict[str, str | None]:
     }
 
 
-def create(spec: EngineSpec) -> Engine:
+def create(spec: EngineSpec) -> QueuedEngine[Any]:
     """Make an engine that is yet to be started; raises EngineStartError when it cannot be."""
     engines = installed_engines()
     if spec.engine not in engines:

@@ -10,50 +10,33 @@ import asyncio
 import itertools
 import runpy
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from engines.admission import QueuedEngine, Receive
 from engines.base import PROBE_ID, EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import (
     EngineDead,
-    EngineDraining,
     EngineError,
     EngineStartError,
     InvalidRequest,
     OutOfMemory,
     PromptTooLong,
-    QueueFull,
     RequestFailed,
 )
 from engines.fake.faults import Stalled, strike
 from engines.fake.sequence import FakeOptions, FakePrefixCache, FakeSequence
-from engines.queue import GENERATED_COST, FairQueue
 
 Script = Callable[[EngineRequest], Sequence[int]]
 
 
-class FakeEngine:
-    """Generates scripted token ids; implements engines.base.Engine.
-
-    `script` may replace the options' scripts by a function of the request.
-    """
+class FakeEngine(QueuedEngine[FakeSequence]):
+    """The scripted engine behind its queue; `script` may replace the options' scripts."""
 
     def __init__(self, options: FakeOptions, script: Script | None = None) -> None:
-        self._options = options
-        self._script = script or _script_of(options)
-        self._waiting: FairQueue[FakeSequence] = FairQueue()
-        self._running: list[FakeSequence] = []
-        self._num_blocks = options.max_num_seqs * options.num_blocks(options.max_model_len)
-        self._prefixes = FakePrefixCache(options.block_size, self._num_blocks)
-        self._num_prompt = self._num_generated = self._num_cached = 0
-        self._num_steps = 0
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._stepping: asyncio.Task[None] | None = None
-        self._is_draining = False
+        super().__init__(FakeRunner(options, script), options.max_num_waiting)
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> FakeEngine:
@@ -64,16 +47,34 @@ class FakeEngine:
             known = ", ".join(FakeOptions.__struct_fields__)
             raise EngineStartError(f"engine 'fake': {error} (known options: {known})") from None
 
+
+class FakeRunner:
+    """Generates scripted token ids; implements engines.admission.Runner."""
+
+    def __init__(self, options: FakeOptions, script: Script | None) -> None:
+        self._options = options
+        self._script = script or _script_of(options)
+        self._waiting: list[FakeSequence] = []  # for the next step
+        self._running: list[FakeSequence] = []
+        self._num_blocks = options.max_num_seqs * options.num_blocks(options.max_model_len)
+        self._prefixes = FakePrefixCache(options.block_size, self._num_blocks)
+        self._num_prompt = self._num_generated = self._num_cached = 0
+        self._num_steps = 0
+        self._work = asyncio.Event()
+        self._stepping: asyncio.Task[None] | None = None
+
     @property
     def info(self) -> EngineInfo:
         """What the options say."""
+        options = self._options
         return EngineInfo(
             engine="fake",
             version="1",
-            max_model_len=self._options.max_model_len,
-            vocab_size=self._options.vocab_size,
-            max_num_seqs=self._options.max_num_seqs,
-            capabilities=self._options.capabilities,
+            max_model_len=options.max_model_len,
+            vocab_size=options.vocab_size,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_seqs * options.max_model_len,
+            capabilities=options.capabilities,
         )
 
     async def start(self) -> None:
@@ -83,19 +84,28 @@ class FakeEngine:
             raise EngineStartError(self._options.start_error)
         self._stepping = asyncio.create_task(self._run(), name="fake-engine")
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Yield one event a step."""
-        sequence = self._admit(request)
-        try:
-            while True:
-                outcome = await sequence.outcomes.get()
-                if isinstance(outcome, EngineError):
-                    raise outcome
-                yield outcome
-                if outcome.finish_reason is not None:
-                    return
-        finally:
-            self._retire(sequence)
+    async def prepare(self, request: EngineRequest) -> FakeSequence:
+        """Check the request and choose its script."""
+        if self._stepping is None:
+            raise EngineDead("the engine is not running")
+        _check(request, self._options)
+        return FakeSequence(request, self._script(request))
+
+    def begin(self, run: FakeSequence, receive: Receive, arrived_s: float) -> None:
+        """Have it prefilled by the next step."""
+        if self._stepping is None:
+            raise EngineDead("the engine is not running")
+        run.receive, run.arrived_s = receive, arrived_s
+        self._waiting.append(run)
+        self._work.set()
+
+    def abort(self, run: FakeSequence) -> None:
+        """Forget it."""
+        for sequences in (self._waiting, self._running):
+            if run in sequences:
+                sequences.remove(run)
+        if not self._running and not self._waiting:
+            self._work.clear()
 
     async def stats(self) -> EngineStats:
         """Count what runs now and what ran so far."""
@@ -118,11 +128,6 @@ class FakeEngine:
         if self._stepping is None:
             raise EngineDead("the engine is not running")
 
-    async def drain(self) -> None:
-        """Refuse new requests and return when the running ones have ended."""
-        self._is_draining = True
-        await self._idle.wait()
-
     async def stop(self) -> None:
         """End what still runs with EngineDead."""
         stepping, self._stepping = self._stepping, None
@@ -132,31 +137,9 @@ class FakeEngine:
         for sequence in [*self._running, *self._waiting]:
             self._end(sequence, EngineDead("the engine was stopped"))
 
-    def _admit(self, request: EngineRequest) -> FakeSequence:
-        if self._stepping is None:
-            raise EngineDead("the engine is not running")
-        if self._is_draining:
-            raise EngineDraining("the engine is stopping and takes no new requests")
-        _check(request, self._options)
-        if not self._waiting.has_room(request.tenant, self._options.max_num_waiting):
-            raise QueueFull(f"{len(self._waiting)} requests wait already; try again later")
-        sequence = FakeSequence(request, self._script(request))
-        self._waiting.add(sequence, request.priority, request.tenant)
-        self._idle.clear()
-        self._work.set()
-        return sequence
-
-    def _retire(self, sequence: FakeSequence) -> None:
-        if sequence in self._running:
-            self._running.remove(sequence)
-        self._waiting.discard(sequence)
-        if not self._running and not self._waiting:
-            self._work.clear()
-            self._idle.set()
-
     def _end(self, sequence: FakeSequence, outcome: TokenEvent | EngineError) -> None:
-        self._retire(sequence)
-        sequence.outcomes.put_nowait(outcome)
+        self.abort(sequence)
+        sequence.receive(outcome)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,8 +156,9 @@ class FakeEngine:
             await asyncio.sleep(due - loop.time() if step_s else 0)
 
     def _step(self) -> None:
-        while self._waiting and len(self._running) < self._options.max_num_seqs:
-            self._prefill(self._waiting.take())
+        waiting, self._waiting = self._waiting, []
+        for sequence in waiting:
+            self._prefill(sequence)
         for sequence in list(self._running):
             self._advance(sequence)
 
@@ -182,7 +166,6 @@ class FakeEngine:
         sequence.num_cached_tokens = self._prefixes.look_up(sequence.request)
         sequence.queued_s = time.monotonic() - sequence.arrived_s
         num_prompt = len(sequence.request.prompt_token_ids)
-        self._waiting.charge(sequence.request.tenant, num_prompt - sequence.num_cached_tokens)
         self._num_prompt += num_prompt
         self._num_cached += sequence.num_cached_tokens
         self._running.append(sequence)
@@ -201,10 +184,9 @@ class FakeEngine:
             num_tokens = min(num_tokens, fail_at - sequence.num_generated)
         event = sequence.advance(num_tokens, self._options)
         num_tokens = len(event.token_ids)
-        self._waiting.charge(sequence.request.tenant, GENERATED_COST * num_tokens)
         self._num_generated += num_tokens
         if event.finish_reason is None:
-            sequence.outcomes.put_nowait(event)
+            sequence.receive(event)
         else:
             self._end(sequence, event)
 

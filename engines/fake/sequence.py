@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
+from engines.admission import Receive
 from engines.base import Capabilities, EngineRequest, FinishReason, TokenEvent, TokenLogprob
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
@@ -46,6 +45,10 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return -(-num_tokens // self.block_size)
 
 
+def _nobody(outcome: TokenEvent | EngineError) -> None:
+    """Before a sequence begins, nobody hears of it."""
+
+
 @dataclass(slots=True, eq=False)
 class FakeSequence:
     """One request on its way through its script."""
@@ -53,10 +56,10 @@ class FakeSequence:
     request: EngineRequest
     script: Sequence[int]
     num_cached_tokens: int = 0
-    arrived_s: float = field(default_factory=time.monotonic)
+    arrived_s: float = 0.0
+    receive: Receive = _nobody
     queued_s: float = 0.0
     num_generated: int = 0
-    outcomes: asyncio.Queue[TokenEvent | EngineError] = field(default_factory=asyncio.Queue)
 
     @property
     def num_tokens(self) -> int:

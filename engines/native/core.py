@@ -259,7 +259,6 @@ def assemble_core(
         max_model_len=capacity.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_waiting=config.max_num_waiting,
         max_drafts=capacity.max_drafts,
     )
     return EngineCore(

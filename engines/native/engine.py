@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, EngineDraining, EngineError, EngineStartError
+from engines.admission import QueuedEngine, Receive
+from engines.base import EngineInfo, EngineRequest, EngineStats
+from engines.errors import EngineDead, EngineStartError
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
-from engines.native.grammar import GrammarCompiler, Guide
+from engines.native.grammar import GrammarCompiler
 from engines.native.validation import check_request
 from engines.native.worker import Delivery, Ticket, Worker
 
@@ -24,34 +25,22 @@ RELEASE: Final = version("harmonium")  # reads files: not for every request
 LoadCore = Callable[[NativeConfig], EngineCore]
 
 
-class _Stream(Ticket):
-    """A ticket and what has been delivered for it."""
-
-    __slots__ = ("is_ended", "outcomes")
-
-    def __init__(self, request: EngineRequest) -> None:
-        super().__init__(request)
-        self.outcomes: asyncio.Queue[TokenEvent | EngineError] = asyncio.Queue()
-        self.is_ended = False  # the worker has said its last about it
-
-
-class NativeEngine:
-    """gpt-oss in PyTorch; implements engines.base.Engine.
-
-    All methods belong to the event loop that start() ran in.
-    """
+class NativeEngine(QueuedEngine[Ticket]):
+    """gpt-oss in PyTorch behind its queue; implements engines.base.Engine."""
 
     def __init__(self, config: NativeConfig, load: LoadCore = load_core) -> None:
+        super().__init__(NativeRunner(config, load), config.max_num_waiting)
+
+
+class NativeRunner:
+    """gpt-oss in PyTorch; implements engines.admission.Runner."""
+
+    def __init__(self, config: NativeConfig, load: LoadCore) -> None:
         self._config = config
         self._load = load
         self._core: EngineCore | None = None
         self._worker: Worker | None = None
         self._grammars: GrammarCompiler | None = None
-        self._num_compiling = 0  # requests whose grammar is not compiled yet
-        self._streams: set[Ticket] = set()
-        self._is_draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def info(self) -> EngineInfo:
@@ -64,6 +53,7 @@ class NativeEngine:
             max_model_len=limits.max_model_len,
             vocab_size=core.vocab_size,
             max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
         )
 
     async def start(self) -> None:
@@ -90,35 +80,32 @@ class NativeEngine:
         )
         await self._grammars.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Yield one event for each step that added a token."""
-        worker = self._running_worker()
-        if self._is_draining:
-            raise EngineDraining("the engine is stopping and takes no new requests")
+    async def prepare(self, request: EngineRequest) -> Ticket:
+        """Check the request and compile its grammar; raises InvalidRequest."""
         info = self.info
         check_request(request, info.vocab_size, info.max_model_len)
-        stream = _Stream(request)
-        self._streams.add(stream)
-        self._idle.clear()
-        try:
-            if request.grammar is not None:
-                stream.guide = await self._guide(request)
-            worker.submit(stream)
-            while not stream.is_ended or not stream.outcomes.empty():
-                outcome = await stream.outcomes.get()
-                if isinstance(outcome, EngineError):
-                    raise outcome
-                yield outcome
-        finally:
-            self._retire(stream, worker)
+        guide = None
+        if request.grammar is not None:
+            assert self._grammars is not None
+            guide = await self._grammars.guide(request)
+        return Ticket(request, guide)
+
+    def begin(self, run: Ticket, receive: Receive, arrived_s: float) -> None:
+        """Hand it to the worker; raises EngineDead if nothing runs any more."""
+        run.receive, run.arrived_s = receive, arrived_s
+        self._running_worker().submit(run)
+
+    def abort(self, run: Ticket) -> None:
+        """Free what it holds before the next step."""
+        if self._worker is not None:
+            self._worker.abort(run)
 
     async def stats(self) -> EngineStats:
-        """Count what runs now and what ran so far; who waits for a grammar waits."""
+        """Count what runs now and what ran so far."""
         stats, grammars = self._loaded().stats(), self._grammars
         assert grammars is not None
         return replace(
             stats,
-            num_waiting=stats.num_waiting + self._num_compiling,
             num_grammars_compiled=grammars.num_compiled,
             grammar_compile_s=grammars.compile_s,
         )
@@ -126,11 +113,6 @@ class NativeEngine:
     async def check_health(self) -> None:
         """Raise EngineDead before start(), after stop(), and when the worker gave up."""
         self._running_worker().check_health()
-
-    async def drain(self) -> None:
-        """Refuse new requests and return when the running ones have ended."""
-        self._is_draining = True
-        await self._idle.wait()
 
     async def stop(self) -> None:
         """End what still runs with EngineDead and release the model."""
@@ -140,14 +122,6 @@ class NativeEngine:
         if self._grammars is not None:
             await self._grammars.stop()
         self._core = None
-
-    async def _guide(self, request: EngineRequest) -> Guide:
-        assert self._grammars is not None
-        self._num_compiling += 1
-        try:
-            return await self._grammars.guide(request)
-        finally:
-            self._num_compiling -= 1
 
     def _loaded(self) -> EngineCore:
         if self._core is None:
@@ -159,16 +133,7 @@ class NativeEngine:
             raise EngineDead("the engine is not running")
         return self._worker
 
-    def _retire(self, stream: _Stream, worker: Worker) -> None:
-        if not stream.is_ended:
-            worker.abort(stream)
-        self._streams.discard(stream)
-        if not self._streams:
-            self._idle.set()
-
 
 def _deliver(deliveries: list[Delivery]) -> None:
     for ticket, outcome in deliveries:
-        assert isinstance(ticket, _Stream)
-        ticket.is_ended = isinstance(outcome, EngineError) or outcome.finish_reason is not None
-        ticket.outcomes.put_nowait(outcome)
+        ticket.receive(outcome)

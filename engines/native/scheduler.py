@@ -1,7 +1,8 @@
 """Who computes what in the next step.
 
-Who waits is admitted by priority and by its tenant's turn (engines/queue.py). The rank of
-an admitted sequence is (priority, number of its first admission); lower goes first everywhere.
+Who waits is admitted by priority and in order of arrival; tenants are told apart before the engine
+(engines/admission.py). The rank of an admitted sequence is (priority, number of its first
+admission); lower goes first everywhere.
 A step first takes the running sequences that need one token, then goes on with prefills, then
 admits waiting sequences. When blocks run out, the running sequence of the highest rank gives up
 its own and waits again, before all new ones of its priority; the lowest rank can therefore
@@ -20,12 +21,12 @@ from itertools import count
 from typing import Protocol
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
-from engines.errors import PromptTooLong, QueueFull
+from engines.errors import PromptTooLong
 from engines.native.backends.base import Sampled
 from engines.native.block_manager import BlockManager
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
-from engines.queue import GENERATED_COST, FairQueue
+from engines.queue import FairQueue
 
 
 class Drafter(Protocol):
@@ -60,7 +61,6 @@ class Limits:
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_num_waiting: int
     max_drafts: int = 0  # guesses that one chunk may bring
 
 
@@ -124,15 +124,10 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, request: EngineRequest, guide: Guide | None = None) -> Sequence:
-        """Queue a request that `check_request` let pass; raises PromptTooLong or QueueFull."""
+        """Queue a request that `check_request` let pass; raises PromptTooLong."""
         sequence = Sequence(request, self.limits.max_model_len, guide)
         self._check_fits(sequence)
-        if not self.waiting.has_room(request.tenant, self.limits.max_num_waiting):
-            raise QueueFull(
-                f"{len(self.waiting)} requests wait already and max_num_waiting is "
-                f"{self.limits.max_num_waiting}; try again later"
-            )
-        self.waiting.add(sequence, request.priority, request.tenant)
+        self.waiting.add(sequence, request.priority, tenant="")
         return sequence
 
     def schedule(self) -> list[Chunk]:
@@ -269,7 +264,6 @@ class Scheduler:
         if sequence.is_resumed:
             return  # its prompt was counted the first time
         sequence.rank = (sequence.request.priority, next(self._admissions))
-        self.waiting.charge(sequence.request.tenant, sequence.num_prompt_tokens - num_cached)
         sequence.num_cached_tokens = num_cached
         sequence.queued_s = time.monotonic() - sequence.arrived_s
         self.counters.prompt_tokens += sequence.num_prompt_tokens
@@ -285,7 +279,6 @@ class Scheduler:
         finish_reason: FinishReason | None,
     ) -> TokenEvent:
         self.counters.generated_tokens += len(token_ids)
-        self.waiting.charge(sequence.request.tenant, GENERATED_COST * len(token_ids))
         logprobs = sampled.logprobs and sampled.logprobs[: len(token_ids)]
         return TokenEvent(
             token_ids, logprobs, finish_reason, sequence.num_cached_tokens, sequence.queued_s

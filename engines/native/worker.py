@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
 
+from engines.admission import Outcome, Receive
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineError
 from engines.native.core import EngineCore
@@ -25,15 +25,16 @@ log = logging.getLogger(__name__)
 class Ticket:
     """One submitted request, as the two threads name it to each other."""
 
-    __slots__ = ("arrived_s", "guide", "request")
+    __slots__ = ("arrived_s", "guide", "receive", "request")
 
-    def __init__(self, request: EngineRequest) -> None:
+    def __init__(self, request: EngineRequest, guide: Guide | None) -> None:
         self.request = request
-        self.arrived_s = time.monotonic()
-        self.guide: Guide | None = None  # set before it is submitted
+        self.guide = guide
+        self.arrived_s = 0.0  # this and `receive`: set before it is submitted
+        self.receive: Receive
 
 
-Delivery = tuple[Ticket, TokenEvent | EngineError]
+Delivery = tuple[Ticket, Outcome]
 Deliver = Callable[[list[Delivery]], None]
 
 
@@ -146,7 +147,7 @@ class Worker:
             return
         try:
             sequence = self._core.scheduler.add(ticket.request, ticket.guide)
-            sequence.arrived_s = ticket.arrived_s  # what the inbox and a grammar took counts too
+            sequence.arrived_s = ticket.arrived_s  # what it waited before counts too
         except EngineError as error:
             self._deliver([(ticket, error)])
             return

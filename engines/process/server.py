@@ -1,4 +1,4 @@
-"""The host's side of the socket: runs clients' requests on one engine, one Step per loop tick."""
+"""The host's side of the socket: runs clients' requests on one engine, one Step per step of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,8 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from engines.base import Engine, EngineRequest, TokenEvent
+from engines.admission import Entry, Outcome, QueuedEngine
+from engines.base import EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
 from engines.process.sockets import LoopSocket
 from engines.process.wire import (
@@ -40,13 +40,30 @@ CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach t
 log = logging.getLogger(__name__)
 
 
+class _Run:
+    """One request of a client: a stream of events to it."""
+
+    __slots__ = ("_server", "entry", "opening", "peer", "stream")
+
+    def __init__(self, server: EngineServer, peer: Peer, stream: int) -> None:
+        self._server = server
+        self.peer = peer
+        self.stream = stream
+        self.opening: asyncio.Task[None] | None = None
+        self.entry: Entry[Any] | None = None  # once the engine has it in its queue
+
+    def receive(self, outcome: Outcome) -> None:
+        """Take what the engine gave; called for every token."""
+        self._server.on_outcome(self, outcome)
+
+
 @dataclass(slots=True, eq=False)
 class Peer:
     """A connected client: its streams, and what waits to be sent to it."""
 
     identity: bytes
     heard_s: float
-    streams: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    streams: dict[int, _Run] = field(default_factory=dict)
     events: list[tuple[int, TokenEvent]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -75,12 +92,12 @@ class EngineServer:
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
         self._peers: dict[bytes, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._engine: Engine | None = None
+        self._engine: QueuedEngine[Any] | None = None
         self._state = HostState.STARTING
         self._num_events = 0  # that the engine has ever given
         self._unsent: set[Peer] = set()  # peers with events or failures to flush
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: QueuedEngine[Any]) -> None:
         """Take requests for an engine that has started."""
         self._engine = engine
         self._enter(HostState.READY)
@@ -113,6 +130,9 @@ class EngineServer:
 
     async def close(self) -> None:
         """Abort what still runs and close the socket."""
+        for peer in self._peers.values():
+            for run in list(peer.streams.values()):
+                self._close(run)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -148,8 +168,8 @@ class EngineServer:
             case Submit(stream):
                 self._submit(peer, stream, message.whole)
             case Abort(stream):
-                if (task := peer.streams.get(stream)) is not None:
-                    task.cancel()
+                if (run := peer.streams.get(stream)) is not None:
+                    self._close(run)
             case StatsQuery(call):
                 self._spawn(self._count(peer, call))
             case Hello():
@@ -164,40 +184,46 @@ class EngineServer:
         return task
 
     def _submit(self, peer: Peer, stream: int, request: EngineRequest) -> None:
+        run = peer.streams[stream] = _Run(self, peer, stream)
         if self._engine is None:
-            self._fail(peer, stream, EngineDead("the engine is still starting"))
+            self._fail(run, EngineDead("the engine is still starting"))
             return
-        task = self._spawn(self._pump(self._engine, peer, stream, request))
-        peer.streams[stream] = task
-        # Not in the pump's finally: a task cancelled before its first step never enters it.
-        task.add_done_callback(lambda _: peer.streams.pop(stream, None))
+        run.opening = self._spawn(self._open(self._engine, run, request))
 
-    async def _pump(self, engine: Engine, peer: Peer, stream: int, request: EngineRequest) -> None:
+    async def _open(self, engine: QueuedEngine[Any], run: _Run, request: EngineRequest) -> None:
         try:
-            generated = engine.generate(request)
-            async with aclosing(generated) as events:
-                async for event in events:
-                    self._num_events += 1
-                    peer.events.append((stream, event))
-                    if len(peer.events) < MOST_TOGETHER:
-                        self._flush_soon(peer)
-                    else:
-                        self._send_events(peer)
-                    if event.finish_reason is not None:
-                        return
-            raise RequestFailed(f"the engine ended {request.request_id} without a finish reason")
-        except EngineDead as error:
-            if self._state == HostState.READY:
-                self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
-            self._fail(peer, stream, error)
+            run.entry = await engine.open(request, run.receive)
         except EngineError as error:
-            self._fail(peer, stream, error)
+            self._fail(run, error)
         except MemoryError:
             log.exception("There was no memory for request %s", request.request_id)
-            self._fail(peer, stream, OutOfMemory("there was no memory left for this request"))
+            self._fail(run, OutOfMemory("there was no memory left for this request"))
         except Exception as error:
             log.exception("Request %s failed", request.request_id)
-            self._fail(peer, stream, RequestFailed(f"{type(error).__name__}: {error}"))
+            self._fail(run, RequestFailed(f"{type(error).__name__}: {error}"))
+
+    def on_outcome(self, run: _Run, outcome: Outcome) -> None:
+        """Put it into the message of the step, which goes when the step has given all it has."""
+        if isinstance(outcome, EngineError):
+            self._fail(run, outcome)
+            return
+        peer = run.peer
+        self._num_events += 1
+        peer.events.append((run.stream, outcome))
+        if len(peer.events) < MOST_TOGETHER:
+            self._flush_soon(peer)
+        else:
+            self._send_events(peer)
+        if outcome.finish_reason is not None:
+            peer.streams.pop(run.stream, None)
+
+    def _close(self, run: _Run) -> None:
+        """Nothing more is sent of it."""
+        run.peer.streams.pop(run.stream, None)
+        if run.opening is not None:
+            run.opening.cancel()
+        if run.entry is not None and self._engine is not None:
+            self._engine.close(run.entry)
 
     async def _count(self, peer: Peer, call: int) -> None:
         if self._engine is None:
@@ -207,9 +233,12 @@ class EngineServer:
         except Exception:
             log.exception("The engine could not count")
 
-    def _fail(self, peer: Peer, stream: int, error: EngineError) -> None:
-        peer.failures.append(Failure(stream, error.code, str(error)))
-        self._flush_soon(peer)
+    def _fail(self, run: _Run, error: EngineError) -> None:
+        if isinstance(error, EngineDead) and self._state == HostState.READY:
+            self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
+        run.peer.streams.pop(run.stream, None)
+        run.peer.failures.append(Failure(run.stream, error.code, str(error)))
+        self._flush_soon(run.peer)
 
     def _flush_soon(self, peer: Peer) -> None:
         if not self._unsent:
@@ -238,12 +267,12 @@ class EngineServer:
     def _forget(self, peer: Peer) -> None:
         if self._peers.pop(peer.identity, None) is not None and peer.streams:
             log.warning("A client is gone: aborting its %d requests", len(peer.streams))
-        for task in peer.streams.values():
-            task.cancel()
+        for run in list(peer.streams.values()):
+            self._close(run)
 
     def _silence(self, peer: Peer) -> None:
         reason = f"the client said nothing for {CLIENT_SILENCE_S:.0f} s; its requests were aborted"
         log.warning("%s (%d requests)", reason, len(peer.streams))
-        for stream, task in peer.streams.items():
-            task.cancel()
-            self._fail(peer, stream, RequestFailed(reason))
+        for run in list(peer.streams.values()):
+            self._close(run)
+            self._fail(run, RequestFailed(reason))

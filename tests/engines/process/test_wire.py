@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import zmq
 
+from engines.admission import QueuedEngine, Receive
 from engines.base import EngineInfo, EngineRequest, EngineStats, FinishReason, SamplingParams
 from engines.base import TokenEvent as Event
 from engines.base import TokenLogprob as Logprob
@@ -117,36 +118,42 @@ def test_an_error_of_a_newer_engine_stays_readable() -> None:
 
 
 class Raising:
-    """An engine that raises what a test told it to."""
+    """A runner that fails each request after one event, as a test told it to."""
 
     info = INFO
-    error: Exception | None = None
+    error: Exception = RequestFailed("as asked")
 
     async def start(self) -> None: ...
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[Event, None]:
-        yield EVENT
-        if self.error is not None:
+    async def prepare(self, request: EngineRequest) -> EngineRequest:
+        return request
+
+    def begin(self, run: EngineRequest, receive: Receive, arrived_s: float) -> None:
+        receive(EVENT)
+        if not isinstance(self.error, EngineError):
             raise self.error
+        receive(self.error)
+
+    def abort(self, run: EngineRequest) -> None: ...
 
     async def stats(self) -> EngineStats:
         raise RuntimeError("no counts")
 
     async def check_health(self) -> None: ...
 
-    async def drain(self) -> None: ...
-
     async def stop(self) -> None: ...
 
 
 @pytest.fixture
 async def raising(temp_folder: Path, no_leaks: None) -> AsyncIterator[tuple[Raising, EngineClient]]:
-    engine = Raising()
+    runner = Raising()
+    engine = QueuedEngine(runner, max_num_waiting=8)
+    await engine.start()
     server = EngineServer(f"ipc://{temp_folder}/engine.sock")
     server.serve(engine)
     client = EngineClient(f"ipc://{temp_folder}/engine.sock")
     await client.start()
-    yield engine, client
+    yield runner, client
     await client.stop()
     await server.close()
 
@@ -184,10 +191,6 @@ async def test_a_bug_of_the_engine_fails_the_request_not_the_host(
     await client.check_health()
 
 
-async def test_an_answer_without_an_end_is_a_failure(raising: tuple[Raising, EngineClient]) -> None:
-    assert "without a finish reason" in str(await failure(raising[1]))
-
-
 async def test_stats_that_never_come(
     raising: tuple[Raising, EngineClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,8 +202,7 @@ async def test_stats_that_never_come(
 async def test_an_undecodable_message_harms_nobody(
     raising: tuple[Raising, EngineClient], temp_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine, client = raising
-    engine.error = RequestFailed("as asked")
+    _, client = raising
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.connect(f"ipc://{temp_folder}/engine.sock")

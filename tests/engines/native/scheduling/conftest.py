@@ -192,7 +192,6 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             "max_model_len": options.get("max_model_len", 200),
             "max_num_seqs": options.pop("max_num_seqs", 8),
             "max_num_batched_tokens": options.pop("max_num_batched_tokens", 16),
-            "max_num_waiting": options.pop("max_num_waiting", 100),
         }
         is_prefix_caching = options.pop("is_prefix_caching", True)
         drafter = options.pop("drafter", None)

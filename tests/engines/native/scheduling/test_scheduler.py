@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
-from engines.errors import PromptTooLong, QueueFull
+from engines.errors import PromptTooLong
 from engines.native.core import EngineCore
 
 MakeCore = Callable[..., EngineCore]
@@ -231,15 +231,6 @@ def test_the_longest_that_fits_is_answered(
     prompt = [1] * 30
     core.scheduler.add(make_request(prompt, 7, request_id="a"))  # 36 computed: 9 + 3 blocks
     assert run_all(core) == {"a": greedy_answer(prompt, 7)}
-
-
-def test_a_full_queue_refuses(make_core: MakeCore, make_request: MakeRequest) -> None:
-    core = make_core(max_num_waiting=2)
-    sequences = [core.scheduler.add(make_request([1])) for _ in range(2)]
-    with pytest.raises(QueueFull, match="max_num_waiting is 2"):
-        core.scheduler.add(make_request([1]))
-    for sequence in sequences:
-        core.scheduler.remove(sequence)
 
 
 @pytest.mark.parametrize(

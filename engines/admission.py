@@ -1,0 +1,303 @@
+"""Who may enter an engine, and when: the same queue in front of every engine.
+
+Tenants' fairness, the length of the queue, draining and waiting are dealt with here, so that an
+engine only has to run what it is given (`Runner`). It is given no more than it can begin soon:
+what lies within it is served in its own order, which knows no tenants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.errors import EngineDead, EngineDraining, EngineError, QueueFull, RequestFailed
+from engines.queue import GENERATED_COST, FairQueue
+
+# Prompts that an engine may hold before their first token: what two steps compute, for it begins
+# the second before the tokens of the first are seen out here; and two requests however long.
+_STEPS_AHEAD: Final = 2
+_REQUESTS_AHEAD: Final = 2
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Outcome = TokenEvent | EngineError
+Receive = Callable[[Outcome], None]
+
+
+class Runner(Protocol[T]):
+    """What an engine has to do: run requests. `T` is a request in the engine's own form.
+
+    All methods belong to one event loop, and `receive` is called on it: with each event up to
+    the one with a finish_reason, or with one error, and never after abort().
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def start(self) -> None: ...
+
+    async def prepare(self, request: EngineRequest) -> T:
+        """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
+        ...
+
+    def begin(self, run: T, receive: Receive, arrived_s: float) -> None:
+        """Run it; `arrived_s` is for its events' queued_s. Raises EngineDead."""
+        ...
+
+    def abort(self, run: T) -> None: ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def check_health(self) -> None: ...
+
+    async def stop(self) -> None:
+        """End what runs with EngineDead and release everything; may be called twice."""
+        ...
+
+
+class Entry(Generic[T]):
+    """One request from its arrival to its end."""
+
+    __slots__ = (
+        "_engine",
+        "arrived_s",
+        "has_begun",
+        "is_inside",
+        "is_open",
+        "receive",
+        "request",
+        "run",
+    )
+
+    def __init__(
+        self,
+        engine: QueuedEngine[T],
+        request: EngineRequest,
+        run: T,
+        receive: Receive,
+        arrived_s: float,
+    ) -> None:
+        self._engine = engine
+        self.request = request
+        self.run = run
+        self.receive = receive
+        self.arrived_s = arrived_s
+        self.is_open = True  # it has not ended
+        self.is_inside = False  # the engine has it
+        self.has_begun = False  # the engine has given a token of it
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    def take(self, outcome: Outcome) -> None:
+        """Hand on what the engine gave."""
+        if self.is_open:
+            self._engine.on_outcome(self, outcome)
+
+
+class _Ahead:
+    """Counts requests that are inside the engine and have no token yet, by priority."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[int, int]] = {}  # requests, tokens of their prompts
+
+    def add(self, entry: Entry[Any], sign: int = 1) -> None:
+        priority = entry.request.priority
+        num_requests, num_tokens = self._counts.pop(priority, (0, 0))
+        num_requests += sign
+        if num_requests:
+            num_tokens += sign * entry.num_prompt_tokens
+            self._counts[priority] = (num_requests, num_tokens)
+
+    def of(self, priority: int) -> tuple[int, int]:
+        """Those that are as urgent or more so."""
+        counts = [count for p, count in self._counts.items() if p <= priority]
+        return sum(count[0] for count in counts), sum(count[1] for count in counts)
+
+
+class QueuedEngine(Generic[T]):
+    """A runner behind its queue; implements engines.base.Engine.
+
+    All methods belong to the event loop that start() ran in.
+    """
+
+    def __init__(self, runner: Runner[T], max_num_waiting: int) -> None:
+        self._runner = runner
+        self._max_num_waiting = max_num_waiting
+        self._queue: FairQueue[Entry[T]] = FairQueue()
+        self._inside: set[Entry[T]] = set()
+        self._ahead = _Ahead()
+        self._num_preparing = 0
+        self._max_inside = 0
+        self._max_tokens_ahead = 0
+        self._is_admitting = False
+        self._is_stopped = False
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        return self._runner.info
+
+    async def start(self) -> None:
+        """Start the engine; raises EngineStartError when it cannot be."""
+        self._is_stopped = False
+        await self._runner.start()
+        info = self._runner.info
+        self._max_inside = info.max_num_seqs
+        self._max_tokens_ahead = _STEPS_AHEAD * info.max_num_batched_tokens
+
+    async def open(self, request: EngineRequest, receive: Receive) -> Entry[T]:
+        """Queue a request, of which `receive` then hears as from a Runner; raises EngineError.
+
+        Whoever opens it closes it.
+        """
+        if self._is_draining:
+            raise EngineDraining("the engine is stopping and takes no new requests")
+        self._check_room(request.tenant, self._num_preparing)
+        arrived_s = time.monotonic()
+        self._num_preparing += 1
+        self._idle.clear()
+        try:
+            run = await self._runner.prepare(request)
+            entry = Entry(self, request, run, receive, arrived_s)
+            self._add(entry)
+        finally:
+            self._num_preparing -= 1
+            self._note_idle()
+        self._admit()
+        return entry
+
+    def close(self, entry: Entry[T]) -> None:
+        """Abort the request if it has not ended."""
+        if entry.is_open:
+            if entry.is_inside:
+                self._runner.abort(entry.run)
+            self._leave(entry)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yield one event for each step that added a token."""
+        outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+        entry = await self.open(request, outcomes.put_nowait)
+        try:
+            while True:
+                outcome = await outcomes.get()
+                if isinstance(outcome, EngineError):
+                    raise outcome
+                yield outcome
+                if outcome.finish_reason is not None:
+                    return
+        finally:
+            self.close(entry)
+
+    async def stats(self) -> EngineStats:
+        """Count; who waits out here, or for a grammar, waits."""
+        stats = await self._runner.stats()
+        num_waiting = stats.num_waiting + len(self._queue) + self._num_preparing
+        return replace(stats, num_waiting=num_waiting)
+
+    async def check_health(self) -> None:
+        """Raise EngineDead before start(), after stop(), and when the engine gave up."""
+        await self._runner.check_health()
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when the others have ended."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """End what waits and what runs with EngineDead."""
+        self._is_stopped = True
+        for entry in list(self._queue):
+            entry.take(EngineDead("the engine has been stopped"))
+        await self._runner.stop()
+
+    def on_outcome(self, entry: Entry[T], outcome: Outcome) -> None:
+        """Count what the engine did for an open entry, and hand it on."""
+        is_last = isinstance(outcome, EngineError) or outcome.finish_reason is not None
+        if not isinstance(outcome, EngineError):
+            tenant = entry.request.tenant
+            self._queue.charge(tenant, GENERATED_COST * len(outcome.token_ids))
+            if not entry.has_begun:
+                self._queue.charge(tenant, -outcome.num_cached_tokens)
+                self._on_begun(entry)
+                if not is_last:
+                    self._admit()
+        entry.receive(outcome)
+        if is_last:
+            self._leave(entry)
+
+    def _add(self, entry: Entry[T]) -> None:
+        if self._is_stopped:
+            raise EngineDead("the engine has been stopped")
+        request = entry.request
+        self._check_room(request.tenant, self._num_preparing - 1)
+        self._queue.add(entry, request.priority, request.tenant)
+
+    def _check_room(self, tenant: str, num_preparing: int) -> None:
+        limit = self._max_num_waiting
+        if not self._queue.has_room(tenant, limit - num_preparing):
+            raise QueueFull(
+                f"{len(self._queue) + num_preparing} requests wait already and max_num_waiting "
+                f"is {limit}; try again later"
+            )
+
+    def _admit(self) -> None:
+        """Give the engine what it may have by now."""
+        if self._is_admitting or self._is_stopped:
+            return  # called back by the engine, from below
+        self._is_admitting = True
+        try:
+            while self._queue and self._may_enter(self._queue.head()):
+                self._enter(self._queue.take())
+        finally:
+            self._is_admitting = False
+
+    def _may_enter(self, entry: Entry[T]) -> bool:
+        """Whether the engine would begin it soon; the less urgent ahead do not count."""
+        if len(self._inside) >= self._max_inside:
+            return False
+        num_requests, num_tokens = self._ahead.of(entry.request.priority)
+        num_tokens += entry.num_prompt_tokens
+        return num_requests < _REQUESTS_AHEAD or num_tokens <= self._max_tokens_ahead
+
+    def _enter(self, entry: Entry[T]) -> None:
+        # What turns out to be cached is given back with the first token.
+        self._queue.charge(entry.request.tenant, entry.num_prompt_tokens)
+        entry.is_inside = True
+        self._inside.add(entry)
+        self._ahead.add(entry)
+        try:
+            self._runner.begin(entry.run, entry.take, entry.arrived_s)
+        except EngineError as error:
+            entry.take(error)
+        except Exception as error:  # a bug of the engine costs the request, and nobody else
+            log.exception("Request %s failed", entry.request.request_id)
+            entry.take(RequestFailed(f"{type(error).__name__}: {error}"))
+
+    def _on_begun(self, entry: Entry[T]) -> None:
+        entry.has_begun = True
+        self._ahead.add(entry, -1)
+
+    def _leave(self, entry: Entry[T]) -> None:
+        entry.is_open = False
+        self._queue.discard(entry)
+        if entry.is_inside:
+            self._inside.discard(entry)
+            if not entry.has_begun:
+                self._on_begun(entry)
+        self._note_idle()
+        self._admit()
+
+    def _note_idle(self) -> None:
+        if not (self._queue or self._inside or self._num_preparing):
+            self._idle.set()

@@ -1,0 +1,229 @@
+"""What stands before every engine: how much it is given at a time, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.admission import Entry, Outcome, QueuedEngine, Receive
+from engines.base import (
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SamplingParams,
+    TokenEvent,
+)
+from engines.errors import EngineDead, EngineDraining, QueueFull, RequestFailed
+
+BUDGET = 100  # tokens of a step
+
+
+class Recorder:
+    """A runner that runs nothing: the test says what it gives."""
+
+    def __init__(self, max_num_seqs: int = 8) -> None:
+        self.info = EngineInfo("recorder", "1", 1000, 1000, max_num_seqs, BUDGET)
+        self.begun: list[str] = []
+        self.aborted: list[str] = []
+        self.receive: dict[str, Receive] = {}
+        self.may_prepare = asyncio.Event()
+        self.may_prepare.set()
+        self.error: Exception | None = None
+
+    async def start(self) -> None: ...
+
+    async def prepare(self, request: EngineRequest) -> EngineRequest:
+        await self.may_prepare.wait()
+        return request
+
+    def begin(self, run: EngineRequest, receive: Receive, arrived_s: float) -> None:
+        self.begun.append(run.request_id)
+        self.receive[run.request_id] = receive
+        if self.error is not None:
+            raise self.error
+
+    def abort(self, run: EngineRequest) -> None:
+        self.aborted.append(run.request_id)
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(num_waiting=1)
+
+    async def check_health(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def give(self, name: str, *, cached: int = 0, is_last: bool = False) -> None:
+        reason = FinishReason.STOP if is_last else None
+        self.receive[name](TokenEvent((1,), None, reason, cached))
+
+
+async def engine_of(runner: Recorder, max_num_waiting: int = 100) -> QueuedEngine[EngineRequest]:
+    engine = QueuedEngine(runner, max_num_waiting)
+    await engine.start()
+    return engine
+
+
+def request(name: str, num_tokens: int = 1, **options: Any) -> EngineRequest:
+    return EngineRequest(name, (1,) * num_tokens, SamplingParams(100), **options)
+
+
+Open = Callable[[EngineRequest], Any]
+
+
+def opener(engine: QueuedEngine[EngineRequest]) -> tuple[Open, list[Outcome]]:
+    heard: list[Outcome] = []
+
+    async def open_(request: EngineRequest) -> Entry[EngineRequest]:
+        return await engine.open(request, heard.append)
+
+    return open_, heard
+
+
+async def test_no_more_than_the_engine_has_places_for() -> None:
+    runner = Recorder(max_num_seqs=2)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    for name in "abcd":
+        await open_(request(name))
+    assert runner.begun == ["a", "b"]
+    assert (await engine.stats()).num_waiting == 3  # one of them within the engine
+    runner.give("a")
+    assert runner.begun == ["a", "b"]
+    runner.give("a", is_last=True)
+    assert runner.begun == ["a", "b", "c"]
+
+
+async def test_prompts_of_two_steps_lie_ahead_of_the_engine_and_no_more() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abcde":
+        await open_(request(name, 60))
+    assert runner.begun == ["a", "b", "c"]  # 180 tokens; four would be 240
+    runner.give("a")
+    assert runner.begun == ["a", "b", "c", "d"]
+
+
+async def test_two_go_ahead_however_long_they_are() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abc":
+        await open_(request(name, 900))
+    assert runner.begun == ["a", "b"]
+
+
+async def test_the_urgent_are_not_held_by_what_is_less_so() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abc":
+        await open_(request(name, 900, priority=1))
+    await open_(request("urgent", 900, priority=0))
+    await open_(request("patient", 900, priority=2))
+    assert runner.begun == ["a", "b", "urgent"]
+
+
+async def test_what_was_cached_is_not_charged() -> None:
+    runner = Recorder(max_num_seqs=1)
+    open_, _ = opener(await engine_of(runner))
+    await open_(request("a1", 60, tenant="a"))
+    for name in ("b1", "a2"):
+        await open_(request(name, 50, tenant=name[0]))
+    runner.give("a1", cached=59, is_last=True)
+    runner.give("b1", is_last=True)
+    await open_(request("b2", 50, tenant="b"))
+    assert runner.begun == ["a1", "b1", "a2"]
+    await open_(request("a3", 50, tenant="a"))
+    runner.give("a2", is_last=True)
+    assert runner.begun[-1] == "b2"  # a: 1 + 50 + 4, b: 50 + 2
+
+
+async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner, max_num_waiting=2)
+    open_, _ = opener(engine)
+    await open_(request("running"))
+    runner.may_prepare.clear()
+    preparing = [asyncio.create_task(open_(request(name))) for name in "ab"]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="2 requests wait already and max_num_waiting is 2"):
+        await open_(request("c"))
+    runner.may_prepare.set()
+    waiting = await asyncio.gather(*preparing)
+    with pytest.raises(QueueFull):
+        await open_(request("c"))
+    engine.close(waiting[0])
+    await open_(request("c"))
+    assert runner.aborted == []
+
+
+async def test_closing_aborts_what_runs_and_nothing_is_heard_of_it() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    entry = await open_(request("a"))
+    await open_(request("b"))
+    engine.close(entry)
+    engine.close(entry)
+    assert (runner.aborted, runner.begun) == (["a"], ["a", "b"])
+    runner.give("a")
+    assert heard == []
+
+
+async def test_a_request_that_cannot_begin_fails_alone() -> None:
+    runner = Recorder()
+    open_, heard = opener(await engine_of(runner))
+    runner.error = ValueError("a bug")
+    await open_(request("a"))
+    [error] = heard
+    assert isinstance(error, RequestFailed)
+    assert str(error) == "ValueError: a bug"
+    runner.error = None
+    await open_(request("b"))
+    runner.give("b")
+    assert len(heard) == 2
+
+
+async def test_drain_waits_for_those_that_wait_and_those_that_prepare() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    await open_(request("a"))
+    await open_(request("b"))
+    runner.may_prepare.clear()
+    preparing = asyncio.create_task(open_(request("c")))
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(engine.drain())
+    await asyncio.sleep(0)
+    with pytest.raises(EngineDraining):
+        await open_(request("d"))
+    runner.give("a", is_last=True)
+    runner.give("b", is_last=True)
+    await asyncio.sleep(0)
+    assert not draining.done()
+    runner.may_prepare.set()
+    await preparing
+    await asyncio.sleep(0)
+    assert not draining.done()
+    runner.give("c", is_last=True)
+    async with asyncio.timeout(5):
+        await draining
+
+
+async def test_stop_ends_what_waits_and_what_prepares() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    await open_(request("a"))
+    await open_(request("b"))
+    runner.may_prepare.clear()
+    preparing = asyncio.create_task(open_(request("c")))
+    await asyncio.sleep(0)
+    await engine.stop()
+    assert [type(outcome) for outcome in heard] == [EngineDead]
+    runner.may_prepare.set()
+    with pytest.raises(EngineDead):
+        await preparing
+    assert runner.begun == ["a"]
