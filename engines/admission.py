@@ -128,7 +128,10 @@ class QueuedEngine(Generic[T]):
     All methods belong to the event loop that start() ran in.
     """
 
-    def __init__(self, runner: Runner[T], max_num_waiting: int) -> None:
+    def __init__(
+        self, runner: Runner[T], max_num_waiting: int, idle: asyncio.Event | None = None
+    ) -> None:
+        """`idle`: to be set whenever there are no requests."""
         self._runner = runner
         self._max_num_waiting = max_num_waiting
         self._queue: FairQueue[Entry[T]] = FairQueue()
@@ -140,7 +143,7 @@ class QueuedEngine(Generic[T]):
         self._is_admitting = False
         self._is_stopped = False
         self._is_draining = False
-        self._idle = asyncio.Event()
+        self._idle = idle or asyncio.Event()
         self._idle.set()
 
     @property

@@ -29,15 +29,18 @@ class NativeEngine(QueuedEngine[Ticket]):
     """gpt-oss in PyTorch behind its queue; implements engines.base.Engine."""
 
     def __init__(self, config: NativeConfig, load: LoadCore = load_core) -> None:
-        super().__init__(NativeRunner(config, load), config.max_num_waiting)
+        idle = asyncio.Event()
+        super().__init__(NativeRunner(config, load, idle), config.max_num_waiting, idle)
 
 
 class NativeRunner:
     """gpt-oss in PyTorch; implements engines.admission.Runner."""
 
-    def __init__(self, config: NativeConfig, load: LoadCore) -> None:
+    def __init__(self, config: NativeConfig, load: LoadCore, idle: asyncio.Event) -> None:
+        """`idle`: set while there are no requests."""
         self._config = config
         self._load = load
+        self._idle = idle
         self._core: EngineCore | None = None
         self._worker: Worker | None = None
         self._grammars: GrammarCompiler | None = None

@@ -103,7 +103,9 @@ async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
         assert answer.text.endswith("data: [DONE]\n\n")
         await until(lambda: runtime.lifecycle.num_running == 0)
         assert process.memory_info().rss - before < 40e6
-    await until(lambda: not runtime.engine._running)
+    async with asyncio.timeout(10):
+        while (await runtime.engine.stats()).num_running:
+            await asyncio.sleep(0.01)
     for each in stalled:
         each.close()
 
