@@ -6,7 +6,6 @@ the library, the driver or a GPU is an ordinary answer, with the reason in words
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import re
@@ -39,7 +38,7 @@ def detect(nvml: Any = None) -> Hardware:
     cpu = detect_cpu()
     if nvml is None:
         try:
-            nvml = importlib.import_module("pynvml")
+            nvml = _pynvml()
         except ImportError:
             return Hardware(cpu, no_gpu_reason="the nvidia-ml-py library is not installed")
     try:
@@ -57,11 +56,17 @@ def detect(nvml: Any = None) -> Hardware:
 def open_nvml() -> Any:
     """The pynvml module, initialised and never closed; None without the library or a driver."""
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml = _pynvml()
         nvml.nvmlInit()
     except Exception:  # no library, no driver, or one that does not answer
         return None
     return nvml
+
+
+def _pynvml() -> Any:
+    import pynvml  # absent where there is no NVIDIA library
+
+    return pynvml
 
 
 def parse_hardware(text: str) -> Hardware:

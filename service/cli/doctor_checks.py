@@ -16,8 +16,8 @@ from auth.base import AccessError
 from profiles.machine import GB, Hardware
 from profiles.verdicts import Selection
 from service.http.tls import tls_of
-from service.run.authentication import authenticator_of
 from service.run.listener import ListenError, listen
+from service.run.wiring import authenticator_of
 from service.settings.settings import Settings, unknown_names
 
 State = Literal["ok", "warning", "failed"]

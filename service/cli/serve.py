@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +25,6 @@ from engines.process.child import ChildError
 from profiles.errors import ProfileError
 from service.cli.config import as_text
 from service.cli.flags import SettingsCommand, given, settings_flags
-from service.run.authentication import check_access
 from service.run.first_key import tell_access, with_made_key
 from service.run.listener import (
     ListenError,
@@ -41,7 +39,7 @@ from service.run.startup import (
     tell,
     warn_of_unknown_names,
 )
-from service.run.telemetry_choice import logs_of
+from service.run.wiring import check_access, logs_of
 from service.settings.settings import Settings, load, secret_values
 from service.store.base import StoreError
 from service.telemetry import logs
@@ -114,11 +112,12 @@ def run(settings: Settings, started_at: float) -> int:
 async def _serve(
     settings: Settings, launch: Launch, listener: socket.socket, started_at: float
 ) -> int:
-    workers = import_module("service.run.service")  # only who uses them waits for them
+    from service.run.service import SharedService  # no other command waits for it
+
     tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
     telemetry = logs_of(settings, launch.served_name)  # each worker has its own
     try:
-        code: int = await workers.SharedService(settings, launch, listener).run(tell)
+        code = await SharedService(settings, launch, listener).run(tell)
     finally:
         await telemetry.close()
     return code

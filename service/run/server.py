@@ -7,34 +7,16 @@ import contextlib
 import gc
 import logging
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Protocol
 
 import uvicorn
 
-from engines.process.client import EngineClient
-from engines.recovery.guarded import GuardedEngine
-from engines.recovery.suspects import Suspects
-from profiles.gpu_usage import GpuMeter
-from service.admission.lifecycle import Lifecycle
 from service.api.responses.background import end_background
-from service.harmony import vocabulary
 from service.http.protocol import bounded_protocol
-from service.http.tls import tls_of
 from service.run.accept import Acceptor, Shares
 from service.run.app import create_app
-from service.run.authentication import authenticator_of
-from service.run.limits_choice import gate_of
-from service.run.mcp_choice import toolbox_of
-from service.run.startup import Launch
 from service.run.stop_signal import StopSignal, first_of
-from service.run.store_choice import store_of
-from service.run.telemetry_choice import telemetry_of
-from service.runtime import Limits, Runtime, ServedModel
-from service.settings.settings import Settings
-from service.telemetry.metrics import Metrics
+from service.runtime import Runtime
 
 log = logging.getLogger("harmonium")
 
@@ -154,54 +136,3 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are StopSignal's."""
         yield
-
-
-class EngineHistory(Protocol):
-    """Whoever knows how often the engine was started again."""
-
-    @property
-    def num_restarts(self) -> int: ...
-
-
-def build_runtime(
-    settings: Settings,
-    launch: Launch,
-    supervisor: EngineHistory,
-    engine: EngineClient,
-    shared_folder: Path | None = None,
-) -> Runtime:
-    """Wire what a request needs; reads the vocabulary, so that no request waits for it.
-
-    `shared_folder`: where several workers count together; None when this is the only process.
-    """
-    vocabulary.load()
-    profile = launch.selection.chosen.profile
-    metrics = Metrics(
-        launch.served_name,
-        lambda: supervisor.num_restarts,
-        shared_folder,
-        settings.named_tenants,
-        GpuMeter().read if launch.hardware.gpus else None,
-    )
-    return Runtime(
-        engine=GuardedEngine(
-            engine, Suspects(engine.folder / "suspects", settings.engine_quarantine_s)
-        ),
-        model=ServedModel(
-            id=launch.served_name,
-            root=profile.model.name,
-            profile_id=profile.id,
-            created=int(time.time()),
-        ),
-        metrics=metrics,
-        telemetry=telemetry_of(settings, metrics, launch.served_name),
-        lifecycle=Lifecycle(),
-        limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s, settings.max_connections),
-        gate=gate_of(settings),
-        authenticator=authenticator_of(settings),
-        is_local=settings.auth == "auto" and not settings.has_auth,
-        cors_origins=settings.cors_origins,
-        tls=tls_of(settings),
-        toolbox=toolbox_of(settings),
-        responses=store_of(settings),
-    )

@@ -19,7 +19,7 @@ from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
 from service.run.startup import Launch
 from service.run.stop_signal import StopSignal, first_of
-from service.run.store_choice import store_of
+from service.run.wiring import store_of
 from service.settings.settings import Settings, engine_environment
 
 log = logging.getLogger("harmonium")

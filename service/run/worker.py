@@ -26,8 +26,9 @@ from service.run.messages import (
     EngineNews,
     WorkerSpec,
 )
-from service.run.server import ApiServer, build_runtime
+from service.run.server import ApiServer
 from service.run.stop_signal import StopSignal
+from service.run.wiring import build_runtime
 from service.settings.settings import secret_values
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files

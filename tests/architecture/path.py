@@ -30,8 +30,9 @@ from service import __main__ as command_line
 from service.run import service as parent
 from service.run import worker
 from service.run.listener import listen, url_of
-from service.run.server import ApiServer, build_runtime
+from service.run.server import ApiServer
 from service.run.startup import prepare
+from service.run.wiring import build_runtime
 from service.settings.settings import load
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from auth.jwk import PublicKeyError, keys_of, read_public_key
 from auth.jwt_bearer import ClaimNames, JwtBearer
 from auth.jwt_verify import TokenPolicy
 from auth.key_source import OneKey
-from service.run.authentication import authenticator_of
+from service.run.wiring import authenticator_of
 from service.settings.settings import SettingsError, load
 
 

@@ -12,7 +12,7 @@ import jwt
 import pytest
 
 from auth.base import Credentials, InvalidCredentials
-from service.run.token_authentication import bearer_of
+from service.run.wiring import bearer_of
 from service.settings.settings import SettingsError, load
 
 NOW = int(time.time())  # when tests are collected: up to half an hour before one runs

@@ -31,9 +31,9 @@ from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
 from service.http.probe import is_ready
 from service.http.tls import TlsError, name_of, tls_of
-from service.run.authentication import authenticator_of
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
+from service.run.wiring import authenticator_of
 from service.runtime import Runtime, ServedModel
 from service.settings.settings import Settings, load
 from service.telemetry.metrics import Metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -29,11 +28,6 @@ from service.telemetry.redaction import Redactor
 
 OnDropped = Callable[[str, int], None]
 
-_OTLP = {
-    "traces": ("trace_exporter", "OTLPSpanExporter"),
-    "metrics": ("metric_exporter", "OTLPMetricExporter"),
-    "logs": ("_log_exporter", "OTLPLogExporter"),
-}
 _CONSOLE = {
     "traces": ConsoleSpanExporter,
     "metrics": ConsoleMetricExporter,
@@ -60,13 +54,27 @@ def exporter_of(signal: str, settings: TelemetrySettings) -> Any:
     if kind == "console":
         return _CONSOLE[signal]()
     is_grpc = settings.otel_exporter_otlp_protocol == "grpc"
-    module, name = _OTLP[signal]
-    package = "grpc" if is_grpc else "http"
-    exporter = getattr(import_module(f"opentelemetry.exporter.otlp.proto.{package}.{module}"), name)
+    exporter = (_over_grpc() if is_grpc else _over_http())[signal]
     endpoint = settings.otel_exporter_otlp_endpoint
     if endpoint is None:
         return exporter()  # reads OTEL_EXPORTER_OTLP_*
     return exporter(endpoint=endpoint if is_grpc else f"{endpoint.rstrip('/')}/v1/{signal}")
+
+
+def _over_grpc() -> dict[str, Any]:
+    from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    return {"traces": OTLPSpanExporter, "metrics": OTLPMetricExporter, "logs": OTLPLogExporter}
+
+
+def _over_http() -> dict[str, Any]:
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return {"traces": OTLPSpanExporter, "metrics": OTLPMetricExporter, "logs": OTLPLogExporter}
 
 
 def _is_success(result: Any) -> bool:

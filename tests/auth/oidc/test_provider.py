@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from auth.base import Authenticator, Credentials, InvalidCredentials, Principal
 from auth.key_source import KeysUnavailable
-from service.run.authentication import authenticator_of
+from service.run.wiring import authenticator_of
 from service.settings.settings import load
 
 

@@ -17,7 +17,6 @@ from profiles.hardware import parse_hardware
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from service.run import startup
-from service.run.server import build_runtime
 from service.run.startup import (
     Launch,
     obtain,
@@ -25,6 +24,7 @@ from service.run.startup import (
     spec_of,
     tell,
 )
+from service.run.wiring import build_runtime
 from service.settings.settings import load
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.run.store_choice import FILE_NAME, FOLDER_NAME, store_of
+from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import SettingsError, load
 from service.store.base import MissingRecord, Record, StoreError
 from service.store.sqlite import SqliteStore

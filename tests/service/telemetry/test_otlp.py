@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from auth.base import Credentials, Principal
-from service.run.telemetry_choice import logs_of, telemetry_of
+from service.run.wiring import logs_of, telemetry_of
 from service.runtime import Runtime
 from service.settings.settings import load
 from service.telemetry.otel import export, providers
@@ -350,7 +350,7 @@ async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
 def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
     program = (
         "import sys, service.run.server;"
-        "import service.run.telemetry_choice as c, service.settings.settings as s;"
+        "import service.run.wiring as c, service.settings.settings as s;"
         "c.telemetry_of(s.load(), None, 'nano');"
         "ours = ('opentelemetry.exporter', 'service.telemetry.otel', 'grpc');"
         "print([m for m in sys.modules if m.startswith(ours)])"

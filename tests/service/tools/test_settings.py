@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from service.run.mcp_choice import toolbox_of
+from service.run.wiring import toolbox_of
 from service.settings.settings import Settings, SettingsError, load
 
 

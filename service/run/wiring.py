@@ -1,0 +1,281 @@
+"""From settings to what serves requests: the one place where settings choose what is used.
+
+Importing this costs little: the parent process, which answers nothing, imports it too. What takes
+long to import is imported where it is chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from auth.api_keys import ApiKeys
+from auth.base import Authenticator, PrincipalLimits
+from auth.chain import Chain
+from auth.client_certificate import ClientCertificate
+from auth.key_folder import KeyFolder
+from auth.key_store import KeyStore
+from engines.recovery.guarded import GuardedEngine
+from engines.recovery.suspects import Suspects
+from profiles.gpu_usage import GpuMeter
+from service.http.tls import tls_of
+from service.settings.settings import Settings, secret_values
+from service.store import sqlite_file
+from service.store.base import Bounds as StoreBounds
+from service.store.base import ResponseStore, StoreError
+from service.store.sqlite import SqliteStore
+from service.telemetry.redaction import Redactor
+from service.telemetry.tracing import Telemetry
+from service.tools.toolbox import Toolbox, ToolLimits
+
+if TYPE_CHECKING:
+    from auth.jwt_bearer import JwtBearer
+    from auth.key_source import KeySource
+    from engines.process.client import EngineClient
+    from service.admission.gate import Gate
+    from service.run.startup import Launch
+    from service.runtime import Runtime
+    from service.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "responses.sqlite"
+FOLDER_NAME: Final = "responses"  # in the cache, and nobody else's: the cache itself may be shared
+
+
+class EngineHistory(Protocol):
+    """Whoever knows how often the engine was started again."""
+
+    @property
+    def num_restarts(self) -> int: ...
+
+
+def build_runtime(
+    settings: Settings,
+    launch: Launch,
+    supervisor: EngineHistory,
+    engine: EngineClient,
+    shared_folder: Path | None = None,
+) -> Runtime:
+    """Wire what a request needs; reads the vocabulary, so that no request waits for it.
+
+    `shared_folder`: where several workers count together; None when this is the only process.
+    """
+    from service.admission.lifecycle import Lifecycle
+    from service.harmony import vocabulary
+    from service.runtime import Limits, Runtime, ServedModel
+    from service.telemetry.metrics import Metrics
+
+    vocabulary.load()
+    profile = launch.selection.chosen.profile
+    metrics = Metrics(
+        launch.served_name,
+        lambda: supervisor.num_restarts,
+        shared_folder,
+        settings.named_tenants,
+        GpuMeter().read if launch.hardware.gpus else None,
+    )
+    return Runtime(
+        engine=GuardedEngine(
+            engine, Suspects(engine.folder / "suspects", settings.engine_quarantine_s)
+        ),
+        model=ServedModel(
+            id=launch.served_name,
+            root=profile.model.name,
+            profile_id=profile.id,
+            created=int(time.time()),
+        ),
+        metrics=metrics,
+        telemetry=telemetry_of(settings, metrics, launch.served_name),
+        lifecycle=Lifecycle(),
+        limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s, settings.max_connections),
+        gate=gate_of(settings),
+        authenticator=authenticator_of(settings),
+        is_local=settings.auth == "auto" and not settings.has_auth,
+        cors_origins=settings.cors_origins,
+        tls=tls_of(settings),
+        toolbox=toolbox_of(settings),
+        responses=store_of(settings),
+    )
+
+
+def authenticator_of(settings: Settings) -> Authenticator | None:
+    """The configured ways in, None when there are none; raises AccessError."""
+    ways: list[Authenticator] = []
+    if settings.api_keys_path is not None:
+        store = KeyStore(settings.api_keys_path)
+        store.load()
+        ways.append(store)
+    if settings.jwt_issuer is not None:
+        ways.append(bearer_of(settings))
+    if settings.ssl_mode == "mtls":
+        ways.append(ClientCertificate())
+    if settings.api_key_list:
+        ways.append(ApiKeys(settings.api_key_list))  # the last: any text may be such a key
+    return Chain(ways) if ways else None
+
+
+def check_access(settings: Settings) -> None:
+    """Raise AccessError for files that could not be used, before anything is started for long."""
+    if settings.api_keys_path is not None:
+        KeyFolder(settings.api_keys_path).check()
+    if settings.jwt_public_key_path is not None:
+        from auth.jwk import read_public_key
+
+        read_public_key(settings.jwt_public_key_path)
+    tls_of(settings)
+
+
+def bearer_of(settings: Settings) -> JwtBearer:
+    """What accepts the configured issuer's tokens; raises AccessError.
+
+    Imports what checks them here: it takes long, and few have tokens.
+    """
+    from auth.jwt_bearer import ClaimNames, JwtBearer
+    from auth.jwt_verify import TokenPolicy
+
+    issuer, audience = settings.jwt_issuer, settings.jwt_audience
+    assert issuer is not None
+    assert audience is not None
+    names = ClaimNames(
+        scope_prefix=settings.jwt_scope_prefix,
+        scopes=settings.jwt_scopes_claim,
+        granted=settings.jwt_scopes,
+        tenant=settings.jwt_tenant_claim,
+        models=settings.jwt_models_claim,
+    )
+    policy = TokenPolicy(issuer, audience, settings.jwt_max_lifetime_s, settings.jwt_audience_claim)
+    return JwtBearer(_key_source(settings, issuer), policy, names)
+
+
+def _key_source(settings: Settings, issuer: str) -> KeySource:
+    from auth.jwk import read_public_key
+    from auth.key_fetch import discover_keys, fetch_keys
+    from auth.key_source import CachePolicy, FetchedKeys, OneKey
+
+    if settings.jwt_public_key_path is not None:
+        return OneKey(read_public_key(settings.jwt_public_key_path))
+    policy = CachePolicy(max_stale_s=settings.jwt_max_stale_s)
+    if settings.jwt_jwks_url is not None:
+        return FetchedKeys(partial(fetch_keys, settings.jwt_jwks_url), policy)
+    return FetchedKeys(partial(discover_keys, issuer), policy)
+
+
+def gate_of(settings: Settings) -> Gate:
+    """The limits that are set; workers without a Redis to count in share them out evenly."""
+    from service.admission.counters import Counters
+    from service.admission.gate import Bounds, Gate
+    from service.admission.places import Places
+    from service.admission.quotas import Quotas
+
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    quotas = Quotas(
+        PrincipalLimits(
+            settings.rate_limit_requests,
+            settings.rate_limit_tokens,
+            settings.rate_limit_concurrent,
+        ),
+        Counters(url),
+        Places(url),
+        num_sharers=1 if url else settings.api_workers,
+    )
+    bounds = Bounds(
+        max_wait_s=settings.max_queue_wait_s,
+        max_kv_usage=settings.max_kv_usage,
+        timeout_s=settings.request_timeout_s,
+        min_priority=settings.min_priority,
+    )
+    return Gate(bounds, quotas)
+
+
+def toolbox_of(settings: Settings) -> Toolbox | None:
+    """The connected tools, None if there is none; nothing is contacted before a call."""
+    urls = {"browser": settings.browser_mcp_url, "python": settings.python_mcp_url}
+    given = {tool: url.get_secret_value() for tool, url in urls.items() if url is not None}
+    if not given:
+        return None
+    # Half a second, which no request shall wait for.
+    import service.tools.connection  # noqa: F401
+
+    limits = ToolLimits(
+        settings.mcp_timeout_s, settings.mcp_max_result_bytes, settings.mcp_max_calls
+    )
+    return Toolbox(given, limits)
+
+
+def store_of(settings: Settings) -> ResponseStore:
+    """Where responses are kept: Redis, the file that was named, or one in the cache folder.
+
+    Raises StoreError when the named file cannot be opened; without a name, a folder that
+    cannot be written leaves responses in memory, with a warning. Several workers cannot share
+    memory: for them the file must open.
+    """
+    bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
+    if settings.redis_url is not None:
+        from service.store.redis import RedisStore
+
+        return RedisStore(settings.redis_url.get_secret_value(), bounds)
+    path = settings.responses_path or _own_store_path(settings.cache_path)
+    if settings.responses_path is None and settings.api_workers == 1:
+        store = SqliteStore(path, bounds, can_fall_back=True)
+        if path.exists():  # what is wrong with it is told now; else nothing is made before its use
+            with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
+                store.open()
+        return store
+    store = SqliteStore(path, bounds)
+    try:
+        store.open()
+    except StoreError as error:
+        shown = f"is {path}" if settings.responses_path else f"is not set, so {path} is tried"
+        raise StoreError(
+            f"NIM_RESPONSES_PATH {shown}: {error.__cause__}; "
+            "set it to a file in a folder this user may write"
+        ) from error
+    return store
+
+
+def _own_store_path(cache: Path) -> Path:
+    """The file in its folder of the cache, where nobody else may look; moved there if need be."""
+    folder = cache / FOLDER_NAME
+    path, earlier = folder / FILE_NAME, cache / FILE_NAME
+    try:
+        if folder.is_dir():
+            sqlite_file.tighten(folder, 0o700)
+        if earlier.exists() and not path.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sqlite_file.move(earlier, path)
+    except OSError as error:
+        log.warning("%s cannot be made private: %s", folder, error)
+    return path
+
+
+def telemetry_of(settings: Settings, metrics: Metrics, model: str) -> Telemetry:
+    """OpenTelemetry if it is switched on, shown every generation that the metrics see."""
+    if not settings.enable_otel:
+        return Telemetry()
+    from service.telemetry.otel.export import OtelTelemetry
+
+    telemetry = OtelTelemetry(
+        settings, model, metrics.count_dropped, Redactor(secret_values(settings))
+    )
+    metrics.on_generation = telemetry.observe
+    return telemetry
+
+
+def logs_of(settings: Settings, model: str) -> Telemetry:
+    """Log lines alone, for a process that answers no requests."""
+    if not settings.enable_otel:
+        return Telemetry()
+    from service.telemetry.otel.export import OtelTelemetry
+
+    alone = {"otel_traces_exporter": "none", "otel_metrics_exporter": "none"}
+    return OtelTelemetry(
+        settings.model_copy(update=alone),
+        model,
+        lambda signal, number: None,  # there is no page that could tell
+        Redactor(secret_values(settings)),
+    )
