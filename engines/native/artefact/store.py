@@ -5,9 +5,10 @@
              .weights-<name>.lock               held shared to read, alone to make
              .weights-<name>.<random>/          half made; of a dead process, if nobody has the lock
 
-A part appears under its name only when it is whole and on the disk. It is used only if its
-identity is the wanted one to the letter and its files are what the manifest says; any other is
-removed and made anew. The kernel gives back the lock of a process that dies.
+A part appears under its name only when it is whole. It is used only if its identity is the wanted
+one to the letter and its files are what the manifest says; any other is removed and made anew.
+So nothing is synced to the disk: what a power failure spoils is found. The kernel gives back the
+lock of a process that dies.
 """
 
 from __future__ import annotations
@@ -190,10 +191,7 @@ class Slot:
                 "checksums": checksums,
             }
             (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1))
-            for path in (*unfinished.iterdir(), unfinished):
-                _sync(path)
             unfinished.rename(self.folder)
-            _sync(self._store)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -221,11 +219,3 @@ def _difference(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         if made.get(name) != wanted[name]:
             return f"was made for {name} {made.get(name)}, not {wanted[name]}"
     return f"was made for {sorted(set(made) - set(wanted))} too"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

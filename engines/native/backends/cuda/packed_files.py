@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -22,20 +25,35 @@ from engines.native.tensors import tensor_specs
 from engines.native.weights import Checkpoint
 
 _ENDS: Final = "ends"
+_WRITERS: Final = 4  # files at once, and so layers in the host's memory
 _EXPERTS: Final = ("gate_up", "down")
 
 
 def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) -> Recipe:
-    """How the files of a checkpoint are made, a layer at a time."""
+    """How the files of a checkpoint are made: packed in turn, written some at a time."""
 
     def write(folder: Path) -> Checksums:
-        checksums = _save(load.load_ends(checkpoint, config, device), folder, _ENDS)
-        for index in range(config.num_hidden_layers):
-            layer = _named(load.load_layer(checkpoint, index, device))
-            checksums |= _save(layer, folder, _file_name(index))
+        checksums: dict[str, str] = {}
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="write") as writers:
+            waiting: deque[Future[dict[str, str]]] = deque()
+            for file, tensors in _packed(checkpoint, config, device):
+                if len(waiting) == _WRITERS:
+                    checksums |= waiting.popleft().result()
+                waiting.append(writers.submit(_save, tensors, folder, file))
+            for done in waiting:
+                checksums |= done.result()
         return checksums
 
     return Recipe(_num_bytes(config), write)
+
+
+def _packed(
+    checkpoint: Checkpoint, config: ModelConfig, device: torch.device
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The tensors of each file, made when it is their turn."""
+    yield _ENDS, load.load_ends(checkpoint, config, device)
+    for index in range(config.num_hidden_layers):
+        yield _file_name(index), _named(load.load_layer(checkpoint, index, device))
 
 
 def read(
