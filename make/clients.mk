@@ -3,17 +3,10 @@ CLIENTS := .cache/clients
 PINNED := tests/clients
 CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm
 
-# Clients that agree on what they need share an environment; all its packages are pinned. uv takes
-# seconds where pip takes minutes.
+# Clients that agree on what they need share an environment; all its packages are pinned.
 $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test
 	@echo "Installing the clients of $< ..."
-	@rm -rf $(@D)
-	@if command -v uv >/dev/null; then \
-		uv venv --quiet --python $(BIN)/python $(@D) && \
-		uv pip install --quiet --no-deps --python $(@D)/bin/python --requirement $<; \
-	else \
-		$(BIN)/python -m venv $(@D) && $(@D)/bin/pip install --quiet --no-deps --requirement $<; \
-	fi
+	@$(BIN)/python packaging/pinned.py $(@D) $<
 	@touch $@
 
 # GuideLLM loads its data with torch; ours does, instead of gigabytes of another.

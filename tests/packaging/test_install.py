@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import http.server
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,23 @@ def test_a_failing_install_shows_the_reason_of_the_tool(
     with pytest.raises(install.CannotInstall, match=f"{installer.name} failed"):
         installer.install("--target", str(tmp_path / "target"), "tiny==2.0")
     assert "tiny==2.0" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("wheels")
+def test_an_environment_of_pins_has_nothing_else(tmp_path: Path) -> None:
+    pins, folder = tmp_path / "pins.txt", tmp_path / "environment"
+    pins.write_text("tiny==1.0\n")
+    command = [sys.executable, "packaging/pinned.py", str(folder), str(pins)]
+    (folder / "left").mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"PATH": "/nowhere"})
+    (packages,) = folder.glob("lib/*/site-packages")
+    assert [found.name for found in packages.glob("*.dist-info")] == ["tiny-1.0.dist-info"]
+    assert not (folder / "left").exists()
+    pins.write_text("tiny==2.0\n")
+    failed = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert failed.returncode == 1
+    assert "tiny==2.0" in failed.stderr
 
 
 def test_the_environment_wins_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
