@@ -14,6 +14,7 @@ from typing import Any
 
 CODE = ("auth", "engines", "profiles", "service")
 PINS = Path("constraints.txt")
+NAMED = 10  # so many that were not looked up are named: where all of them are, the service is away
 
 # Findings of bandit that were read and judged: (its number, the file) and why it may stay.
 REVIEWED = {
@@ -62,7 +63,9 @@ def dependency_complaints(report: dict[str, Any], pins: dict[str, str]) -> list[
             complaints.append(f"{name}: {vulnerability['id']}, fixed in {fixed}")
     unknown = sorted(f"{n}=={v}" for n, v in pins.items() if (n, v) not in looked_up)
     if unknown:
-        complaints.append(f"not looked up: {len(unknown)} of {len(pins)}: {', '.join(unknown)}")
+        rest = ["..."] if len(unknown) > NAMED else []
+        names = ", ".join(unknown[:NAMED] + rest)
+        complaints.append(f"not looked up: {len(unknown)} of {len(pins)}: {names}")
     return complaints
 
 

@@ -169,8 +169,7 @@ class EngineClient:
     def _why_dead(self) -> str:
         if self._status is not None:
             return f"the engine is {self._status.state}"
-        known = self._explain()
-        return f"{self._reason}: {known}" if known else self._reason
+        return self._explain() or self._reason
 
     async def _until_ready(self) -> None:
         while (status := self._status) is None or status.state != HostState.READY:
@@ -192,7 +191,7 @@ class EngineClient:
             link.close()
         self._status, self._reason = None, reason
         for stream in self._streams.values():
-            stream.fail(EngineDead(self._why_dead()))
+            stream.fail(EngineDead(f"{self._why_dead()}; send the request again"))
         self._streams.clear()
         self._idle.set()
         for call in self._calls.values():

@@ -120,7 +120,8 @@ class Keeper:
         self._child = child = await ChildProcess.spawn(self._command(), self._policy.watchdog())
         await child.ready()
         self._say(None)
-        log.info("%s is ready, process id %d", self._name, child.pid)
+        again = " again" if self._num_restarts else ""
+        log.info("%s is ready%s, process id %d", self._name, again, child.pid)
         return child
 
     async def _watch(self, child: ChildProcess) -> None:

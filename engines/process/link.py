@@ -64,4 +64,4 @@ class Link:
     def _on_event(self, frames: list[bytes]) -> None:
         if parse_monitor_message(frames)["event"] == zmq.EVENT_DISCONNECTED:
             self.read_pending()  # what the host said before it went still counts
-            self._on_lost("the engine process closed the connection")
+            self._on_lost("the connection to the engine was lost")

@@ -55,9 +55,9 @@ class Lifecycle:
             reason = f"The engine did not answer a health check within {timeout_s:g} s."
             raise NotReady(reason) from None
         except EngineDead as error:
-            raise NotReady(f"The engine is down: {error}") from error
+            raise NotReady(f"There is no engine now: {error}.") from error
         except EngineError as error:
-            raise NotReady(f"The engine is not ready: {error}") from error
+            raise NotReady(f"The engine is not ready: {error}.") from error
 
     @contextmanager
     def running(self) -> Iterator[None]:

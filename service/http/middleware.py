@@ -156,12 +156,14 @@ class _Exchange:
         await self._send(message)
 
     def _log(self, seconds: float) -> None:
+        code = self._context.notes.error_code
         log.log(
             logging.DEBUG if self._path in QUIET_PATHS else logging.INFO,
-            "%s %s -> %s in %.0f ms, request %s%s%s",
+            "%s %s -> %s%s in %.0f ms, request %s%s%s",
             self._scope["method"],
             _printable(self._path),
             self._status or "client left",
+            f" ({code})" if code else "",
             seconds * 1000,
             self._context.id,
             f" of {self._context.principal.id}" if self._context.principal else "",

@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/responses": {"input": "Hi"},
+    "/v1/responses/input_tokens": {"input": "Hi"},
     "/v1/completions": {"prompt": "Hi"},
     "/v1/messages": {"max_tokens": 20, "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},

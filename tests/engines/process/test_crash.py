@@ -50,9 +50,9 @@ async def test_kill_9_in_mid_stream_and_recovery(
     killed_s = time.monotonic()
     reasons = await asyncio.gather(*streams)
     assert time.monotonic() - killed_s < AT_ONCE_S
-    assert all("closed the connection" in reason for reason in reasons)
+    assert all("; send the request again" in reason for reason in reasons)
     for client in clients:
-        with pytest.raises(EngineDead, match="closed the connection"):
+        with pytest.raises(EngineDead, match=r"connection to the engine was lost|SIGKILL"):
             await client.check_health()
         with pytest.raises(EngineDead):
             await client.stats()
@@ -79,7 +79,7 @@ async def test_a_client_reports_a_hung_engine_and_returns_when_it_wakes(
     stream = asyncio.create_task(error_of(client, make_request(), begun))
     await begun.wait()
     os.kill(supervisor.pid, signal.SIGSTOP)
-    assert await stream == "the engine did not answer for 1 s"
+    assert await stream == "the engine did not answer for 1 s; send the request again"
     with pytest.raises(EngineDead, match="did not answer"):
         await client.check_health()
     os.kill(supervisor.pid, signal.SIGCONT)
@@ -148,7 +148,7 @@ async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
         return supervisor.reason == "no memory left" and supervisor.num_restarts >= 2
 
     await until(is_told_twice)
-    with pytest.raises(EngineDead, match="closed the connection: no memory left"):
+    with pytest.raises(EngineDead, match="no memory left"):
         await client.check_health()
     del options["start_error"]
     await until_healthy(client)

@@ -187,8 +187,10 @@ async def test_the_log_has_ids_and_counts_but_no_text(
     caplog.set_level(logging.DEBUG)
     body = chat_body(messages=[{"role": "user", "content": "my private words"}])
     await client.post(PATH, json=body, headers={"X-Request-Id": "logged-1"})
-    lines = [line for line in caplog.messages if "logged-1" in line]
-    assert re.search(r"POST .* -> 200 in \d+ ms, request logged-1, \d+ prompt tokens", lines[0])
+    await client.post(PATH, json=body | {"my private words": 1}, headers={"X-Request-Id": "bad-1"})
+    good, bad = (line for line in caplog.messages if "logged-1" in line or "bad-1" in line)
+    assert re.search(r"POST .* -> 200 in \d+ ms, request logged-1, \d+ prompt tokens", good)
+    assert re.search(r"POST .* -> 400 \(unknown_parameter\) in \d+ ms, request bad-1", bad)
     assert "private" not in caplog.text
 
 
