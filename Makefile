@@ -8,7 +8,7 @@ INSTALL := $(PYTHON) packaging/install.py $(if $(filter file,$(origin PYTHON)),,
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Quick and silent when there is nothing to do.
 .PHONY: installed installed-test installed-conformance
