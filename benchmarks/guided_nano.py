@@ -29,20 +29,22 @@ QUESTION = "Make up an example, with Paris in it."
 
 
 def main() -> None:
-    """Run and report; fails if an answer is invalid or a schema is refused."""
+    """Run and report, also when ended early; fails if an answer is invalid or one is refused."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guided_nano", description=__doc__)
     parser.add_argument("--schemas", type=int, default=200)
     num_schemas = parser.parse_args().schemas
     end_as_by_ctrl_c()
-    with TemporaryDirectory() as cache, serving(Path(cache)) as url:
-        counts = asyncio.run(run(url, range(num_schemas)))
-    print(json.dumps({"schemas": num_schemas, **counts}))
+    counts: Counter[str] = Counter()
+    try:
+        with TemporaryDirectory() as cache, serving(Path(cache)) as url:
+            asyncio.run(run(url, range(num_schemas), counts))
+    finally:
+        print(json.dumps({"schemas": num_schemas, **counts}))
     raise SystemExit(any("invalid" in name or "refused" in name for name in counts))
 
 
-async def run(url: str, numbers: range) -> Counter[str]:
+async def run(url: str, numbers: range, counts: Counter[str]) -> None:
     """Ask for each schema both ways; count what became of it."""
-    counts: Counter[str] = Counter()
     places = asyncio.Semaphore(AT_ONCE)
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", timeout=300) as client:
 
@@ -51,7 +53,6 @@ async def run(url: str, numbers: range) -> Counter[str]:
                 counts[f"{way} {await ask(client, number, way)}"] += 1
 
         await asyncio.gather(*(one(n, way) for n in numbers for way in ("format", "tool")))
-    return counts
 
 
 async def ask(client: AsyncOpenAI, number: int, way: str) -> str:

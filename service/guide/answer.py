@@ -26,6 +26,7 @@ from engines.grammar.tree import (
     Token,
     optional,
 )
+from service.budget import Budget
 from service.errors import RequestError
 from service.guide.format import format_grammar
 from service.guide.schema import schema_grammar
@@ -80,13 +81,15 @@ def answer_grammar(
     max_reasoning_tokens: int | None = None,
     builtins: Iterable[str] = (),
     fields: Fields = CHAT_FIELDS,
+    budget: Budget | None = None,
 ) -> Grammar | None:
     """The grammar, or None when nothing is to be enforced.
 
     `builtins` are the recipients of tools that the server runs: they may be called wherever a
     choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
     nothing here. Raises RequestError naming the field: a choice of a tool that is not offered,
-    or a schema that cannot be enforced.
+    or a schema that cannot be enforced. Raises OverBudget when reading the schemas takes more
+    steps than the budget has.
     """
     hosted = sorted(builtins) if choice.mode != "none" and choice.names is None else []
     callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
@@ -100,11 +103,11 @@ def answer_grammar(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    turns: list[Grammar] = [_call(tool, is_forced) for tool in tools if tool in callable_tools]
+    turns: list[Grammar] = [_call(tool, is_forced, budget) for tool in callable_tools]
     turns += [_builtin_call(recipient) for recipient in hosted]
     turns = [_sequence(optional(_message("commentary", Text())), _either(turns))] if turns else []
     if not is_forced:
-        turns.append(_final(format, fields))
+        turns.append(_final(format, fields, budget))
     analysis = _message("analysis", Text(max_reasoning_tokens))
     return _sequence(optional(analysis), _either(turns))
 
@@ -141,7 +144,7 @@ def _is_patterned(tool: Tool) -> bool:
     return text is not None and (text.pattern is not None or text.lark is not None)
 
 
-def _call(tool: Tool, is_forced: bool) -> Grammar:
+def _call(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     to = f" to={recipient_of(tool.name)}"
     return _sequence(
         _either(
@@ -150,16 +153,16 @@ def _call(tool: Tool, is_forced: bool) -> Grammar:
                 _sequence(Token(CHANNEL), Literal("commentary" + to)),
             ]
         ),
-        *_input(tool, is_forced),
+        *_input(tool, is_forced, budget),
         Token(CALL),
     )
 
 
-def _input(tool: Tool, is_forced: bool) -> list[Grammar]:
+def _input(tool: Tool, is_forced: bool, budget: Budget | None) -> list[Grammar]:
     """A call's type and text."""
     text = tool.free_text
     if text is None:
-        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced)]
+        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced, budget)]
     content: Grammar = Text()
     if text.pattern is not None:
         content = Regex(text.pattern, tool.field)
@@ -185,15 +188,15 @@ def _builtin_call(recipient: str) -> Grammar:
     )
 
 
-def _arguments(tool: Tool, is_forced: bool) -> Grammar:
+def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     """A call's arguments: of the tool's schema, unless nobody asked for that."""
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return _ANY_OBJECT
-    return schema_grammar(tool.parameters, tool.field)
+    return schema_grammar(tool.parameters, tool.field, budget)
 
 
-def _final(format: TextFormat, fields: Fields) -> Grammar:
+def _final(format: TextFormat, fields: Fields, budget: Budget | None) -> Grammar:
     if format.kind == "text":
         return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
     return _sequence(
@@ -201,16 +204,16 @@ def _final(format: TextFormat, fields: Fields) -> Grammar:
         Literal("final"),
         _JSON_TYPE,
         Token(MESSAGE),
-        _content(format, fields),
+        _content(format, fields, budget),
     )
 
 
-def _content(format: TextFormat, fields: Fields) -> Grammar:
+def _content(format: TextFormat, fields: Fields, budget: Budget | None) -> Grammar:
     match format.kind:
         case "json_object":
             return _ANY_OBJECT
         case "json_schema":
-            return schema_grammar(format.value, fields.schema)
+            return schema_grammar(format.value, fields.schema, budget)
         case "regex":
             return Regex(format.value, fields.format)
         case "choice":
@@ -218,7 +221,7 @@ def _content(format: TextFormat, fields: Fields) -> Grammar:
         case "grammar":
             return Gbnf(format.value, fields.format)
         case _:
-            return format_grammar(format.value, fields.format)
+            return format_grammar(format.value, fields.format, budget)
 
 
 def _message(channel: str, content: Grammar) -> Grammar:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
+from service.budget import Budget
+from service.harmony.turns import rest
+
+MAX_CHARS: Final = 500_000  # of a schema, as it is sent and as it is enforced
+MAX_VALUES: Final = 100_000  # in it, of any kind
 MAX_VISITS: Final = 5_000  # of schemas; a visit takes a few microseconds
 MAX_VARIANTS: Final = 500
 
 Schema = Mapping[str, Any]
+Scalar = tuple[bool, object]  # whether it is a boolean, which equals a number in Python
 
+_MAX_POINTER: Final = 1_000  # characters
 _MAX_CHAIN: Final = 50  # references to references
+_VALUES_OF_STEP: Final = 50  # that are looked at in the time of a visit
 _COMBINED: Final = ("allOf", "anyOf", "oneOf")
 
 
@@ -28,13 +35,16 @@ class Composed:
     names: dict[str, None] = field(default_factory=dict)  # of properties, in order
     keywords: set[str] = field(default_factory=set)
 
-    def add(self, schema: Schema) -> None:
-        """Take in one more."""
+    def add(self, schema: Schema) -> int:
+        """Take in one more; gives how many names it has."""
         self.keywords.update(schema)
+        num_names = 0
         for key in ("properties", "required"):
             names = schema.get(key)
             if isinstance(names, Mapping | list):
+                num_names += len(names)
                 self.names.update((name, None) for name in names if isinstance(name, str))
+        return num_names
 
     @property
     def may_close(self) -> bool:
@@ -44,17 +54,52 @@ class Composed:
 
 
 class Document:
-    """Looks things up in one document; counts what it looks at."""
+    """Looks things up in one document; counts what it looks at, and rests where a thread does it.
 
-    def __init__(self, root: Any) -> None:
+    Its methods raise OverBudget when the steps of the whole request are spent.
+    """
+
+    def __init__(self, root: Any, budget: Budget) -> None:
         self._root = root
+        self._budget = budget
         self._num_visits = 0
+        self._num_names = 0
+
+    def check_size(self) -> None:
+        """Raise Unenforceable for more than is read at all; nothing else looks at so much."""
+        num_values = num_chars = 0
+        waiting: list[Any] = [self._root]
+        while waiting:
+            value = waiting.pop()
+            num_values += 1
+            if isinstance(value, str):
+                num_chars += len(value)
+            elif isinstance(value, dict):
+                num_chars += sum(map(len, value))
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+            if num_values % _VALUES_OF_STEP == 0:
+                self._budget.spend()
+                rest()
+            if num_values > MAX_VALUES or num_chars > MAX_CHARS:
+                most = f"{MAX_CHARS} characters and {MAX_VALUES} values"
+                raise Unenforceable(f"it is too long; at most {most} are supported")
 
     def visit(self) -> None:
         """Count one schema; raises Unenforceable when there were too many."""
         self._num_visits += 1
         if self._num_visits > MAX_VISITS:
             raise Unenforceable(f"it takes more than {MAX_VISITS} steps to read the whole schema")
+        self._budget.spend()
+        rest()
+
+    def _visit_names(self, number: int) -> None:
+        """Count names that are looked at together, which costs less."""
+        self._num_names += number
+        while self._num_names >= _VALUES_OF_STEP:
+            self._num_names -= _VALUES_OF_STEP
+            self.visit()
 
     def resolve(self, pointer: Any) -> Any:
         """What a reference points to; raises Unenforceable if that is nothing in this document."""
@@ -63,6 +108,8 @@ class Document:
         if not isinstance(pointer, str) or (pointer != "#" and not pointer.startswith("#/")):
             shown = str(pointer)[:100]
             raise Unenforceable(f"$ref {shown!r} does not point into the schema; use '#/$defs/...'")
+        if len(pointer) > _MAX_POINTER:
+            raise Unenforceable(f"$ref {pointer[:100]!r} is longer than {_MAX_POINTER} characters")
         for step in unquote(pointer[2:]).split("/") if pointer != "#" else ():
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and name in found:
@@ -85,7 +132,7 @@ class Document:
         """What these schemas speak of together, through all that they combine."""
         composed = Composed()
         for schema in self._all(schemas):
-            composed.add(schema)
+            self._visit_names(composed.add(schema))
         return composed
 
     def _all(self, schemas: Sequence[Any]) -> Iterator[Schema]:
@@ -119,25 +166,30 @@ class Document:
         if _differ([_types(variant) for variant in found]):
             return True
         shared = set.intersection(*(_required(variant) for variant in found)) if found else ()
-        return any(
-            _differ([_values(self.followed(variant["properties"][name])) for variant in found])
-            for name in shared
-        )
+        return any(_differ(self._values_of(name, found)) for name in shared)
+
+    def _values_of(self, name: str, variants: Sequence[Schema]) -> list[set[Scalar] | None]:
+        """The values of one property in each of the variants."""
+        self._visit_names(len(variants))
+        return [_values(self.followed(variant["properties"][name])) for variant in variants]
 
 
-def _differ(sets: Sequence[set[str] | None]) -> bool:
+def _differ(sets: Sequence[set[Any] | None]) -> bool:
     """Whether all are known and none has what another has."""
     known = [one for one in sets if one]
-    return len(known) == len(sets) and sum(map(len, known)) == len(set[str]().union(*known))
+    return len(known) == len(sets) and sum(map(len, known)) == len(set[Any]().union(*known))
 
 
-def _values(schema: Any) -> set[str] | None:
+def _values(schema: Any) -> set[Scalar] | None:
+    """All that it may be, if that is a few values without parts."""
     if not isinstance(schema, Mapping):
         return None
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or len(values) > MAX_VARIANTS:
         return None
-    return {json.dumps(value, sort_keys=True) for value in values}
+    if any(isinstance(value, list | Mapping) for value in values):
+        return None
+    return {(isinstance(value, bool), value) for value in values}
 
 
 def _types(schema: Schema) -> set[str] | None:

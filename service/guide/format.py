@@ -20,6 +20,7 @@ from engines.grammar.tree import (
     Until,
     optional,
 )
+from service.budget import Budget
 from service.errors import RequestError
 from service.guide.schema import schema_grammar
 
@@ -29,15 +30,19 @@ _MAX_FORMATS: Final = 1000
 Format = Mapping[str, Any]
 
 
-def format_grammar(format: Any, field: str) -> Grammar:
-    """The grammar of a format; raises RequestError naming the place that cannot be enforced."""
-    return _Reader().read(format, field)
+def format_grammar(format: Any, field: str, budget: Budget | None = None) -> Grammar:
+    """The grammar of a format; raises RequestError naming the place that cannot be enforced.
+
+    Raises OverBudget when reading its schemas takes more steps than are left.
+    """
+    return _Reader(budget).read(format, field)
 
 
 class _Reader:
     """Reads one client's tag."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None) -> None:
+        self._budget = budget
         self._num_formats = 0
 
     def read(self, format: Any, field: str) -> Grammar:
@@ -82,7 +87,7 @@ class _Reader:
 
     def _json_schema(self, format: Format, field: str) -> Grammar:
         place = f"{field}.json_schema"
-        return schema_grammar(format.get("json_schema"), place)
+        return schema_grammar(format.get("json_schema"), place, self._budget)
 
     def _sequence(self, format: Format, field: str) -> Grammar:
         """Any text before something else ends where a constant does."""

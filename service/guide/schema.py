@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from math import lcm
+from fractions import Fraction
+from math import gcd, lcm
 from typing import Any, Final, NoReturn
 
 from engines.grammar.tree import JsonSchema
+from service.budget import Budget
 from service.errors import RequestError
-from service.guide.document import Composed, Document, Unenforceable
+from service.guide.document import MAX_CHARS, MAX_VISITS, Composed, Document, Unenforceable
+from service.guide.pattern import engine_pattern
 
-MAX_CHARS: Final = 500_000  # of a schema as it is enforced
 _MAX_STEP: Final = 10_000  # of multipleOf, in its last digit; each step is a state
 _MAX_PATTERNS: Final = 32  # of an object's names: each two are compared
 _MAX_NAMES: Final = 1_000  # of propertyNames
@@ -58,14 +61,21 @@ _HEEDED: Final = frozenset(
     (*(key for keys in _SPEAKS_OF.values() for key in keys), *_COMBINING, *_OF_VALUES, "format")
 )
 _AS_THEY_ARE: Final = _HEEDED - {
-    *("properties", "patternProperties", "prefixItems", "items", "propertyNames"),
+    *("properties", "patternProperties", "prefixItems", "items", "propertyNames", "pattern"),
     *("additionalItems", "additionalProperties", *_COMBINING),
+}
+_PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "multipleOf"}) | {
+    *("title", "description", "default", "examples", "deprecated", "$comment"),
 }
 
 
-def schema_grammar(schema: Any, field: str) -> JsonSchema:
-    """A document of the schema; raises RequestError naming the place that cannot be enforced."""
-    text = json.dumps(_Closer(schema, field).run(), ensure_ascii=False)
+def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> JsonSchema:
+    """A document of the schema; raises RequestError naming the place that cannot be enforced.
+
+    Raises OverBudget when reading it takes more steps than are left.
+    """
+    closer = _Closer(schema, field, budget or Budget(2 * MAX_VISITS, "steps"))
+    text = json.dumps(closer.run(), ensure_ascii=False, separators=(",", ":"))
     if len(text) > MAX_CHARS:
         _refuse(field, f"it has {len(text)} characters; {MAX_CHARS} are supported")
     return JsonSchema(text, field)
@@ -74,15 +84,17 @@ def schema_grammar(schema: Any, field: str) -> JsonSchema:
 class _Closer:
     """Rewrites one document."""
 
-    def __init__(self, root: Any, field: str) -> None:
+    def __init__(self, root: Any, field: str, budget: Budget) -> None:
         self._root = root
         self._field = field
-        self._document = Document(root)
+        self._document = Document(root, budget)
         self._names: dict[tuple[str, bool], str] = {}  # of references, by pointer and kind
-        self._step = 1  # the least multiple of all multipleOf that may meet
+        self._unwritten: deque[tuple[str, bool, str]] = deque()  # references that are only named
+        self._step: Fraction | None = None  # the least multiple of all multipleOf that may meet
 
     def run(self) -> dict[str, Any]:
         try:
+            self._document.check_size()
             return self._run()
         except Unenforceable as error:
             _refuse(self._field, str(error))
@@ -92,8 +104,8 @@ class _Closer:
         if body is False:
             self._refuse((None, ""), "it allows nothing")
         definitions: dict[str, Any] = {}
-        while len(definitions) < len(self._names):  # some are met on the way
-            (pointer, is_part), name = list(self._names.items())[len(definitions)]
+        while self._unwritten:  # some are met on the way
+            pointer, is_part, name = self._unwritten.popleft()
             place: Place = (None, f" ({pointer[:100]})")
             write = self._part if is_part else self._schema
             definitions[name] = write(self._document.resolve(pointer), place)
@@ -106,6 +118,8 @@ class _Closer:
         node = self._node(schema, place)
         if isinstance(node, bool):
             return node
+        if "type" in node and _PLAIN.issuperset(node):
+            return self._values(node, place)
         if _is_nullable(node):
             rest = {key: value for key, value in node.items() if key != "nullable"}
             return {"anyOf": [self._schema(rest, place), {"type": "null"}]}
@@ -162,22 +176,27 @@ class _Closer:
 
     def _node(self, schema: Any, place: Place) -> Mapping[str, Any] | bool:
         self._document.visit()
-        if not isinstance(schema, Mapping | bool):
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
             self._refuse(place, "it must be an object")
-        if isinstance(schema, Mapping):
-            for key in sorted(schema.keys() & _NO.keys()):
+        for key in schema:
+            if key in _NO:
                 self._refuse(place, f"{key} is not supported; {_NO[key]}")
         return schema
 
     def _reference(self, pointer: Any, *, is_part: bool) -> str:
         """The name of what a reference points to, which is written once for each kind."""
         self._document.followed({"$ref": pointer})
-        name = self._names.setdefault((pointer, is_part), f"d{len(self._names)}")
+        name = self._names.get((pointer, is_part))
+        if name is None:
+            name = self._names[pointer, is_part] = f"d{len(self._names)}"
+            self._unwritten.append((pointer, is_part, name))
         return f"#/$defs/{name}"
 
     def _written(self, node: Mapping[str, Any], place: Place, *, is_part: bool) -> dict[str, Any]:
         """The keywords that have an effect, and the schemas below."""
-        written: dict[str, Any] = {}
+        written = self._values(node, place)
         for key, value in node.items():
             if key in ("properties", "patternProperties"):
                 written[key] = self._named(key, value, place)
@@ -190,11 +209,19 @@ class _Closer:
                 self._add_parts(written, key, value, place)
             elif key == "$ref":
                 written[key] = self._reference(value, is_part=True)
+            elif key == "pattern":
+                written[key] = engine_pattern(value) if isinstance(value, str) else value
             elif key in _CHECKS:
                 _CHECKS[key](self, node, place, is_part)
-            if key in _AS_THEY_ARE and (key != "format" or value in _FORMATS):
-                written[key] = self._value(key, value, place)
         return written | self._keyed(node, place)
+
+    def _values(self, node: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """The keywords that have no schemas and need no change."""
+        return {
+            key: self._value(key, value, place)
+            for key, value in node.items()
+            if key in _AS_THEY_ARE and (key != "format" or value in _FORMATS)
+        }
 
     def _add_parts(self, written: dict[str, Any], key: str, value: Any, place: Place) -> None:
         """Add what is combined; all unions but one go into `allOf`."""
@@ -214,7 +241,10 @@ class _Closer:
             self._refuse(place, f"{key} must be an object")
         if key == "patternProperties" and len(value) > _MAX_PATTERNS:
             self._refuse(place, f"{key} has {len(value)} patterns; {_MAX_PATTERNS} are supported")
-        return {name: self._schema(part, (place, f"{key}.{name}")) for name, part in value.items()}
+        closed = {n: self._schema(part, (place, f"{key}.{n}")) for n, part in value.items()}
+        if key == "patternProperties":
+            return {engine_pattern(pattern): part for pattern, part in closed.items()}
+        return closed
 
     def _keyed(self, node: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """An object whose names `propertyNames` describes: as the engine has it, by a pattern."""
@@ -228,6 +258,8 @@ class _Closer:
         pattern = names.get("pattern") if isinstance(names, Mapping) else None
         if isinstance(texts, list) and 0 < len(texts) <= _MAX_NAMES:
             pattern = f"^({'|'.join(re.escape(t) for t in texts if isinstance(t, str))})$"
+        elif isinstance(pattern, str):
+            pattern = engine_pattern(pattern)
         if not isinstance(pattern, str) or names.keys() - {"type", "enum", "pattern", "title"}:
             self._refuse(place, f"propertyNames is supported with pattern, or enum of {_MAX_NAMES}")
         value = self._schema(node.get("additionalProperties", True), (place, "propertyNames"))
@@ -240,7 +272,9 @@ class _Closer:
 
     def _value(self, key: str, value: Any, place: Place) -> Any:
         """A keyword's value as it is; its numbers must be told apart."""
-        waiting = [value]
+        if isinstance(value, str):
+            return value
+        waiting: list[Any] = [value]
         while waiting:
             item = waiting.pop()
             if isinstance(item, int) and abs(item) > _MAX_INTEGER:
@@ -267,13 +301,16 @@ class _Closer:
     def _check_step(self, node: Mapping[str, Any], place: Place, is_part: bool) -> None:
         """Each remainder is a state, and what is combined multiplies them."""
         try:
-            _, digits, exponent = Decimal(str(node["multipleOf"])).normalize().as_tuple()
-            step = int("".join(map(str, digits))) * 10 ** max(0, int(exponent))
-        except (InvalidOperation, ValueError):
+            step = Fraction(Decimal(str(node["multipleOf"])))
+        except (InvalidOperation, ValueError, OverflowError):
             self._refuse(place, "multipleOf must be a number")
-        self._step = lcm(self._step, step) if is_part else self._step
-        if not 0 < max(step, self._step) <= _MAX_STEP or step == 0:
-            self._refuse(place, f"multipleOf is supported up to {_MAX_STEP}, all parts together")
+        if step <= 0:
+            self._refuse(place, "multipleOf must be more than 0")
+        shared = _least_multiple(self._step, step) if is_part and self._step else step
+        self._step = shared if is_part else self._step
+        if max(_num_states(step), _num_states(shared)) > _MAX_STEP:
+            reason = f"multipleOf is supported up to {_MAX_STEP}, without its point, all together"
+            self._refuse(place, reason)
 
     def _check_least(self, node: Mapping[str, Any], place: Place, _: bool) -> None:
         """A grammar counts a name that is written twice as two."""
@@ -298,6 +335,19 @@ _CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], Place, bool], 
     "uniqueItems": _Closer._check_unique,
     "multipleOf": _Closer._check_step,
 }
+
+
+def _least_multiple(one: Fraction, other: Fraction) -> Fraction:
+    """The least number that is a multiple of both."""
+    numerator = lcm(one.numerator, other.numerator)
+    return Fraction(numerator, gcd(one.denominator, other.denominator))
+
+
+def _num_states(step: Fraction) -> int:
+    """The digits of a decimal number as an integer: 25 for 0.25, 3 for 0.3, 40 for 40."""
+    number = Decimal(step.numerator) / Decimal(step.denominator)
+    exponent = number.as_tuple().exponent
+    return int(number.scaleb(-min(0, int(exponent))))
 
 
 def _joined(steps: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from service.api.common.guidance import (
     StructuralTagFormat,
     StructuredOutputs,
 )
+from service.budget import Budget
 from service.errors import RequestError
 from service.guide.answer import (
     CHAT_FIELDS,
@@ -28,6 +29,7 @@ from service.guide.answer import (
     ToolChoice,
     answer_grammar,
 )
+from service.guide.reading import read_in_turns
 from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.harmony.types import Tool
 
@@ -41,8 +43,15 @@ class ChatGrammar:
     hosted: Hosted | None  # how built-in tools are run beside it
 
 
-def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) -> ChatGrammar:
+async def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) -> ChatGrammar:
     """The grammar of a request; raises RequestError naming the field that cannot be enforced."""
+    param = "tools" if tools else _format(request)[1].schema
+    return await read_in_turns(functools.partial(_read, request, tools, offer), param)
+
+
+def _read(
+    request: ChatRequest, tools: tuple[Tool, ...], offer: Offer, budget: Budget
+) -> ChatGrammar:
     format, fields = _format(request)
     choice = to_tool_choice(request.tool_choice)
     grammar_of = functools.partial(
@@ -52,6 +61,7 @@ def chat_grammar(request: ChatRequest, tools: tuple[Tool, ...], offer: Offer) ->
         max_reasoning_tokens=request.thinking_token_budget,
         builtins=offer.recipients,
         fields=fields,
+        budget=budget,
     )
     tree = grammar_of(choice)
     param = fields.format if format.kind != "text" else "tools"

@@ -34,7 +34,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
     info = runtime.engine.info
     offer = chat_offer(request, runtime.toolbox)
     conversation = to_conversation(request, current_date(runtime.clock()), offer)
-    grammar = chat_grammar(request, conversation.tools, offer)
+    grammar = await chat_grammar(request, conversation.tools, offer)
     prompt_token_ids = await render_prompt(
         conversation, _tool_call_param, context_bound(info, "messages")
     )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from engines.base import EngineInfo, SamplingParams
 from service.api.common.sampling import SamplingFields
@@ -38,6 +38,7 @@ Ids = tuple[int, ...]
 # Writing a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS: Final = 16_384
 _TURN_CHARS: Final = 64  # what a message costs beside its text, in characters
+_VALUE_CHARS: Final = 4  # what a value of a schema costs beside its text
 _FEW_STEPS: Final = 8_000  # of describing tools: a few milliseconds
 
 MAX_COUNTED: Final = 262_144  # tokens of a prompt that nobody generates from
@@ -142,15 +143,32 @@ def _least_tokens(conversation: Conversation) -> int:
 
 
 def _num_chars(conversation: Conversation) -> int:
-    """All that clients make long, but schemas: what those cost shows when they are written."""
-    return sum(_num_tool_chars(tool) for tool in conversation.tools) + sum(
-        _num_turn_chars(message) for message in conversation.messages
+    """All that clients make long, but tools' schemas: what those cost shows as they are written."""
+    format = conversation.response_format
+    return (
+        sum(_num_tool_chars(tool) for tool in conversation.tools)
+        + sum(_num_turn_chars(message) for message in conversation.messages)
+        + (0 if format is None else len(format.description) + _num_schema_chars(format.schema))
     )
 
 
 def _num_tool_chars(tool: Tool) -> int:
     text = tool.free_text or FreeText()
     return sum(len(part or "") for part in (tool.name, tool.description, text.pattern, text.lark))
+
+
+def _num_schema_chars(schema: Any) -> int:
+    """About how long it is as JSON; not counted to the end where it is long."""
+    num_chars, waiting = 0, [schema]
+    while waiting and num_chars <= LONG_PROMPT_CHARS:
+        value = waiting.pop()
+        num_chars += _VALUE_CHARS + (len(value) if isinstance(value, str) else 0)
+        if isinstance(value, dict):
+            num_chars += sum(map(len, value))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return num_chars
 
 
 def _num_turn_chars(message: Message) -> int:

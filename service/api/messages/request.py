@@ -38,6 +38,7 @@ from service.guide.answer import (
     ToolChoice,
     answer_grammar,
 )
+from service.guide.reading import read_in_turns
 from service.harmony.render import thoughts_turn
 from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, ReasoningEffort
@@ -83,12 +84,13 @@ async def prompt_of_message(
     )
 
 
-def plan_message(
+async def plan_message(
     request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
 ) -> Plan:
     """Settle the limits and what the answer must be; raises RequestError naming the field."""
     conversation = prompt.conversation
-    grammar = _grammar(request, conversation)
+    param = _FIELDS.schema if _format(request) else "tools"
+    grammar = await read_in_turns(partial(_grammar, request, conversation), param)
     room = answer_limit(
         None,
         len(prompt.token_ids),
@@ -185,7 +187,9 @@ def _sampling(request: MessagesRequest, max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, **given)
 
 
-def _grammar(request: MessagesRequest, conversation: Conversation) -> Grammar | None:
+def _grammar(
+    request: MessagesRequest, conversation: Conversation, budget: Budget
+) -> Grammar | None:
     format = _format(request)
     return answer_grammar(
         conversation.tools,
@@ -193,6 +197,7 @@ def _grammar(request: MessagesRequest, conversation: Conversation) -> Grammar | 
         TextFormat("json_schema", format.schema_) if format else TextFormat(),
         max_reasoning_tokens=_budget(request),
         fields=_FIELDS,
+        budget=budget,
     )
 
 

@@ -37,7 +37,8 @@ async def create_message(
     """Answer a conversation; with `stream` as Anthropic's typed events."""
     runtime.lifecycle.check_accepting()
     prompt = await prompt_of_message(body, runtime, context)
-    generation = Generation(runtime.engine, plan_message(body, prompt, runtime, context))
+    plan = await plan_message(body, prompt, runtime, context)
+    generation = Generation(runtime.engine, plan)
     head = MessageHead(
         generation,
         id=f"msg_{runtime.new_id()}",

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from service.answer.hosted import Offer
+from engines.grammar.tree import Grammar
+from service.answer.hosted import Hosted, Offer
 from service.answer.plan import Plan
 from service.api.common.custom_tools import custom_names
 from service.api.common.prompt import (
@@ -40,8 +41,10 @@ from service.api.responses.tools import (
     tools_of,
 )
 from service.api.responses.truncation import shortened
+from service.budget import Budget
 from service.errors import RequestError
-from service.guide.answer import Fields, TextFormat, answer_grammar
+from service.guide.answer import Fields, TextFormat, ToolChoice, answer_grammar
+from service.guide.reading import read_in_turns
 from service.harmony.types import Conversation, Message, ResponseFormat
 from service.request.context import RequestContext
 from service.runtime import Runtime
@@ -158,6 +161,11 @@ async def _plan(
     context: RequestContext,
 ) -> Plan:
     info = runtime.engine.info
+    format, choice = _format(request), choice_of(request)
+    param = "tools" if format.kind == "text" else _FIELDS.format
+    grammar, hosted = await read_in_turns(
+        functools.partial(_grammars, request, format, choice, offer), param
+    )
     asked = request.max_output_tokens
     if request.truncation == "auto":
         token_ids = await shortened(conversation, params, info, asked)
@@ -171,17 +179,6 @@ async def _plan(
         prompt_param="input",
         limit_param="max_output_tokens",
     )
-    format, choice = _format(request), choice_of(request)
-    grammar_of = functools.partial(
-        answer_grammar,
-        tools_of(request),
-        format=format,
-        max_reasoning_tokens=request.thinking_token_budget,
-        builtins=offer.recipients,
-        fields=_FIELDS,
-    )
-    grammar = grammar_of(choice)
-    param = "tools" if format.kind == "text" else _FIELDS.format
     return Plan(
         context=context,
         prompt_token_ids=token_ids,
@@ -190,13 +187,29 @@ async def _plan(
         tool_names=frozenset(tool.name for tool in conversation.tools),
         custom_names=custom_names(conversation.tools),
         builtins=offer.builtins,
-        hosted=offer.hosted(choice, grammar_of, is_shown=True),
+        hosted=hosted,
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         max_calls=1 if request.parallel_tool_calls is False else None,
         grammar=grammar,
         grammar_param=param if grammar else None,
         stop_token_ids=stop_ids(request, is_guided=bool(grammar), is_hosted=bool(offer.tools)),
     )
+
+
+def _grammars(
+    request: ResponseRequest, format: TextFormat, choice: ToolChoice, offer: Offer, budget: Budget
+) -> tuple[Grammar | None, Hosted | None]:
+    """What the answer may be, and how the built-in tools are run beside it."""
+    grammar_of = functools.partial(
+        answer_grammar,
+        tools_of(request),
+        format=format,
+        max_reasoning_tokens=request.thinking_token_budget,
+        builtins=offer.recipients,
+        fields=_FIELDS,
+        budget=budget,
+    )
+    return grammar_of(choice), offer.hosted(choice, grammar_of, is_shown=True)
 
 
 def _num_logprobs(request: ResponseRequest) -> int | None:

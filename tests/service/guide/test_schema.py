@@ -23,6 +23,7 @@ PETS = {
     "C": {"properties": {"k": {"const": "c"}, "n": {"type": "integer"}}, "required": ["k"]},
     "D": {"properties": {"k": {"const": "d"}}, "required": ["k"]},
 }
+OPEN: Any = {"additionalProperties": True}
 INTEGERS: Any = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
@@ -59,10 +60,31 @@ ENFORCED: list[tuple[Any, list[str], list[str]]] = [
     ({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 7}, ["1", "6"], ["0", "7", "1.5"]),
     ({"maximum": 3, "exclusiveMinimum": 1}, ["2.5"], ["1", "4", '"a"']),
     ({"type": "integer", "multipleOf": 3, "minimum": 0}, ["0", "12"], ["-3", "4"]),
-    ({"type": "number", "multipleOf": 0.25}, ["1", "-0.75"], ["0.3"]),
+    ({"type": "integer", "minimum": -1.5, "maximum": 1.5}, ["-1", "0", "1"], ["-2", "2", "0.5"]),
+    ({"type": "integer", "exclusiveMinimum": 0.5, "exclusiveMaximum": 3}, ["1", "2"], ["0", "3"]),
+    (
+        {"type": "number", "exclusiveMinimum": 0.25, "exclusiveMaximum": 0.5},
+        ["0.3", "0.2501", "0.4999"],
+        ["0.25", "0.250", "0.5", "0.2", "1"],
+    ),
+    ({"type": "number", "minimum": -0.5, "maximum": -0.25}, ["-0.3", "-0.5"], ["-0.51", "0.3"]),
+    ({"type": "integer", "minimum": 1, "exclusiveMinimum": True}, ["2"], ["1"]),  # draft 4
+    # steps of a decimal number are written with as many digits as it has, or as an integer
+    (
+        {"type": "number", "multipleOf": 0.25},
+        ["1", "-0.75", "0.50", "0.00"],
+        ["0.3", "0.26", "0.5"],
+    ),
+    ({"type": "number", "multipleOf": 0.1}, ["0.3", "-1.5", "7"], ["0.35", "0.30"]),
+    ({"type": "number", "multipleOf": 2.5}, ["2.5", "10", "-7.5"], ["1", "2.4"]),
+    ({"type": "integer", "multipleOf": 2.5}, ["5", "-10"], ["2.5", "3"]),
+    ({"type": "number", "multipleOf": 1e-3, "minimum": 0.5}, ["0.525", "3"], ["0.5255", "0.499"]),
+    ({"allOf": [{"multipleOf": 0.25}, {"multipleOf": 0.1}]}, ["0.5", "2"], ["0.25", "0.1"]),
     # strings
     (text(minLength=2, maxLength=3), ['"ab"', '"日本"', '"a\\n"'], ['"a"', '"abcd"', '"a\n"']),
     (text(pattern="^[a-z]+$", minLength=2, maxLength=4), ['"ab"'], ['"a"', '"abcde"']),
+    (text(maxLength=1), ['"é"', '"😀"'], ['"😀😀"', '"ab"']),
+    (text(minLength=2, pattern="é"), ['"éa"', '"日é"'], ['"é"', '"日本"']),
     (text(format="date"), ['"2020-01-31"'], ['"2020-01-32"']),
     (text(format="date-time"), ['"2020-01-31T00:00:00Z"'], ['"2020"']),
     (text(format="time"), ['"10:00:00Z"'], ['"10"']),
@@ -77,6 +99,8 @@ ENFORCED: list[tuple[Any, list[str], list[str]]] = [
     # arrays
     (array(items={"type": "integer"}, minItems=1, maxItems=2), ["[1]", "[1,2]"], ["[]", '["a"]']),
     (array(prefixItems=[{"type": "integer"}], items=False), ["[1]", "[]"], ["[1,2]", '["a"]']),
+    (array(prefixItems=[{"type": "integer"}], items=text()), ["[1]", '[1,"a"]'], ["[1,2]"]),
+    (array(prefixItems=[{}, {"const": 2}], minItems=2), ["[1,2]", "[1,2,3]"], ["[1]", "[2,1]"]),
     (array(items=[{"type": "integer"}], additionalItems={"type": "null"}), ["[1,null]"], ["[1,1]"]),
     (array(uniqueItems=True, maxItems=1), ["[1]"], ["[1,1]"]),
     # objects: closed unless they say otherwise
@@ -124,6 +148,7 @@ ENFORCED: list[tuple[Any, list[str], list[str]]] = [
     ),
     ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, ["1", '"a"'], ["null"]),
     ({"oneOf": [{"const": 1, "title": "one"}, {"const": 2}]}, ["1", "2"], ["3"]),
+    ({"oneOf": [{"const": 1}, {"const": True}, {"const": "1"}]}, ["1", "true", '"1"'], ["0"]),
     (
         {"oneOf": [{"$ref": "#/$defs/C"}, {"$ref": "#/$defs/D"}], "$defs": PETS},
         ['{"k":"c","n":1}', '{"k":"d"}'],
@@ -169,6 +194,15 @@ PATTERNS: list[tuple[str, list[str], list[str]]] = [
     (r"^(?<year>\d{4})$", ["2026"], ["26"]),
     ("^.$", ["x", "日"], [""]),
     ("^[а-я]+$", ["да"], ["da"]),
+    (r"^\p{Lu}$", ["A", "Ж"], ["a", "1"]),
+    (r"^\u00e9\x41$", ["éA"], ["eA"]),
+    ("^😀{2}$", ["😀😀"], ["😀"]),
+    # in brackets `[`, `&&`, `--` and `~~` are plain characters, as in ECMAScript
+    ("^[a-z&&[^b]]+$", ["b]", "&]", "[]]"], ["a", "b"]),
+    ("^[^[]$", ["a", "&"], ["["]),
+    ("^[+--]$", ["+", ",", "-"], ["*", "."]),
+    ("^[a~~b]$", ["a", "~"], ["c"]),
+    (r"^[\]&[]+$", ["]&["], ["a"]),
     (r"^\/a\-b$", ["/a-b"], ["a"]),
     ("(?i)^ab$", ["AB"], ["ac"]),
 ]
@@ -210,6 +244,11 @@ REFUSED: list[tuple[Any, str]] = [
     ({"propertyNames": {"minLength": 2}}, "propertyNames"),
     ({**INTEGERS, "minProperties": 2}, "minProperties"),
     ({"properties": {"a": {}, "b": {}}, "minProperties": 2}, "minProperties"),
+    ({"properties": {"a": {}, "b": {}}, "maxProperties": 1, **OPEN}, "min/maxProperties"),
+    ({"minProperties": -1}, "minProperties"),
+    ({"propertyNames": {"const": "a"}}, "propertyNames"),
+    ({"propertyNames": False}, "propertyNames"),
+    (array(maxContains=1), "maxContains is not supported"),
     ({"properties": 3}, "properties must be an object"),
     ({"patternProperties": {f"^{i}": {} for i in range(33)}}, "32 are supported"),
     ({"patternProperties": {"^a": {}, "a$": {}}}, "not disjoint"),
@@ -217,13 +256,22 @@ REFUSED: list[tuple[Any, str]] = [
     ({"anyOf": 3}, "list of schemas"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "may overlap"),
     ({"oneOf": [{}, {"type": "number"}]}, "may overlap"),
+    ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "may overlap"),
+    ({"oneOf": [{"const": [1]}, {"const": [1.0]}]}, "may overlap"),
     ({"$ref": "http://example.com/x"}, "does not point into"),
     ({"$ref": "#/$defs/A"}, "points to nothing"),
     ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "never end"),
     ({"allOf": [{"$ref": "#"}, {"type": "object"}]}, "circular"),
-    ({"multipleOf": 0}, "multipleOf"),
+    ({"multipleOf": 0}, "multipleOf must be more than 0"),
+    ({"multipleOf": -0.5}, "multipleOf must be more than 0"),
+    ({"multipleOf": 1.23456}, "multipleOf"),
+    ({"multipleOf": 1e-30}, "multipleOf"),
+    ({"type": "number", "maximum": 1e20}, "float range"),
+    ({"type": "integer", "minimum": 0.25, "maximum": 0.75}, "no integer"),
+    ({"exclusiveMinimum": "1"}, "'exclusiveMinimum'"),
     ({"multipleOf": 1_000_003}, "multipleOf"),
     ({"allOf": [{"multipleOf": 97}, {"multipleOf": 89}, {"multipleOf": 83}]}, "multipleOf"),
+    ({"allOf": [{"multipleOf": 9_973}, {"multipleOf": 1.5}]}, "multipleOf"),
     ({"multipleOf": "a"}, "multipleOf"),
     ({"const": 2**60}, "beyond"),
     ({"type": "king"}, "king"),
@@ -242,7 +290,11 @@ REFUSED: list[tuple[Any, str]] = [
     (text(pattern=r"(a)\1"), "backreferences"),
     (text(pattern=r"\bx"), "lookarounds"),
     (text(pattern=3), "'pattern'"),
+    (text(pattern=r"^\cA$"), "unrecognized escape"),
+    (text(pattern="^[^]$"), "unclosed"),
+    (text(maxLength="3"), "'maxLength'"),
     (text(pattern="a?" * 5_000), "fuel"),
+    (array(minItems=1.5), "'minItems'"),
     (array(minItems=3, maxItems=2), "minItems (3) is greater"),
     ({"required": ["a"], "additionalProperties": False, "type": "object"}, "'a' is unsatisfiable"),
     ({"required": "a"}, "'required'"),
@@ -294,9 +346,12 @@ def dense(num_nodes: int) -> Any:
         {"allOf": [{"properties": {f"p{i}": {}}} for i in range(5000)]},
         {"oneOf": [{"const": i} for i in range(10_000)]},
         {"enum": ["x" * 1000 for _ in range(600)]},
+        {"type": "string", "description": "x" * 600_000},
+        {"enum": list(range(200_000))},
+        {"$ref": "#/" + "x" * 2_000},
         dense(100),
     ],
-    ids=["wide", "many parts", "many variants", "long", "dense"],
+    ids=["wide", "parts", "variants", "long", "described", "values", "pointer", "dense"],
 )
 def test_a_schema_that_costs_too_much_is_refused_by_its_size(schema: Any) -> None:
     with pytest.raises(RequestError) as caught:

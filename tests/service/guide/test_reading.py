@@ -1,0 +1,113 @@
+"""What a client asks of the answer's shape is read without holding up anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from service.budget import Budget
+from service.errors import RequestError
+from service.guide.reading import MAX_STEPS, read_in_turns
+from service.guide.schema import schema_grammar
+from service.run.app import create_app
+
+Fixture = Callable[..., Any]
+
+
+def wide(number: int) -> dict[str, Any]:
+    """As many optional properties."""
+    names = (f"property_{i}" for i in range(number))
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+
+
+async def test_what_is_short_is_read_at_once_and_the_rest_in_a_thread() -> None:
+    def read(number: int, budget: Budget) -> tuple[str, int]:
+        grammar = schema_grammar(wide(number), "schema", budget)
+        return grammar.schema, threading.get_ident()
+
+    for number, is_here in ((100, True), (1_000, False)):
+        text, thread = await read_in_turns(partial(read, number), "schema")
+        assert len(json.loads(text)["properties"]) == number
+        assert (thread == threading.get_ident()) is is_here
+
+
+async def test_all_schemas_of_a_request_have_one_budget() -> None:
+    def read(budget: Budget) -> None:
+        for _ in range(1 + MAX_STEPS // 3_000):
+            schema_grammar(wide(3_000), "schema", budget)
+
+    with pytest.raises(RequestError, match=r"tools cannot be enforced: .* steps") as caught:
+        await read_in_turns(read, "tools")
+    assert (caught.value.status, caught.value.param) == (400, "tools")
+
+
+class Stopwatch(selectors.DefaultSelector):
+    """Tells how much of the processor the loop took at most between two looks at its sockets."""
+
+    longest_s = 0.0
+    _since_s: float | None = None
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self._since_s is not None:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._since_s)
+        ready = super().select(timeout)
+        self._since_s = time.thread_time()
+        return ready
+
+
+def format_of(schema: Any) -> dict[str, Any]:
+    named = {"name": "answer", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def forced(schemas: list[Any]) -> dict[str, Any]:
+    functions = [{"name": f"f{i}", "parameters": schema} for i, schema in enumerate(schemas)]
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {"tools": tools, "tool_choice": "required"}
+
+
+BODIES = {
+    "format": format_of(wide(4_000)),
+    "enum": format_of({"enum": list(range(70_000))}),
+    "tools": forced([wide(500)] * 16),
+    "choice": {"structured_outputs": {"choice": [f"text {i}" for i in range(10_000)]}},
+}
+
+
+@pytest.mark.parametrize("fields", BODIES.values(), ids=BODIES)
+def test_the_loop_is_not_held(
+    make_runtime: Fixture, chat_body: Fixture, fields: dict[str, Any]
+) -> None:
+    """4,000 properties took it 90 ms at once: to close their schema and to write the prompt."""
+    runtime = make_runtime("<|channel|>final<|message|>Hi<|return|>", max_model_len=1_000_000)
+    watch = Stopwatch()
+
+    async def ask() -> list[int]:
+        await runtime.engine.start()
+        transport = httpx.ASGITransport(create_app(runtime))
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            statuses = []
+            for content in (chat_body(), chat_body(**fields)):
+                watch.longest_s = 0.0
+                reply = await client.post(
+                    "/v1/chat/completions",
+                    content=json.dumps(content),
+                    headers={"content-type": "application/json"},
+                )
+                statuses.append(reply.status_code)
+        await runtime.engine.stop()
+        return statuses
+
+    with contextlib.closing(asyncio.SelectorEventLoop(watch)) as loop:
+        assert loop.run_until_complete(ask()) == [200, 200]
+    assert watch.longest_s < 0.05  # 0.01 as a rule
