@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A shell that forbids bytecode makes each of the hundreds of processes that tests start compile
+# what it imports: half of a run's CPU. It is kept where it is in nobody's way.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+# A shell that starts us in the background has us ignore SIGINT, and what we start inherits that. It
+# does not inherit a handler, and with this one we still do not end by Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+# Each process of pytest-xdist has one core; threads of torch that wait for one another burn it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 Fixture = Callable[..., Any]
 
-PROGRAM = Path(__file__).with_name("serve_scripted.py")
+PROGRAM = Path(__file__).parents[1] / "serve_scripted.py"
 PATIENCE_S = 60
 BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
 
