@@ -24,9 +24,9 @@ from service.http.foreign_pages import NoForeignPages
 from service.http.routes import (
     ANTHROPIC_PATH,
     GENERATING_PATHS,
-    OPEN_PATHS,
     QUIET_PATHS,
     is_counted,
+    is_open,
     route_of,
 )
 from service.http.streaming import SEND_BODY
@@ -138,7 +138,7 @@ class _Exchange:
     async def _let_in(self) -> None:
         """Make known who asks; raises AuthError or RequestError for who may not."""
         authentication, pages = self._around.authentication, self._around.pages
-        if authentication is not None and self._path not in OPEN_PATHS:
+        if authentication is not None and not is_open(self._path):
             principal: Principal = await authentication.identify(self._scope, self._context)
             self._enter(replace(self._context, principal=principal))
             authentication.permit(self._scope, self._context)

@@ -9,6 +9,8 @@ from service.request.context import OTHER
 
 # Probes and load balancers have no key.
 OPEN_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})
+PAGE_PATH: Final = "/"  # the playground: holds no secret; what it asks for needs its key
+_ASSETS: Final = "/assets/"
 # Polled for ever: their log lines are for debugging.
 QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics"}
 GENERATING_PATHS: Final = frozenset(
@@ -39,6 +41,7 @@ _TEMPLATES: Final = frozenset(
         *GENERATING_PATHS,
         *QUIET_PATHS,
         *_COUNTED_PATHS,
+        PAGE_PATH,
         "/v1/chat/completions/render",
         "/v1/responses/input_tokens",
         "/v1/messages/count_tokens",
@@ -47,6 +50,7 @@ _TEMPLATES: Final = frozenset(
     }
 )
 _BELOW: Final = {
+    _ASSETS: "/assets/{name}",
     "/v1/responses/": "/v1/responses/{response_id}",
     "/v1/models/": "/v1/models/{model_id}",
 }
@@ -60,6 +64,11 @@ def scope_of(path: str) -> Scope:
             return _SCOPES[path]
         path = path.rpartition("/")[0]
     return Scope.ADMIN
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key: probes, and the page that asks for one."""
+    return path in OPEN_PATHS or path == PAGE_PATH or path.startswith(_ASSETS)
 
 
 def is_counted(path: str) -> bool:

@@ -17,6 +17,7 @@ from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
 from service.http.foreign_pages import NoForeignPages
 from service.http.middleware import RequestMiddleware
+from service.pages import routes as pages
 from service.runtime import Runtime
 
 # What a page may read of an answer beside its body.
@@ -43,16 +44,23 @@ def create_app(runtime: Runtime) -> FastAPI:
         responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
     )
     app.state.runtime = runtime
-    for routes in (chat, openai_responses, completions, messages, tokens, models, health):
+    for routes in (
+        chat,
+        openai_responses,
+        completions,
+        messages,
+        tokens,
+        models,
+        health,
+        pages,
+    ):
         app.include_router(routes.router)
     add_error_handlers(app)
     authentication = None
     if runtime.authenticator is not None:
         authentication = Authentication(runtime.authenticator, runtime.metrics.count_auth_failure)
-    pages = NoForeignPages(runtime.cors_origins) if runtime.is_local else None
-    app.add_middleware(
-        RequestMiddleware, runtime=runtime, authentication=authentication, pages=pages
-    )
+    own = NoForeignPages(runtime.cors_origins) if runtime.is_local else None
+    app.add_middleware(RequestMiddleware, runtime=runtime, authentication=authentication, pages=own)
     if runtime.cors_origins:
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(

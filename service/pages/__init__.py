@@ -1,0 +1,1 @@
+"""What a person sees: the playground at `/`, from files in the package."""

@@ -1,0 +1,69 @@
+"""GET / and its assets: a page that asks nobody but this server.
+
+Its source is in `source/`; `make playground` builds `static/` from it. The page itself holds no
+secret and needs no key; what it asks for does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from service.errors import RequestError
+
+router = APIRouter(include_in_schema=False)
+
+_FOLDER: Final = Path(__file__).parent / "static"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# No inline script or style, no other host, no frame around it.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # asked again each time, and answered 304 where nothing changed
+}
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """The playground."""
+    return _answer("index.html", request)
+
+
+@router.get("/assets/{name}")
+async def asset(name: str, request: Request) -> Response:
+    """Its script, style and icon."""
+    return _answer(name, request)
+
+
+def _answer(name: str, request: Request) -> Response:
+    if name not in _files():
+        raise RequestError(f"There is no file {name[:80]!r} of the playground.", status=404)
+    content, tag = _files()[name]
+    headers = {**_HEADERS, "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type=_TYPES[Path(name).suffix])
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Each file's content and tag by name; a hundred kilobytes together."""
+    contents = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
+    return {
+        name: (content, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+        for name, content in contents.items()
+    }

@@ -1,0 +1,139 @@
+// The server's API, as this page uses it. URLs are relative, so that a path prefix is no matter.
+
+export interface ToolCall {
+  id: string;
+  name: string;
+  arguments: string;
+}
+
+export interface Usage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  completion_tokens_details?: { reasoning_tokens?: number };
+  prompt_tokens_details?: { cached_tokens?: number };
+}
+
+/** What a stream brings, piece by piece. */
+export type Piece =
+  | { kind: "reasoning" | "content"; text: string }
+  | { kind: "call"; index: number; id?: string; name?: string; arguments?: string }
+  | { kind: "finish"; reason: string }
+  | { kind: "usage"; usage: Usage }
+  | { kind: "event"; line: string };
+
+/** An error as the server words it, or as the browser does when there was no answer. */
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number | null,
+    readonly param: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
+export interface Model {
+  id: string;
+  max_model_len?: number;
+}
+
+export async function getJSON<T>(path: string, key: string): Promise<T> {
+  const answer = await ask(path, { headers: headers(key) });
+  return (await answer.json()) as T;
+}
+
+export async function postJSON<T>(path: string, body: unknown, key: string): Promise<T> {
+  const answer = await ask(path, { method: "POST", headers: headers(key), body: JSON.stringify(body) });
+  return (await answer.json()) as T;
+}
+
+/** Yield the pieces of a streamed chat completion; throws ApiError. */
+export async function* streamChat(
+  body: object,
+  key: string,
+  signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const answer = await ask("v1/chat/completions", {
+    method: "POST",
+    headers: headers(key),
+    body: JSON.stringify(body),
+    signal,
+  });
+  for await (const line of lines(answer)) {
+    if (!line.startsWith("data: ")) continue;
+    yield { kind: "event", line };
+    if (line === "data: [DONE]") return;
+    yield* pieces(JSON.parse(line.slice(6)));
+  }
+  throw new ApiError("The stream ended without its end mark: the connection was cut.", null);
+}
+
+function headers(key: string): HeadersInit {
+  const json = { "Content-Type": "application/json" };
+  return key ? { ...json, Authorization: `Bearer ${key}` } : json;
+}
+
+async function ask(path: string, init: RequestInit): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(path, init);
+  } catch (error) {
+    if ((error as Error).name === "AbortError") throw error;
+    throw new ApiError("The server cannot be reached. Is it still running?", null);
+  }
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  throw told(text, answer.status);
+}
+
+function told(text: string, status: number): ApiError {
+  try {
+    const { error } = JSON.parse(text) as { error: { message: string; param?: string | null } };
+    return new ApiError(error.message, status, error.param ?? null);
+  } catch {
+    return new ApiError(`HTTP ${status}: ${text.slice(0, 300)}`, status);
+  }
+}
+
+async function* lines(answer: Response): AsyncGenerator<string> {
+  const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop()!;
+    yield* parts.map((part) => part.trimEnd()).filter(Boolean);
+  }
+}
+
+interface Delta {
+  reasoning?: string;
+  content?: string;
+  tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[];
+}
+
+interface Chunk {
+  choices?: { delta: Delta; finish_reason?: string | null }[];
+  usage?: Usage | null;
+  error?: { message: string; param?: string | null };
+}
+
+function* pieces(chunk: Chunk): Generator<Piece> {
+  if (chunk.error) throw new ApiError(chunk.error.message, null, chunk.error.param ?? null);
+  for (const { delta, finish_reason } of chunk.choices ?? []) {
+    if (delta.reasoning) yield { kind: "reasoning", text: delta.reasoning };
+    if (delta.content) yield { kind: "content", text: delta.content };
+    for (const call of delta.tool_calls ?? []) {
+      yield {
+        kind: "call",
+        index: call.index,
+        id: call.id,
+        name: call.function?.name,
+        arguments: call.function?.arguments,
+      };
+    }
+    if (finish_reason) yield { kind: "finish", reason: finish_reason };
+  }
+  if (chunk.usage) yield { kind: "usage", usage: chunk.usage };
+}

@@ -1,0 +1,58 @@
+// The request that was sent, ready to paste elsewhere.
+import type { Body } from "./conversation";
+
+const KEY = "YOUR_KEY";
+
+export function curl(body: Body, hasKey: boolean): string {
+  const auth = hasKey ? ` \\\n  -H 'Authorization: Bearer ${KEY}'` : "";
+  const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
+  return `curl -N ${base()}/v1/chat/completions \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d '${json}'`;
+}
+
+export function python(body: Body, hasKey: boolean): string {
+  const { stream: _, stream_options: __, ...rest } = body;
+  return `from openai import OpenAI
+
+client = OpenAI(base_url="${base()}/v1", api_key="${hasKey ? KEY : "none"}")
+stream = client.chat.completions.create(
+    stream=True,
+${Object.entries(rest)
+  .map(([name, value]) => `    ${name}=${literal(value, "    ")},`)
+  .join("\n")}
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="", flush=True)
+`;
+}
+
+export function node(body: Body, hasKey: boolean): string {
+  const { stream_options: _, ...rest } = body;
+  return `import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: "${base()}/v1", apiKey: "${hasKey ? KEY : "none"}" });
+const stream = await client.chat.completions.create(${JSON.stringify(rest, null, 2)});
+for await (const chunk of stream) {
+  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
+}
+`;
+}
+
+function base(): string {
+  return new URL(".", document.baseURI).href.replace(/\/$/, "");
+}
+
+/** A JSON value as Python writes it. */
+function literal(value: unknown, indent: string): string {
+  if (value === null || value === undefined) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (typeof value === "string") return JSON.stringify(value);
+  if (typeof value === "number") return String(value);
+  const inner = `${indent}    `;
+  const [open, close, items] = Array.isArray(value)
+    ? ["[", "]", value.map((each) => literal(each, inner))]
+    : ["{", "}", Object.entries(value).map(([k, v]) => `${JSON.stringify(k)}: ${literal(v, inner)}`)];
+  if (!items.length) return open + close;
+  return `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${indent}${close}`;
+}
