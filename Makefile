@@ -11,10 +11,10 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Quick and silent when there is nothing to do.
-.PHONY: installed installed-test installed-conformance
+.PHONY: installed installed-test installed-conformance installed-browser
 installed:
 	@$(INSTALL)
-installed-test installed-conformance: installed-%:
+installed-test installed-conformance installed-browser: installed-%:
 	@$(INSTALL) test $*
 
 .PHONY: serve

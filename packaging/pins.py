@@ -23,7 +23,8 @@ def compile_pins(*options: str) -> str:
     """
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--python", sys.executable]
     command += ["--no-header", "--no-annotate", "--only-binary", ":all:"]
-    command += ["--default-index", PUBLIC_INDEX, "--extra", "test", "--extra", "conformance"]
+    command += ["--default-index", PUBLIC_INDEX, "--extra", "test"]
+    command += ["--extra", "conformance", "--extra", "browser"]
     environment = {k: v for k, v in os.environ.items() if k in KEPT or not k.startswith("UV_")}
     done = subprocess.run(
         [*command, *options, "pyproject.toml"],

@@ -153,7 +153,7 @@ function Header(props: {
   return (
     <header>
       <button type="button" class="narrow" onClick={() => props.toggle("chats")}>Chats</button>
-      <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> Harmonium</h1>
+      <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span></h1>
       <p class={server.model ? "state good" : "state bad"} role="status">
         {server.model ? server.model.id : server.message}
       </p>
@@ -177,7 +177,8 @@ function Header(props: {
   );
 }
 
-const EXAMPLES = ["What is the capital of France?", "What is 17 times 23?", "Write a haiku about the sea."];
+const EXAMPLES = ["What is the capital of France?", "Plan a weekend in Lisbon.", "Write a haiku about the sea."];
+const OF_NANO = ["What can you do?", "What is nano?", "How do I list the models?"]; // it knows this service only
 
 function Welcome({ model, ask }: { model: Model | null; ask: (text: string) => void }) {
   return (
@@ -185,7 +186,7 @@ function Welcome({ model, ask }: { model: Model | null; ask: (text: string) => v
       <h2>Ask {model?.id ?? "the model"} something</h2>
       <p>Everything stays between this browser and this server.</p>
       <div class="examples">
-        {EXAMPLES.map((text) => (
+        {(model?.id === "nano" ? OF_NANO : EXAMPLES).map((text) => (
           <button key={text} type="button" disabled={!model} onClick={() => ask(text)}>{text}</button>
         ))}
       </div>

@@ -12,10 +12,10 @@ export const TOOLS: PageTool[] = [
   {
     name: "calculator",
     title: "Calculator",
-    description: "Evaluate an arithmetic expression, e.g. (17.5 + 3) * 12.",
+    description: "Evaluate an arithmetic expression.",
     parameters: {
       type: "object",
-      properties: { expression: { type: "string", description: "Numbers, + - * / ^ and brackets." } },
+      properties: { expression: { type: "string" } },
       required: ["expression"],
       additionalProperties: false,
     },
@@ -24,10 +24,10 @@ export const TOOLS: PageTool[] = [
   {
     name: "get_weather",
     title: "Weather (made up)",
-    description: "Get current temperature for a given location.",
+    description: "Get the weather.",
     parameters: {
       type: "object",
-      properties: { location: { type: "string", description: "City and country e.g. Bogotá, Colombia" } },
+      properties: { location: { type: "string" } },
       required: ["location"],
       additionalProperties: false,
     },

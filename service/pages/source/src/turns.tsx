@@ -1,5 +1,5 @@
 // The transcript: what was asked, thought, called and answered.
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AssistantTurn, Call, Stats, Turn, UserTurn } from "./conversation";
 import { copy, Markdown } from "./markdown";
 import { runTool } from "./tools";
@@ -14,8 +14,16 @@ export interface Deeds {
 export function Transcript(props: { turns: Turn[]; isBusy: boolean; deeds: Deeds }) {
   const { turns, isBusy, deeds } = props;
   const last = turns.length - 1;
+  const place = useRef<HTMLDivElement>(null);
+  const isFollowed = useRef(true); // until the reader scrolls up
+  useLayoutEffect(() => {
+    if (isFollowed.current) place.current!.scrollTop = place.current!.scrollHeight;
+  });
+  const note = ({ currentTarget: view }: { currentTarget: HTMLElement }) => {
+    isFollowed.current = view.scrollHeight - view.scrollTop - view.clientHeight < 60;
+  };
   return (
-    <div class="transcript" role="log" aria-label="Conversation" aria-busy={isBusy}>
+    <div class="transcript" ref={place} onScroll={note} tabIndex={0} role="log" aria-label="Conversation" aria-busy={isBusy}>
       {turns.map((turn, index) =>
         turn.role === "user" ? (
           <Question key={index} turn={turn} isBusy={isBusy} edit={(text) => deeds.edit(index, text)} />
@@ -83,7 +91,7 @@ function Answer(props: {
     <article class="turn assistant" aria-label="Assistant">
       {turn.reasoning && <Reasoning turn={turn} isOpen={isRunning && !turn.text && !turn.calls.length} />}
       {isRunning && isEmpty && <p class="waiting">Waiting for the first token …</p>}
-      {turn.text && <Markdown text={turn.text} />}
+      {turn.text && (turn.body?.response_format ? <Structured text={turn.text} /> : <Markdown text={turn.text} />)}
       {turn.calls.length > 0 && (
         <Calls
           calls={turn.calls}
@@ -106,6 +114,19 @@ function Answer(props: {
       )}
     </article>
   );
+}
+
+/** An answer by a schema: code, set in lines as soon as it is whole. */
+function Structured({ text }: { text: string }) {
+  return <pre tabIndex={0} class="structured"><code>{pretty(text)}</code></pre>;
+}
+
+function pretty(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
 }
 
 function Reasoning({ turn, isOpen }: { turn: AssistantTurn; isOpen: boolean }) {

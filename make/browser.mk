@@ -1,0 +1,12 @@
+# The playground: its build, and its tests in a real browser.
+PAGES := service/pages/source
+
+.PHONY: playground
+playground: ## Build the page at / from its source (needs npm)
+	@cd $(PAGES) && npm ci --ignore-scripts --no-audit --no-fund --silent && npm run --silent build
+
+.PHONY: browser
+browser: installed-browser playground ## Use the playground in a real Chromium, on nano
+	@git diff --exit-code --stat -- service/pages/static || \
+		{ echo "service/pages/static is not what its source builds: commit it"; exit 1; }
+	@$(BIN)/pytest -m browser tests/browser

@@ -1,0 +1,48 @@
+"""Where keys are on, the page asks for one, and keeps it in this tab only."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.conftest import StartServer
+
+pytestmark = pytest.mark.browser
+
+KEY = "sk-a-key-of-the-browser-tests"
+
+
+def test_a_key_is_asked_for_and_kept_in_this_tab(
+    browser: Browser, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [str(Path(sys.executable).parent / "harmonium"), "serve"]
+    server = start_server([*("env", f"NIM_API_KEYS={KEY}"), *command])
+    assert "NIM_API_KEYS" not in os.environ
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(server.url)
+    expect(page.get_by_role("status")).to_have_text("A key is needed.")
+    page.get_by_label("API key").fill("wrong")
+    page.get_by_label("API key").press("Tab")
+    expect(page.get_by_role("status")).to_have_text("This key is not known.")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("API key").press("Tab")
+    expect(page.get_by_role("status")).to_have_text("nano")
+    page.get_by_role("button", name="What is nano?").click()
+    expect(page.get_by_role("article", name="Assistant")).to_contain_text("demonstration")
+    expect(page.get_by_role("button", name="Request & raw")).to_be_visible()
+    page.get_by_role("button", name="Request & raw").click()
+    expect(page.get_by_role("tabpanel")).to_contain_text("Authorization: Bearer YOUR_KEY")
+    kept = page.evaluate("JSON.stringify(localStorage)")
+    assert KEY not in kept
+    page.reload()
+    expect(page.get_by_role("status")).to_have_text("nano")
+    other = context.new_page()
+    other.goto(server.url)
+    expect(other.get_by_role("status")).to_have_text(re.compile("A key is needed"))
+    context.close()

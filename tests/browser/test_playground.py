@@ -1,0 +1,191 @@
+"""What a person does on the page: ask, read, stop, try tools and schemas, come back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import Server
+
+pytestmark = pytest.mark.browser
+
+AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
+
+
+def ask(page: Page, text: str) -> None:
+    field = page.get_by_label("Message", exact=True)
+    field.fill(text)
+    field.press("Enter")
+
+
+def wait_for_answer(page: Page) -> None:
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+
+
+def test_a_first_visit_leads_to_a_streamed_answer(page: Page) -> None:
+    expect(page.get_by_role("status")).to_have_text("nano")
+    page.get_by_role("button", name="What is nano?").click()
+    answer = page.get_by_role("article", name="Assistant")
+    expect(answer).to_contain_text("small demonstration model")
+    expect(answer.locator("summary")).to_have_text(re.compile(r"Thought for [\d.]+ s, \d+ tokens"))
+    expect(answer.locator(".figures")).to_have_text(
+        re.compile(r"[\d.]+ tokens/s · first after \d+ ms · \d+ .*\+ \d+ tokens")
+    )
+    thoughts = answer.locator(".reasoning p")
+    expect(thoughts).to_be_hidden()
+    answer.locator("summary").click()
+    expect(thoughts).to_be_visible()
+
+
+def test_the_tool_loop_runs_in_the_page(page: Page) -> None:
+    page.get_by_label("Calculator").check()
+    page.get_by_label("Temperature").fill("0")
+    ask(page, "Please calculate 17 * 23")
+    wait_for_answer(page)
+    expect(page.get_by_role("group", name="Calls calculator")).to_be_visible()
+    expect(page.get_by_label("Result")).to_have_value('{"result":391}')
+    expect(page.get_by_role("article", name="Assistant").last).to_contain_text("391")
+
+
+def test_a_call_can_be_changed_and_answered_by_hand(page: Page) -> None:
+    page.get_by_label("Calculator").check()
+    page.get_by_label("Run these by themselves").uncheck()
+    page.get_by_label("Temperature").fill("0")
+    ask(page, "Please calculate 17 * 23")
+    wait_for_answer(page)
+    page.get_by_label("Arguments").fill('{"expression": "40 + 2"}')
+    page.get_by_role("button", name="Run in the page").click()
+    expect(page.get_by_label("Result")).to_have_value('{"result":42}')
+    page.get_by_role("button", name="Send results").click()
+    expect(page.get_by_role("article", name="Assistant").last).to_contain_text("42")
+
+
+def test_an_answer_follows_a_schema(page: Page) -> None:
+    page.get_by_label("Answer by this JSON Schema").check()
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    page.get_by_label("Schema", exact=True).fill(json.dumps(schema))
+    ask(page, "Are you well?")
+    wait_for_answer(page)
+    text = page.locator(".structured").inner_text()
+    assert isinstance(json.loads(text)["ok"], bool)
+
+
+def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(page: Page) -> None:
+    page.get_by_label("Answer by this JSON Schema").check()
+    page.get_by_label("Schema", exact=True).fill("{")
+    ask(page, "Hello")
+    expect(page.get_by_role("alert")).to_contain_text("The schema is not valid JSON")
+
+
+@pytest.mark.console("400 (Bad Request)")
+def test_what_the_server_refuses_is_shown_in_its_words(page: Page) -> None:
+    page.get_by_label("Temperature").fill("9")
+    ask(page, "Hello")
+    expect(page.get_by_role("alert")).to_contain_text("temperature")
+
+
+def test_an_answer_can_be_stopped_and_tried_again(page: Page) -> None:
+    ask(page, "What can you do?")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped.")).to_be_visible()
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_role("article", name="Assistant")).to_contain_text("this service")
+
+
+def test_a_question_can_be_put_differently(page: Page) -> None:
+    ask(page, "What is nano?")
+    wait_for_answer(page)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Your message").fill("How do I list the models?")
+    page.get_by_role("article", name="You").get_by_role("button", name="Send").click()
+    expect(page.get_by_role("article", name="Assistant")).to_contain_text("/v1/models")
+    assert page.get_by_role("article").count() == 2
+
+
+def test_conversations_outlive_a_reload_and_can_be_deleted(page: Page) -> None:
+    ask(page, "What is nano?")
+    wait_for_answer(page)
+    page.get_by_role("button", name="New chat").click()
+    ask(page, "What can you do?")
+    wait_for_answer(page)
+    page.reload()
+    chats = page.get_by_role("navigation", name="Conversations")
+    expect(chats.get_by_role("listitem")).to_have_count(2)
+    chats.get_by_role("button", name="What is nano?", exact=True).click()
+    expect(page.get_by_role("article", name="Assistant")).to_contain_text("demonstration model")
+    chats.get_by_role("button", name="Delete What is nano?").click()
+    expect(chats.get_by_role("listitem")).to_have_count(1)
+
+
+def test_the_request_is_there_as_code_and_the_prompt_in_harmony(page: Page, server: Server) -> None:
+    page.get_by_label("Seed").fill("7")
+    ask(page, "What is nano?")
+    wait_for_answer(page)
+    page.get_by_role("button", name="Request & raw").click()
+    panel = page.get_by_role("tabpanel")
+    expect(panel).to_contain_text(f"curl -N {server.url}/v1/chat/completions")
+    page.get_by_role("tab", name="Python").click()
+    expect(panel).to_contain_text(f'OpenAI(base_url="{server.url}/v1", api_key="none")')
+    expect(panel).to_contain_text("seed=7,")
+    page.get_by_role("tab", name="Node").click()
+    expect(panel).to_contain_text('import OpenAI from "openai"')
+    page.get_by_role("tab", name="Raw").click()
+    expect(panel).to_contain_text("<|start|>user<|message|>What is nano?<|end|>")
+    expect(panel).to_contain_text("data: [DONE]")
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nobody_is_shut_out(page: Page, scheme: str, width: int) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    ask(page, "What is nano?")
+    wait_for_answer(page)
+    page.get_by_label("Answer by this JSON Schema").check()
+    page.set_viewport_size({"width": width, "height": 800})
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run()")
+    assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found["violations"]] == []
+
+
+def test_a_phone_has_room_for_everything(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 780})
+    ask(page, "What is nano?")
+    wait_for_answer(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="Settings").click()
+    expect(page.get_by_label("Instructions")).to_be_visible()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Chats").click()
+    expect(page.get_by_role("button", name="New chat")).to_be_visible()
+
+
+def test_the_theme_that_was_chosen_stays(page: Page) -> None:
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("button", name="Light or dark").click()
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.console("Content Security Policy")  # says that it would have blocked it, too
+def test_markup_in_an_answer_cannot_act(page: Page) -> None:
+    """What a model writes is shown, not run; and no picture of another host is asked for."""
+    text = (
+        "<img src=https://example.com/x.png onerror=alert(1)><script>alert(2)</script>**bold** "
+        "[link](javascript:alert(3))\n```python\nprint(1)\n```"
+    )
+    turns = [{"role": "user", "text": "?"}, {"role": "assistant", "text": text, "calls": []}]
+    kept = [{"id": "1", "title": "t", "turns": turns, "settings": {}}]
+    page.evaluate(
+        "kept => localStorage.setItem('harmonium.conversations', JSON.stringify(kept))", kept
+    )
+    page.reload()
+    answer = page.locator(".markdown")
+    expect(answer.locator("strong")).to_have_text("bold")
+    expect(answer.get_by_role("button", name="Copy")).to_be_visible()
+    assert answer.locator("img, script, [href^=javascript]").count() == 0
