@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gzip
 import re
+from typing import Any
 
 import pytest
 
 from auth.api_keys import ApiKeys
 from service.pages.routes import _FOLDER
-from tests.service.conftest import MakeClient, MakeRuntime
+from tests.service.conftest import MakeRuntime
 
 MAX_GZIP_BYTES = 300 * 1024
+SCRIPT = "<|channel|>final<|message|>Hello.<|return|>"
 
 
 async def test_the_page_names_only_files_that_are_here(
-    make_client: MakeClient, make_runtime: MakeRuntime
+    make_client: Any, make_runtime: MakeRuntime
 ) -> None:
-    client = await make_client(make_runtime())
+    client = await make_client(make_runtime(SCRIPT))
     page = await client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -30,9 +32,9 @@ async def test_the_page_names_only_files_that_are_here(
 
 @pytest.mark.parametrize("path", ["/", "/assets/app.js"])
 async def test_the_policy_lets_in_nothing_from_elsewhere(
-    make_client: MakeClient, make_runtime: MakeRuntime, path: str
+    make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
-    client = await make_client(make_runtime())
+    client = await make_client(make_runtime(SCRIPT))
     policy = (await client.get(path)).headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe" not in policy
@@ -40,19 +42,19 @@ async def test_the_policy_lets_in_nothing_from_elsewhere(
 
 
 async def test_the_page_needs_no_key_and_what_it_asks_for_does(
-    make_client: MakeClient, make_runtime: MakeRuntime
+    make_client: Any, make_runtime: MakeRuntime
 ) -> None:
     keys = ApiKeys(["sk-0123456789abcdef"])
-    client = await make_client(make_runtime(authenticator=keys))
+    client = await make_client(make_runtime(SCRIPT, authenticator=keys))
     assert (await client.get("/")).status_code == 200
     assert (await client.get("/assets/app.js")).status_code == 200
     assert (await client.get("/v1/models")).status_code == 401
 
 
 async def test_what_the_browser_has_is_not_sent_again(
-    make_client: MakeClient, make_runtime: MakeRuntime
+    make_client: Any, make_runtime: MakeRuntime
 ) -> None:
-    client = await make_client(make_runtime())
+    client = await make_client(make_runtime(SCRIPT))
     tag = (await client.get("/assets/app.js")).headers["etag"]
     again = await client.get("/assets/app.js", headers={"If-None-Match": tag})
     assert (again.status_code, again.content) == (304, b"")
@@ -60,9 +62,9 @@ async def test_what_the_browser_has_is_not_sent_again(
 
 @pytest.mark.parametrize("name", ["app.ts", "..%2Froutes.py", "%2Fetc%2Fpasswd", "index.html/x"])
 async def test_no_other_file_is_served(
-    make_client: MakeClient, make_runtime: MakeRuntime, name: str
+    make_client: Any, make_runtime: MakeRuntime, name: str
 ) -> None:
-    client = await make_client(make_runtime())
+    client = await make_client(make_runtime(SCRIPT))
     assert (await client.get(f"/assets/{name}")).status_code == 404
 
 
