@@ -134,6 +134,7 @@ def _schemas() -> list[Attack]:
             RESPONSES,
             lambda: {
                 "input": "Hello",
+                "max_output_tokens": 8,
                 "tools": [{"type": "function", "name": "f", "parameters": parts()}],
             },
         ),
@@ -240,7 +241,7 @@ def _long() -> list[Attack]:
     text: dict[str, Callable[[], str]] = {
         "one letter": lambda: "a" * MAX_BYTES,
         "words": lambda: "word " * (MAX_BYTES // 5),
-        "lines": lambda: "\n" * (MAX_BYTES // 2),
+        "lines": lambda: "\n" * 1_000_000,
         "commas": lambda: "," * MAX_BYTES,
         "marks": lambda: "<|end|>" * (MAX_BYTES // 7),
     }
@@ -297,7 +298,7 @@ def _many() -> list[Attack]:
         ),
         _attack("90k tools", CHAT, lambda: _asking(tools=[_tool({})] * 90_000)),
         _attack("3.3M empty lists", CHAT, lambda: _asking(metadata=[[]] * 2_600_000)),
-        _attack("700k unknown keys", CHAT, lambda: _asking(**_keys(700_000))),
+        _attack("600k unknown keys", CHAT, lambda: _asking(**_keys(600_000))),
         _attack("30k unknown keys", CHAT, lambda: _asking(**_keys(30_000))),
         _attack(
             "30k unknown keys of a message",
@@ -313,9 +314,23 @@ def _many() -> list[Attack]:
         _attack("2.6M token ids, detokenize", DETOKENIZE, lambda: {"tokens": [1] * 2_600_000}),
         _attack("260k token ids, detokenize", DETOKENIZE, lambda: {"tokens": [1] * 260_000}),
         _attack(
-            "1,000 prompts of 9 kB", COMPLETIONS, lambda: {"prompt": ["word " * 1_800] * 1_000}
+            "1,000 prompts of 9 kB",
+            COMPLETIONS,
+            lambda: {"prompt": ["word " * 1_800] * 1_000, "max_tokens": 4},
         ),
-        _attack("1,000 prompts", COMPLETIONS, lambda: {"prompt": ["Hello"] * 1_000}),
+        _attack(
+            "1,000 prompts", COMPLETIONS, lambda: {"prompt": ["Hello"] * 1_000, "max_tokens": 4}
+        ),
+        _attack(
+            "120k token ids, echo",
+            COMPLETIONS,
+            lambda: {"prompt": [1] * 120_000, "echo": True, "max_tokens": 4},
+        ),
+        _attack(
+            "100 answers to an echoed prompt",
+            COMPLETIONS,
+            lambda: {"prompt": "word " * 8_000, "echo": True, "n": 100, "max_tokens": 4},
+        ),
         _attack(
             "200k logit biases",
             CHAT,
@@ -335,6 +350,7 @@ def _odd() -> list[Attack]:
         Attack("nested objects", CHAT, lambda: b'{"a":' * (MAX_BYTES // 5)),
         Attack("half a pair", CHAT, lambda: b'{"model":"' + b"\\ud800" * (MAX_BYTES // 6) + b'"}'),
         Attack("a long number", CHAT, lambda: b'{"n":' + b"9" * MAX_BYTES + b"}"),
+        Attack("line breaks", CHAT, lambda: b'{"model":"' + b"\\n" * (MAX_BYTES // 2) + b'"}'),
         Attack("escapes", CHAT, lambda: b'{"model":"' + b"\\\\" * (MAX_BYTES // 2) + b'"}'),
         Attack("no end", CHAT, lambda: b'{"model":"' + b"a" * MAX_BYTES),
     ]

@@ -14,12 +14,14 @@ from typing import Final
 
 import httpx
 
+from benchmarks import attack_meter
 from service.harmony import vocabulary
 
 ATTACKER: Final = "key-of-the-attacker-0123456789"
 NEIGHBOUR: Final = "key-of-the-neighbour-0123456789"
 _READY_WITHIN_S: Final = 120.0
 _STEP_S: Final = 0.02
+_BENCHMARKS: Final = Path(__file__).parent
 
 
 class AttackedServer:
@@ -30,11 +32,16 @@ class AttackedServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._log = folder / "log.txt"
+        meters = folder / "meters"
+        meters.mkdir()
+        self.meters = attack_meter.LoopMeters(meters)
         inherited = {name: v for name, v in os.environ.items() if not name.startswith("NIM_")}
         settings = {
             "NIM_CACHE_PATH": str(folder / "cache"),
             "NIM_MODEL_NAME": "nano",
             "NIM_API_KEYS": f"{ATTACKER},{NEIGHBOUR}",
+            attack_meter.FOLDER: str(meters),
+            "PYTHONPATH": f"{_BENCHMARKS / 'loop_meter'}{os.pathsep}{_BENCHMARKS.parent}",
         }
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -76,5 +83,9 @@ def _program(engine: str) -> list[str]:
     if engine == "nano":
         return [sys.executable, "-m", "service"]
     script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
-    options = {"script": script + vocabulary.encode_text("word " * 200), "step_s": _STEP_S}
+    options = {
+        "script": script + vocabulary.encode_text("word " * 200),
+        "step_s": _STEP_S,
+        "max_num_seqs": 32,
+    }
     return [sys.executable, "-m", "benchmarks.soak_program", json.dumps(options)]
