@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import zmq
 
 MAX_BURST = 64  # messages handled before other callbacks of the loop get their turn
+MAX_BURST_S = 0.005  # and what they may take: a message may hold a prompt, or many events
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +24,9 @@ class LoopSocket:
         self._socket = socket
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
+        self._is_due = False  # a look at what has arrived, in the next turn of the loop
         self._loop.add_reader(socket.fileno(), self.read)
-        self._loop.call_soon(self.read)
+        self._read_soon()
 
     def send(self, frames: list[bytes]) -> None:
         """Queue a message; raises zmq.ZMQError when the peer is unknown or gone."""
@@ -33,15 +36,28 @@ class LoopSocket:
             # ZeroMQ's descriptor is edge-triggered and sending may consume the edge, also when
             # it raises: the Hello of a client that connected anew would lie unread for ever.
             if self._has_message():
-                self._loop.call_soon(self.read)
+                self._read_soon()
+
+    def _read_soon(self) -> None:
+        """Once a turn, however many messages are sent in it."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._read_due)
+
+    def _read_due(self) -> None:
+        self._is_due = False
+        self.read()
 
     def read(self) -> None:
         """Handle what has arrived, up to a burst; the rest follows in the loop's next turn."""
+        until_s = time.perf_counter() + MAX_BURST_S
         for _ in range(MAX_BURST):
             if not self._has_message():
                 return
             self._receive()
-        self._loop.call_soon(self.read)
+            if time.perf_counter() > until_s:
+                break
+        self._read_soon()
 
     def read_all(self) -> None:
         """Handle everything that has arrived."""

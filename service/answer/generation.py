@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from engines.base import Engine, EngineRequest
 from engines.errors import EngineDead, InvalidGrammar, RequestFailed
@@ -22,6 +22,8 @@ from service.harmony.render import render_result
 from service.harmony.vocabulary import CALL
 from service.request.deadline import in_time, until
 from service.tools.toolbox import ToolSession
+
+_TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
 
 Outcome = Literal["success", "failure", "abort"]
 
@@ -207,8 +209,9 @@ async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step
     """The steps of several runs in the order they come; the first error ends them all."""
     # While it is full, the engine's client joins what comes for each run.
     queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue(2 * len(runs))
-    tasks = [asyncio.create_task(_pump(run, queue)) for run in runs]
-    num_open = len(tasks)
+    tasks: list[asyncio.Task[None]] = []
+    beginning = asyncio.create_task(_begin(runs, queue, tasks))
+    num_open = len(runs)
     try:
         while num_open:
             item = await queue.get()
@@ -219,9 +222,38 @@ async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step
             else:
                 yield item
     finally:
+        beginning.cancel()
+        await _end(tasks)
+        # An error's traceback has frames that have the queue, or the error itself: cycles around
+        # all the runs, which the garbage collector would free in one turn of the loop. For the
+        # same reason `beginning` is none of the tasks.
+        item = None
+        while not queue.empty():
+            queue.get_nowait()
+
+
+async def _begin(
+    runs: list[AsyncGenerator[Step, None]],
+    queue: asyncio.Queue[Step | Exception | None],
+    tasks: list[asyncio.Task[None]],
+) -> None:
+    """Start a few runs in each turn of the loop: a thousand together would hold up everybody."""
+    for start in range(0, len(runs), _TOGETHER):
+        tasks += [asyncio.create_task(_pump(run, queue)) for run in runs[start : start + _TOGETHER]]
+        await asyncio.sleep(0)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel as they were begun: what each has open is closed in the turn of its end."""
+    try:
+        for start in range(0, len(tasks), _TOGETHER):
+            some = tasks[start : start + _TOGETHER]
+            for task in some:
+                task.cancel()
+            await asyncio.gather(*some, return_exceptions=True)
+    finally:  # we may be cancelled meanwhile
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _pump(

@@ -146,6 +146,7 @@ class _Writer:
     def _spent(self, texts: Iterable[str]) -> Iterator[str]:
         """The same; each text costs what it is long, for it may be one of many references."""
         for text in texts:
+            rest()
             self._budget.spend(_TEXT_STEPS + len(text) // _CHARS_COPIED)
             yield text
 
@@ -230,8 +231,11 @@ def _comment(text: object, budget: Budget, indent: str = "") -> list[str]:
     if not isinstance(text, str):
         return []
     budget.spend(_TEXT_STEPS + len(text) // _CHARS_SPLIT)
-    lines = text.strip("\n").splitlines()
-    return [f"{indent}// {line}".rstrip() for line in lines]
+    lines = []
+    for line in text.strip("\n").splitlines():
+        rest()
+        lines.append(f"{indent}// {line}".rstrip())
+    return lines
 
 
 def _examples(schema: dict[str, Any], indent: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -22,6 +23,7 @@ from service.http.body_budget import (
 
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
+_LONG_BYTES = 65_536
 
 # pydantic's kinds of error under OpenAI's names; any other is an invalid value.
 _CODES = {
@@ -44,7 +46,13 @@ class JSONRequest(Request):
         return self._body
 
     async def json(self) -> Any:
-        return parse(await self.body())
+        body = await self.body()
+        await _let_others_on(len(body))
+        parsed = parse(body)
+        await _let_others_on(len(body))
+        check_shape(parsed)
+        await _let_others_on(len(body))
+        return parsed
 
     async def _bounded_body(self) -> bytes:
         max_bytes = self.app.state.runtime.limits.max_body_bytes
@@ -52,16 +60,19 @@ class JSONRequest(Request):
         announced = self.headers.get("content-length", "")
         if announced.isdigit() and int(announced) > max_bytes:
             raise _too_large(max_bytes)
-        body, scan, refusal = bytearray(), BodyScan(), None
+        chunks: list[bytes] = []
+        size, scan, refusal = 0, BodyScan(), None
         async for chunk in self.stream():
-            body += chunk
-            if len(body) > max_bytes:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > max_bytes:
                 raise _too_large(max_bytes)
             # A refusal waits for the rest: who still writes when we close may never read it.
             refusal = refusal or await _refusal(scan, chunk)
         if refusal is not None:
             raise refusal
-        return bytes(body)
+        await _let_others_on(size)
+        return b"".join(chunks)
 
 
 class JSONRoute(APIRoute):
@@ -76,6 +87,12 @@ class JSONRoute(APIRoute):
         return handle_json
 
 
+async def _let_others_on(num_bytes: int) -> None:
+    """Between the steps of reading a body, each of which may take some ten milliseconds."""
+    if num_bytes > _LONG_BYTES:
+        await asyncio.sleep(0)
+
+
 async def _refusal(scan: BodyScan, chunk: bytes) -> BodyError | None:
     try:
         await scan.feed(chunk)
@@ -87,7 +104,7 @@ async def _refusal(scan: BodyScan, chunk: bytes) -> BodyError | None:
 def parse(body: bytes) -> Any:
     """Parse strict JSON: no NaN, no huge numbers, no deep nesting, valid UTF-8."""
     try:
-        parsed = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except UnicodeDecodeError as error:
         raise BodyError(f"The body is not valid UTF-8: {error.reason}.") from None
     except msgspec.ValidationError as error:
@@ -96,8 +113,6 @@ def parse(body: bytes) -> Any:
         raise BodyError(f"The body is not valid JSON: {_reason(body, error)}.") from None
     except RecursionError:
         raise too_deep() from None
-    check_shape(parsed)
-    return parsed
 
 
 def describe(error: RequestValidationError) -> RequestError:

@@ -19,6 +19,7 @@ MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for ea
 MAX_OBJECTS: Final = 16_384  # objects and lists
 MAX_KEYS: Final = 32_768
 MAX_KEYS_OF_ONE: Final = 4_096
+MAX_ESCAPES: Final = 1_048_576  # in strings; each costs more than sixty plain letters
 MAX_DEPTH: Final = 100
 
 # What the conversation may be; pydantic looks at each of its objects for four microseconds.
@@ -51,6 +52,7 @@ class BodyScan:
         self.objects = Budget(MAX_OBJECTS, "objects and lists")
         self.keys = Budget(MAX_KEYS, "keys")
         self.values = Budget(MAX_VALUES, "values")  # a comma stands before all but the first
+        self.escapes = Budget(MAX_ESCAPES, "characters written with a backslash")
         self._is_in_string = False
         self._rest = b""  # a backslash whose character has not come yet
 
@@ -63,9 +65,9 @@ class BodyScan:
 
     def count(self, piece: bytes) -> None:
         """Count one piece; raises BodyError when it is too much."""
-        outside = self._outside_strings(piece)
-        num_objects = outside.count(b"{") + outside.count(b"[")
         try:
+            outside = self._outside_strings(piece)
+            num_objects = outside.count(b"{") + outside.count(b"[")
             self.objects.spend(num_objects)
             self.keys.spend(outside.count(b":"))
             self.values.spend(num_objects + outside.count(b","))
@@ -78,9 +80,12 @@ class BodyScan:
             ) from None
 
     def _outside_strings(self, piece: bytes) -> bytes:
-        data = (self._rest + piece).replace(b"\\\\", b"")
-        self._rest = b"\\" if data.endswith(b"\\") else b""
-        parts = data.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')
+        data = self._rest + piece
+        single = data.replace(b"\\\\", b"")
+        self._rest = b"\\" if single.endswith(b"\\") else b""
+        single = single.removesuffix(b"\\")
+        self.escapes.spend((len(data) - len(self._rest) - len(single)) // 2 + single.count(b"\\"))
+        parts = single.replace(b'\\"', b"").split(b'"')
         outside = b"".join(parts[self._is_in_string :: 2])
         self._is_in_string ^= len(parts) % 2 == 0
         return outside

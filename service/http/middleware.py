@@ -98,6 +98,9 @@ class _Exchange:
             self._log(seconds)
             self._runtime.metrics.count_answer(self._context, self._status, seconds)
             self._runtime.telemetry.end(self._context, self._status)
+            # Its generation knows the context too: a thousand choices are to go now, not in a long
+            # turn of the garbage collector.
+            self._context.notes.generation = None
 
     def _first_context(self) -> RequestContext:
         """All but who asks and until when."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from time import perf_counter
 from typing import Final, Protocol
 
 import msgspec
@@ -24,6 +25,9 @@ from service.runtime import Runtime
 log = logging.getLogger(__name__)
 
 SEND_BODY: Final = "harmonium.send_body"  # in an ASGI scope: sends past every layer to the server
+
+_TOGETHER_S: Final = 0.003  # of one turn of the loop
+
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -94,8 +98,12 @@ class LiveResponse(Response):
             leaving.cancel()
             working.cancel()
             await asyncio.wait((working, leaving))
-        if not working.cancelled():
-            working.result()
+        try:
+            if not working.cancelled():
+                working.result()
+        finally:
+            # Its error's traceback has this frame: else a cycle, left to the garbage collector.
+            del working
 
 
 class GenerationResponse(LiveResponse):
@@ -135,9 +143,17 @@ class WholeAnswer(GenerationResponse):
         async with aclosing(self._generation.unseen_steps(seen.clear)) as steps:
             async for step in steps:
                 seen.append(step)
-        for step in seen:
-            self._add(step)
+        await self._add_all(seen)
         await send_json(send, self._body())
+
+    async def _add_all(self, steps: Iterable[Step]) -> None:
+        """In pieces: they may be a hundred thousand, or a token's may have twenty rivals."""
+        until_s = perf_counter() + _TOGETHER_S
+        for step in steps:
+            self._add(step)
+            if perf_counter() > until_s:
+                await asyncio.sleep(0)
+                until_s = perf_counter() + _TOGETHER_S
 
 
 class EventStream(GenerationResponse):

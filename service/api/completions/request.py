@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from service.api.common.prompt import (
 )
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
 from service.errors import RequestError
+from service.harmony.turns import in_thread
 from service.harmony.vocabulary import (
     LONGEST_TOKEN_CHARS,
     decode_marked,
@@ -28,6 +30,7 @@ from service.request.context import RequestContext
 from service.runtime import Runtime
 
 PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
+MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
 _DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
 
 TokenIds = tuple[int, ...]
@@ -54,14 +57,21 @@ async def plan_completion(
     )
 
 
-def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
+async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
     """What stands before each choice's text: its prompt with `echo`, else nothing."""
     if not request.echo:
         return [""] * (plan.num_choices * len(plan.prompts))
     if isinstance(request.prompt, str):
         texts = [request.prompt]
     else:
-        texts = [_given_text(prompt) for prompt in _listed(request)]
+        texts = await in_thread(lambda: [_given_text(prompt) for prompt in _listed(request)])
+    num_chars = plan.num_choices * sum(map(len, texts))
+    if num_chars > MAX_ECHOED:
+        raise RequestError(
+            f"echo would repeat {num_chars} characters of prompts; at most {MAX_ECHOED} are "
+            "repeated. Leave it out, or ask for fewer answers.",
+            param="echo",
+        )
     return [text for text in texts for _ in range(plan.num_choices)]
 
 
@@ -95,6 +105,8 @@ async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) ->
             await written(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
         )
         encoded.append(tuple(found))
+        if is_long:
+            await asyncio.sleep(0)
     return encoded
 
 
@@ -106,7 +118,7 @@ async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenId
     else:
         prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
     for prompt, bound in zip(prompts, bounds, strict=True):
-        check_token_ids(prompt, bound.param, info.vocab_size)
+        check_token_ids(prompt if not texts else prompt[:1], bound.param, info.vocab_size)
     return prompts
 
 

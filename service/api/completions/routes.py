@@ -23,11 +23,12 @@ async def create_completion(
     """Continue raw prompts; with `stream` as server-sent events ending in `[DONE]`."""
     runtime.lifecycle.check_accepting()
     plan = await plan_completion(body, runtime, context)
+    echoed = await echoes(body, plan)
     generation = Generation(runtime.engine, plan)
     head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
     if body.stream:
         usage = StreamedUsage.asked(body.stream_options)
-        chunks = CompletionChunks(generation, head, echoes(body, plan), usage)
+        chunks = CompletionChunks(generation, head, echoed, usage)
         return EventStream(runtime, generation, chunks)
-    answer = CompletionAnswer(generation, head, echoes(body, plan))
+    answer = CompletionAnswer(generation, head, echoed)
     return WholeAnswer(runtime, generation, answer.add, answer.body)

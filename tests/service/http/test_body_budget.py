@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from service.api.chat.schema import ChatRequest
 from service.http.body import parse
 from service.http.body_budget import (
+    MAX_ESCAPES,
     MAX_KEYS,
     MAX_KEYS_OF_ONE,
     MAX_MESSAGE_OBJECTS,
@@ -25,6 +26,7 @@ from service.http.body_budget import (
     MAX_VALUES,
     BodyError,
     BodyScan,
+    check_shape,
 )
 
 TURN = {"role": "user", "content": "Hi"}
@@ -49,6 +51,20 @@ def _num_parts(value: Any) -> tuple[int, int, int]:
     )
 
 
+def _num_escapes(text: str) -> int:
+    """As json writes it: a character that is not itself."""
+    return sum(len(json.dumps(letter)) != 3 for letter in text if letter.isascii())
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(alphabet='a"\\é\n/', max_size=12), st.integers(1, 5))
+def test_the_scan_counts_what_a_text_has_escaped(text: str, size: int) -> None:
+    scan, written = BodyScan(), json.dumps(text, ensure_ascii=False).encode()
+    for start in range(0, len(written), size):
+        scan.count(written[start : start + size])
+    assert scan.escapes.spent == _num_escapes(text)
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(VALUES, st.integers(1, 7), st.booleans())
 def test_the_scan_counts_what_is_there_however_the_bytes_come(
@@ -67,6 +83,7 @@ def test_the_scan_counts_what_is_there_however_the_bytes_come(
         (b"[" * (MAX_OBJECTS + 1), "objects and lists"),
         (b'"a":1,' * (MAX_KEYS + 1), "keys"),
         (b"1," * (MAX_VALUES + 1), "values"),
+        (b'"' + rb"\\\n" * (MAX_ESCAPES // 2) + rb"\"", "characters written with a backslash"),
     ],
 )
 def test_too_many_parts_are_a_413_that_names_the_limit(body: bytes, word: str) -> None:
@@ -91,7 +108,7 @@ def test_too_many_parts_are_a_413_that_names_the_limit(body: bytes, word: str) -
 )
 def test_what_one_field_may_hold_is_bounded_by_name(body: Any, param: str, words: str) -> None:
     with pytest.raises(BodyError, match=words) as caught:
-        parse(json.dumps(body).encode())
+        check_shape(body)
     assert caught.value.error.param == param
 
 
@@ -103,7 +120,7 @@ def test_what_people_send_is_let_through() -> None:
     for body in (chat, {"prompt": [1] * 262_000}):
         content = json.dumps(body).encode()
         BodyScan().count(content)
-        assert parse(content) == body
+        check_shape(body)
 
 
 def _cpu_s(work: Callable[[], object]) -> float:
@@ -120,7 +137,7 @@ def test_all_that_a_body_may_hold_is_looked_at_within_a_tenth_of_a_second() -> N
     ids = json.dumps({"prompt": [1] * 262_000}).encode()
     turns = json.dumps({"model": "m", "messages": [TURN] * MAX_MESSAGES}).encode()
     text = json.dumps({"model": "m", "prompt": 'Say "hello, world" [now]. ' * 380_000}).encode()
-    assert _cpu_s(lambda: parse(ids)) < 0.1
+    assert _cpu_s(lambda: check_shape(parse(ids))) < 0.1
     assert _cpu_s(lambda: ChatRequest.model_validate(msgspec.json.decode(turns))) < 0.1
     pieces = [text[start : start + 65_536] for start in range(0, len(text), 65_536)]
     assert max(_cpu_s(partial(BodyScan().count, piece)) for piece in pieces[:3]) < 0.02

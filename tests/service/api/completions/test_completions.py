@@ -241,3 +241,13 @@ async def test_a_client_that_leaves_frees_its_sequences(
         await task
     assert (await engine.stats()).num_running == 0
     await engine.stop()
+
+
+async def test_an_echo_is_repeated_up_to_a_bound(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    client = await make_client(make_runtime(HELLO))
+    body = body_of(prompt="word " * 40_000, n=128, echo=True)
+    error = (await client.post(PATH, json=body)).json()["error"]
+    assert (error["param"], error["type"]) == ("echo", "invalid_request_error")
+    assert "25600000 characters" in error["message"]

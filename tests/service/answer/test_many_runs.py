@@ -1,0 +1,91 @@
+"""A request of a thousand answers: begun, ended and freed without a long turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.errors import QueueFull
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
+from service.answer.generation import Generation
+from service.answer.plan import Plan
+
+NUM_RUNS = 400
+
+
+class Counting(FakeEngine):
+    """Knows how many requests came in one turn of the loop."""
+
+    most = num_now = 0
+
+    async def ticking(self) -> None:
+        while True:
+            self.num_now = 0
+            await asyncio.sleep(0)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        self.num_now += 1
+        self.most = max(self.most, self.num_now)
+        async with aclosing(super().generate(request)) as events:
+            async for event in events:
+                yield event
+
+
+def many(engine: FakeEngine) -> Generation:
+    plan = Plan(
+        request_id="many",
+        prompt_token_ids=(1, 2),
+        more_prompts=((1, 2),) * (NUM_RUNS - 1),
+        sampling=SamplingParams(max_tokens=2),
+        output="text",
+    )
+    return Generation(engine, plan)
+
+
+async def read(generation: Generation) -> int:
+    async with aclosing(generation.steps()) as steps:
+        return len([step async for step in steps if step.finish_reason])
+
+
+async def test_a_few_are_begun_in_each_turn_and_all_are_answered() -> None:
+    engine = Counting(FakeOptions(script=(5, 6)))
+    await engine.start()
+    ticking = asyncio.create_task(engine.ticking())
+    assert await read(many(engine)) == NUM_RUNS
+    assert engine.most <= 16
+    ticking.cancel()
+    await engine.stop()
+
+
+async def test_what_failed_leaves_nothing_to_the_garbage_collector() -> None:
+    engine = FakeEngine(FakeOptions(script=(5, 6), step_s=0.01, max_num_waiting=NUM_RUNS // 2))
+    await engine.start()
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(QueueFull):
+            await asyncio.create_task(read(many(engine)))
+        await asyncio.sleep(0)
+        assert gc.collect() < NUM_RUNS
+    finally:
+        gc.enable()
+    await engine.stop()
+
+
+async def test_who_leaves_takes_all_runs_along() -> None:
+    engine = FakeEngine(FakeOptions(script=(5, 6), step_s=10.0))
+    await engine.start()
+    reading = asyncio.create_task(read(many(engine)))
+    while (await engine.stats()).num_waiting < NUM_RUNS // 2:
+        await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    stats = await engine.stats()
+    assert (stats.num_running, stats.num_waiting) == (0, 0)
+    await engine.stop()
