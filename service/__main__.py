@@ -10,6 +10,7 @@ from importlib import metadata
 import click
 
 from service.cli.build_engine import build_engine
+from service.cli.chat.command import chat
 from service.cli.completion import completion
 from service.cli.config import config
 from service.cli.doctor import doctor
@@ -40,6 +41,7 @@ def version() -> None:
 
 for command in (
     serve,
+    chat,
     build_engine,
     profiles,
     doctor,

@@ -1,0 +1,1 @@
+"""`harmonium chat`: a conversation in the terminal, with this or any OpenAI-compatible server."""

@@ -1,0 +1,133 @@
+"""A client of an OpenAI-compatible server, as small as a terminal needs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import httpx
+from httpx_sse import EventSource
+
+CONNECT_S, SILENCE_S = 5.0, 300.0  # a model may think for long before its first token
+
+
+class ChatError(Exception):
+    """No answer; the message says why in the server's words, or what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer as it comes."""
+
+    kind: Literal["reasoning", "content"]
+    text: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a stream has brought so far."""
+
+    reasoning: str = ""
+    content: str = ""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+    def as_message(self) -> dict[str, Any]:
+        """The message that keeps its place in the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        return {**message, "tool_calls": self.tool_calls} if self.tool_calls else message
+
+    def take(self, chunk: Mapping[str, Any]) -> Iterator[Delta]:
+        """Add a chunk, and yield what it brought for a reader; raises ChatError for an error."""
+        if error := chunk.get("error"):
+            raise ChatError(str(error.get("message", error)))
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk.get("choices") or ():
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            delta = choice.get("delta") or {}
+            for call in delta.get("tool_calls") or ():
+                self._take_call(call)
+            # vLLM and we say `reasoning`, older servers `reasoning_content`.
+            if text := delta.get("reasoning") or delta.get("reasoning_content"):
+                self.reasoning += text
+                yield Delta("reasoning", text)
+            if text := delta.get("content"):
+                self.content += text
+                yield Delta("content", text)
+
+    def _take_call(self, part: Mapping[str, Any]) -> None:
+        while len(self.tool_calls) <= part["index"]:
+            function = {"name": "", "arguments": ""}
+            self.tool_calls.append({"id": "", "type": "function", "function": function})
+        call, function = self.tool_calls[part["index"]], part.get("function") or {}
+        call["id"] = part.get("id") or call["id"]
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+
+class Client:
+    """One server; `url` is its address, with or without the closing /v1."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S)
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def first_model(self) -> str:
+        """The id of the first model served; raises ChatError."""
+        try:
+            answer = self._http.get("/v1/models")
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        _check(answer)
+        try:
+            return str(answer.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise ChatError(f"{self.url}/v1/models lists no model") from None
+
+    def ask(self, body: Mapping[str, Any], answer: Answer) -> Iterator[Delta]:
+        """Stream one answer into `answer`; raises ChatError. Closing the iterator cancels it."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=asked) as response:
+                if response.is_error:
+                    response.read()
+                    _check(response)
+                for event in EventSource(response).iter_sse():
+                    if event.data == "[DONE]":
+                        return
+                    yield from answer.take(json.loads(event.data))
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        raise ChatError("The stream ended without its end mark: the connection was cut.")
+
+    def _unreachable(self, error: httpx.HTTPError) -> ChatError:
+        if isinstance(error, httpx.ConnectError):
+            return ChatError(
+                f"No server answers at {self.url}. Start one with `harmonium serve` in another "
+                "terminal, or name one with --url."
+            )
+        return ChatError(f"{self.url}: {error or type(error).__name__}")
+
+
+def _check(answer: httpx.Response) -> None:
+    """Raise ChatError in the server's words unless it went well."""
+    if answer.is_success:
+        return
+    try:
+        error = answer.json()["error"]
+        message = error["message"] if isinstance(error, dict) else str(error)
+    except (ValueError, LookupError, TypeError):
+        message = f"HTTP {answer.status_code}: {answer.text[:200]}"
+    remedy = " Give a key with --key or in OPENAI_API_KEY." if answer.status_code == 401 else ""
+    raise ChatError(f"{message}{remedy}")

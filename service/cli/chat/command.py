@@ -1,0 +1,50 @@
+"""The command `chat`: one question with --quick or from a pipe, or a conversation.
+
+Exit codes: 0 answered, 1 no answer, 2 bad arguments, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from service.cli.chat.session import EFFORTS, Session
+
+
+@click.command(help="Talk to this or any OpenAI-compatible server, in the terminal.")
+@click.option(
+    "--url",
+    envvar="OPENAI_BASE_URL",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    help="The server; also from OPENAI_BASE_URL.",
+)
+@click.option("--key", envvar="OPENAI_API_KEY", help="Its API key; better in OPENAI_API_KEY.")
+@click.option("--model", help="The model; unset: the first that the server lists.")
+@click.option("--quick", metavar="QUESTION", help="Answer this one question and end.")
+@click.option("--json", "is_json", is_flag=True, help="With one question: the answer as JSON.")
+@click.option("--system", metavar="TEXT", help="Instructions.")
+@click.option("--effort", type=click.Choice(EFFORTS), help="How much the model thinks.")
+@click.option("--temperature", type=click.FloatRange(0, 2))
+@click.option("--max-tokens", type=click.IntRange(1))
+def chat(
+    url: str,
+    key: str | None,
+    model: str | None,
+    quick: str | None,
+    is_json: bool,
+    system: str | None,
+    effort: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+) -> int:
+    question = quick
+    if question is None and not sys.stdin.isatty():
+        question = sys.stdin.read().strip()
+    if question == "" or (is_json and question is None):
+        raise click.UsageError("There is no question: give --quick or pipe one in.")
+    from service.cli.chat.conversation import run  # only who talks waits for rich and httpx
+
+    session = Session(model or "", effort, system, temperature, max_tokens)
+    return run(url, key, session, question, is_json=is_json)

@@ -1,0 +1,108 @@
+"""A question answered, or a conversation held, on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from service.cli.chat.client import Answer, ChatError, Client
+from service.cli.chat.screen import Screen
+from service.cli.chat.session import Session, command
+
+ANSWERED, NO_ANSWER, STOPPED = 0, 1, 130
+_PROMPT = ">>> "
+
+
+def run(url: str, key: str | None, session: Session, question: str | None, *, is_json: bool) -> int:
+    """Answer `question`, or hold a conversation where there is none; return the exit code."""
+    try:
+        with Client(url, key) as client:
+            session.model = session.model or client.first_model()
+            if question is not None:
+                return _answer_one(client, session, question, is_json)
+            return _converse(client, session)
+    except ChatError as error:
+        click.echo(f"harmonium chat: {error}", err=True)
+        return NO_ANSWER
+
+
+def _answer_one(client: Client, session: Session, question: str, is_json: bool) -> int:
+    """Answer on standard output: the text alone in a pipe, set and with figures on a terminal."""
+    session.ask(question)
+    answer = Answer()
+    if sys.stdout.isatty() and not is_json:
+        return _stream(client, session, answer, Console())
+    try:
+        for delta in client.ask(session.body(), answer):
+            if not is_json and delta.kind == "content":
+                click.echo(delta.text, nl=False)
+    except KeyboardInterrupt:
+        return STOPPED
+    click.echo(json.dumps(asdict(answer), ensure_ascii=False) if is_json else "")
+    return ANSWERED
+
+
+def _converse(client: Client, session: Session) -> int:
+    """Ask and answer until Ctrl-D; Ctrl-C stops an answer, not the program."""
+    import readline  # noqa: F401 - gives input() its history and keys
+
+    console = Console()
+    console.print(
+        f"[bold]{session.model}[/] at {client.url}   /help lists the commands", style="dim"
+    )
+    while (line := _read(console)) is not None:
+        if line in ("/quit", "/exit"):
+            break
+        if line == "/retry" and session.ask_again():
+            _try_stream(client, session, console)
+        elif line.startswith("/"):
+            console.print(command(session, line), style="dim", markup=False, highlight=False)
+        elif line:
+            session.ask(line)
+            _try_stream(client, session, console)
+    return ANSWERED
+
+
+def _read(console: Console) -> str | None:
+    """A question, of several lines where they end with a backslash; None at the end."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(_PROMPT if not lines else "... ")
+        except EOFError:
+            console.print()
+            return None
+        except KeyboardInterrupt:
+            console.print("\n(Ctrl-D ends)", style="dim")
+            return ""
+        if not line.endswith("\\"):
+            return "\n".join([*lines, line]).strip()
+        lines.append(line[:-1])
+
+
+def _try_stream(client: Client, session: Session, console: Console) -> None:
+    """Answer; an error is told, and its question taken back, so that the conversation goes on."""
+    answer = Answer()
+    try:
+        _stream(client, session, answer, console)
+    except ChatError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+    session.keep(answer)
+
+
+def _stream(client: Client, session: Session, answer: Answer, console: Console) -> int:
+    screen, note, code = Screen(console), "", ANSWERED
+    try:
+        with closing(client.ask(session.body(), answer)) as deltas:  # type: ignore[type-var]
+            for delta in deltas:
+                screen.show(delta)
+    except KeyboardInterrupt:
+        note, code = "stopped", STOPPED
+    finally:
+        screen.finish(answer, note)
+    return code
