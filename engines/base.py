@@ -66,9 +66,9 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for every token, which then takes a third of the time
 class TokenEvent:
-    """What one or more engine steps added to one request."""
+    """What one or more engine steps added to one request; never changed once made."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token id when asked for

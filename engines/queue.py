@@ -76,7 +76,7 @@ class FairQueue(Generic[T]):
 
     def charge(self, tenant: str, cost: float) -> None:
         """Count work done for a tenant, whether or not more of it waits."""
-        self._costs[tenant] = self._cost(tenant) + cost
+        self._costs[tenant] = self._costs.get(tenant, self._turn) + cost  # for every token
 
     def head(self) -> T:
         """Who is next; the same until something is added, discarded, taken or charged."""

@@ -219,13 +219,18 @@ class EngineClient:
         streams = self._streams
         for number, event in step.events:
             stream = streams.get(number)  # None: aborted here while the event was on its way
-            if stream is not None:
+            if stream is None:
+                continue
+            if isinstance(event, int):
+                stream.push_token(event)
+            else:
                 stream.push(event)
                 if event.finish_reason is not None:
                     self._forget(number)
-                elif stream.is_overrun:
-                    self._close(number)
-                    stream.fail(RequestFailed("its reader is too far behind; it was aborted"))
+                    continue
+            if stream.is_overrun:
+                self._close(number)
+                stream.fail(RequestFailed("its reader is too far behind; it was aborted"))
         for failure in step.failures:
             if (stream := self._forget(failure.stream)) is not None:
                 stream.fail(error_from(failure.code, failure.message))

@@ -43,13 +43,14 @@ log = logging.getLogger(__name__)
 class _Run:
     """One request of a client: a stream of events to it."""
 
-    __slots__ = ("_server", "entry", "opening", "peer", "stream")
+    __slots__ = ("_server", "entry", "has_begun", "opening", "peer", "stream")
 
     def __init__(self, server: EngineServer, peer: Peer, stream: int) -> None:
         self._server = server
         self.peer = peer
         self.stream = stream
         self.opening: asyncio.Task[None] | None = None
+        self.has_begun = False  # an event of it was sent
         self.entry: Entry[Any] | None = None  # once the engine has it in its queue
 
     def receive(self, outcome: Outcome) -> None:
@@ -64,7 +65,7 @@ class Peer:
     identity: bytes
     heard_s: float
     streams: dict[int, _Run] = field(default_factory=dict)
-    events: list[tuple[int, TokenEvent]] = field(default_factory=list)
+    events: list[tuple[int, int | TokenEvent]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -209,7 +210,12 @@ class EngineServer:
             return
         peer = run.peer
         self._num_events += 1
-        peer.events.append((run.stream, outcome))
+        is_plain = outcome.finish_reason is None and outcome.logprobs is None
+        if is_plain and run.has_begun and len(outcome.token_ids) == 1:
+            peer.events.append((run.stream, outcome.token_ids[0]))
+        else:
+            run.has_begun = True
+            peer.events.append((run.stream, outcome))
         if len(peer.events) < MOST_TOGETHER:
             self._flush_soon(peer)
         else:

@@ -17,10 +17,11 @@ MOST_AT_ONCE: Final = 2048  # what takes milliseconds to turn into an answer
 class Stream:
     """A buffer between the socket and one reader; a slow reader gets several events as one."""
 
-    __slots__ = ("_error", "_events", "_reader", "_size")
+    __slots__ = ("_error", "_events", "_first", "_reader", "_size")
 
     def __init__(self) -> None:
         self._events: list[TokenEvent] = []
+        self._first: TokenEvent | None = None  # ever
         self._size = 0  # of all events that wait
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -32,8 +33,20 @@ class Stream:
 
     def push(self, event: TokenEvent) -> None:
         """Add an event."""
+        if self._first is None:
+            self._first = event
         self._events.append(event)
         self._size += _size_of(event)
+        self._wake()
+
+    def push_token(self, token_id: int) -> None:
+        """Add an event of which nothing is new but its one token."""
+        first = self._first
+        assert first is not None, "the first event is whole"
+        self._events.append(
+            TokenEvent((token_id,), None, None, first.num_cached_tokens, first.queued_s)
+        )
+        self._size += 1
         self._wake()
 
     def fail(self, error: EngineError) -> None:

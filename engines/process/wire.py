@@ -18,7 +18,7 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineError
 from engines.grammar.plain import from_plain, to_plain
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 
@@ -92,9 +92,12 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
-    """All that happened to one client's streams since the last Step, in order."""
+    """All that happened to one client's streams since the last Step, in order.
 
-    events: list[tuple[int, TokenEvent]]  # (stream, event)
+    One token with nothing else to tell is its id alone: the rest is as in the stream's first event.
+    """
+
+    events: list[tuple[int, int | TokenEvent]]  # (stream, event)
     failures: list[Failure] = []  # each after the stream's last event
 
 
