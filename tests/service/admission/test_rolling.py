@@ -92,7 +92,7 @@ class Balancer:
     async def _is_ready(self, port: int) -> bool:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            request = "GET /v1/health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            request = "GET /v1/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             writer.write(request.encode())
             status = await reader.readline()
             writer.close()
@@ -191,8 +191,9 @@ async def test_a_rolling_restart_under_load_loses_nothing(
             assert await old.replace() == 0
             front.ports = [port for port in front.ports if port != old.port]
         before = outcomes["answered"]
-        while outcomes["answered"] < before + NUM_CLIENTS:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE_S):
+            while outcomes["answered"] < before + NUM_CLIENTS:
+                await asyncio.sleep(0.05)
         is_over.set()
         await asyncio.gather(*clients)
     finally:
