@@ -101,7 +101,9 @@ class ChildProcess:
         """Return when it has said that it is ready; raises ChildError when it ends before."""
         await asyncio.wait([self._ready, self._life], return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
-            raise ChildError(self._fatal or self._manner_of_death)
+            silence = self._watchdog.verdict
+            own_words = self._fatal if silence is None else f"{self._name} was ended: {silence}"
+            raise ChildError(own_words or self._manner_of_death)
 
     async def ended(self) -> str:
         """Return, once the process is gone, why it is."""

@@ -21,7 +21,7 @@ class RestartPolicy:
     first_delay_s: float = 0.5
     max_delay_s: float = 30.0
     reset_after_s: float = 60.0  # a child that lived so long starts again at first_delay_s
-    start_timeout_s: float = 60.0  # without a sign of life before it is ready
+    start_timeout_s: float = 300.0  # before it is ready: importing is slow on a busy machine
     hang_timeout_s: float = 60.0  # without a sign of life after that
     step_timeout_s: float = 120.0  # with requests running and no event, token or step
 

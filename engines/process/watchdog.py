@@ -17,7 +17,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, hang_timeout_s: float, step_timeout_s: float, start_timeout_s: float = 60.0
+        self, hang_timeout_s: float, step_timeout_s: float, start_timeout_s: float = 300.0
     ) -> None:
         self._patience_s = start_timeout_s  # starting may take longer than a step ever does
         self._hang_timeout_s = min(hang_timeout_s, step_timeout_s)

@@ -92,7 +92,9 @@ class Balancer:
     async def _is_ready(self, port: int) -> bool:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            request = "GET /v1/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            request = (
+                "GET /v1/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
             writer.write(request.encode())
             status = await reader.readline()
             writer.close()
