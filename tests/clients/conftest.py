@@ -24,7 +24,7 @@ INSTALLED = ROOT / ".cache" / "clients"
 NODE_BIN = INSTALLED / "node" / "node_modules" / ".bin"
 MODEL = "gpt-oss-20b"
 DOCUMENTED_URL = "http://127.0.0.1:8000"
-PATIENCE_S = 60
+PATIENCE_S = 180
 CLIENT_LIMIT_S = 600  # for one that hangs: where no other host answers, LiteLLM takes 90 s
 
 

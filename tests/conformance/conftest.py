@@ -18,7 +18,7 @@ from service.harmony import vocabulary
 
 MODEL = "gpt-oss-20b"
 PROGRAM = Path(__file__).parents[1] / "service" / "serve_scripted.py"
-PATIENCE_S = 60
+PATIENCE_S = 180
 # The default run neither needs nor loads what `make conformance` installs.
 collect_ignore_glob = [] if find_spec("schemathesis") else ["test_*.py"]
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 PROGRAM = Path(__file__).parents[1] / "service/serve_scripted.py"
-PATIENCE_S = 60.0
+PATIENCE_S = 180
 TEXT = "<|channel|>final<|message|>word word word<|return|>"
 
 

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 PROGRAM = Path(__file__).parents[1] / "service" / "serve_scripted.py"
-PATIENCE_S = 60
+PATIENCE_S = 180
 KEY = "a-key-of-the-test"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.oidc
 
-PATIENCE_S = 60  # the cool-down between two fetches of keys is 15 s
+PATIENCE_S = 180  # the cool-down between two fetches of keys is 15 s
 
 
 def status(url: str, token: str) -> int:
