@@ -143,7 +143,7 @@ def test_the_request_is_there_as_code_and_the_prompt_in_harmony(page: Page, serv
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nobody_is_shut_out(page: Page, scheme: str, width: int) -> None:
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)
     ask(page, "What is nano?")
     wait_for_answer(page)
     page.get_by_label("Answer by this JSON Schema").check()
