@@ -77,7 +77,7 @@ async def test_a_silent_child_is_killed_and_says_why(
 async def test_a_child_that_never_speaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_module, "_TURN_S", 0.1)
     child = await ChildProcess.spawn(command_of(SILENT), Watchdog(60.0, 60.0, 1.0))
-    with pytest.raises(ChildError, match="^the child was ended: it did not answer for 1 s$"):
+    with pytest.raises(ChildError, match=r"^the child was ended: it did not answer for 1 s$"):
         await child.ready()
 
 
