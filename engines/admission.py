@@ -93,8 +93,9 @@ class Entry(Generic[T]):
         self.has_begun = False  # the engine has given a token of it
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
+    def num_known_tokens(self) -> int:
+        """Tokens to be computed before the first new one."""
+        return len(self.request.prompt_token_ids) + len(self.request.generated_token_ids)
 
     def take(self, outcome: Outcome) -> None:
         """Hand on what the engine gave."""
@@ -113,7 +114,7 @@ class _Ahead:
         num_requests, num_tokens = self._counts.pop(priority, (0, 0))
         num_requests += sign
         if num_requests:
-            num_tokens += sign * entry.num_prompt_tokens
+            num_tokens += sign * entry.num_known_tokens
             self._counts[priority] = (num_requests, num_tokens)
 
     def of(self, priority: int) -> tuple[int, int]:
@@ -270,12 +271,12 @@ class QueuedEngine(Generic[T]):
         if len(self._inside) >= self._max_inside:
             return False
         num_requests, num_tokens = self._ahead.of(entry.request.priority)
-        num_tokens += entry.num_prompt_tokens
+        num_tokens += entry.num_known_tokens
         return num_requests < _REQUESTS_AHEAD or num_tokens <= self._max_tokens_ahead
 
     def _enter(self, entry: Entry[T]) -> None:
         # What turns out to be cached is given back with the first token.
-        self._queue.charge(entry.request.tenant, entry.num_prompt_tokens)
+        self._queue.charge(entry.request.tenant, entry.num_known_tokens)
         entry.is_inside = True
         self._inside.add(entry)
         self._ahead.add(entry)

@@ -55,6 +55,9 @@ class EngineRequest:
     priority: int = 0  # lower runs first
     cache_salt: str | None = None  # prompts share cached prefixes only under the same salt
     tenant: str = ""  # tenants of one priority share the engine evenly
+    # Of a run that was cut off: this one gives what would have come after them, as if nothing had
+    # happened. They count as generated in every respect, and none of them ends the answer.
+    generated_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Capabilities:
     repetition_penalty: bool = True
     priority: bool = True
     cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
+    continuation: bool = True  # of an answer that another run has begun
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 

@@ -35,5 +35,6 @@ def _wishes(request: EngineRequest) -> Iterator[str]:
         "repetition_penalty": sampling.repetition_penalty != 1,
         "priority": request.priority != 0,
         "cache_salt": request.cache_salt is not None,
+        "continuation": bool(request.generated_token_ids),
     }
     return (name for name, is_wished in wishes.items() if is_wished)

@@ -89,7 +89,8 @@ class FakeRunner:
         if self._stepping is None:
             raise EngineDead("the engine is not running")
         _check(request, self._options)
-        return FakeSequence(request, self._script(request))
+        num_generated = len(request.generated_token_ids)
+        return FakeSequence(request, self._script(request), num_generated=num_generated)
 
     def begin(self, run: FakeSequence, receive: Receive, arrived_s: float) -> None:
         """Have it prefilled by the next step."""

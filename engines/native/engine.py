@@ -91,6 +91,7 @@ class NativeRunner:
         if request.grammar is not None:
             assert self._grammars is not None
             guide = await self._grammars.guide(request)
+            await asyncio.to_thread(guide.follow, request.generated_token_ids)
         return Ticket(request, guide)
 
     def begin(self, run: Ticket, receive: Receive, arrived_s: float) -> None:

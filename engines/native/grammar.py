@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import EngineRequest
-from engines.errors import InvalidGrammar, QueueFull
+from engines.errors import InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
 from engines.native.grammar_trial import STACK, Trial, compiled, readable
@@ -72,6 +72,14 @@ class Guide:
             return
         if not self._matcher.consume_token(token_id):
             raise RuntimeError(f"the grammar does not take the token {token_id}")
+
+    def follow(self, token_ids: Iterable[int]) -> None:
+        """Step over what another run has generated; raises RequestFailed if it cannot be."""
+        try:
+            for token_id in token_ids:
+                self.accept(token_id)
+        except RuntimeError as error:
+            raise RequestFailed(f"the answer cannot be continued: {error}") from error
 
 
 def _take(words: NDArray[np.uint32], token_id: int) -> bool:

@@ -268,7 +268,7 @@ class Scheduler:
         sequence.queued_s = time.monotonic() - sequence.arrived_s
         self.counters.prompt_tokens += sequence.num_prompt_tokens
         if self.blocks.is_prefix_caching:
-            self.counters.prefix_cache_queries += sequence.num_prompt_tokens
+            self.counters.prefix_cache_queries += len(sequence.token_ids)
             self.counters.prefix_cache_hits += num_cached
 
     def _event(

@@ -58,8 +58,8 @@ class Sequence:
         self.request = request
         self.guide = guide  # what may follow; keeps its place through preemptions
         self.sampling = sampling = request.sampling
-        self.token_ids = list(request.prompt_token_ids)
-        self.num_prompt_tokens = len(self.token_ids)
+        self.token_ids = [*request.prompt_token_ids, *request.generated_token_ids]
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_len = min(self.num_prompt_tokens + sampling.max_tokens, max_model_len)
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed

@@ -12,6 +12,7 @@ from engines.errors import InvalidRequest, PromptTooLong
 def check_request(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
     """Raise InvalidRequest or PromptTooLong, naming the key and the value, unless it can run."""
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
+    _check_generated(request, vocab_size, max_model_len)
     _check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_sampling(request.sampling, vocab_size)
 
@@ -25,6 +26,17 @@ def _check_prompt(token_ids: tuple[int, ...], vocab_size: int, max_model_len: in
             f"answer included; shorten the prompt to at most {max_model_len - 1}"
         )
     _check_token_ids("prompt_token_ids", token_ids, vocab_size)
+
+
+def _check_generated(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
+    """What another run has generated must leave room for one token more."""
+    token_ids = request.generated_token_ids
+    room = min(request.sampling.max_tokens, max_model_len - len(request.prompt_token_ids))
+    if len(token_ids) >= room:
+        raise InvalidRequest(
+            f"generated_token_ids has {len(token_ids)} tokens; the answer ends after {room}"
+        )
+    _check_token_ids("generated_token_ids", token_ids, vocab_size)
 
 
 def _check_token_ids(key: str, token_ids: Collection[int], vocab_size: int) -> None:

@@ -1,8 +1,9 @@
-"""An engine that may die, made fit to serve: retries what a death cost nothing but time.
+"""An engine that may die, made fit to serve: a death costs requests nothing but time.
 
-A request that had shown no token runs once more on the restarted engine. What ran in a
-death is on probation until it has come further than it had then (engines/recovery/trial.py); those
-that had shown nothing run one at a time, so that a second death convicts one and no other.
+A request goes on where it was, on the restarted engine: its next run is given the tokens that were
+shown, and its draws and its grammar go on from there. What ran in a death is on probation until
+it has come further than it had then (engines/recovery/trial.py); those that had shown nothing run
+one at a time, so that a second death convicts one and no other.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from contextlib import aclosing
 from typing import Final
 
 from engines.base import Engine, EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead
+from engines.errors import EngineDead, QueueFull
+from engines.recovery.answer import Answer
 from engines.recovery.probe import Probe
 from engines.recovery.suspects import Suspects
 from engines.recovery.trial import Trial, judge
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
+MAX_DEATHS: Final = 6  # near one request: a killer is convicted before
 _LOOK_S: Final = 0.05
 
 log = logging.getLogger(__name__)
@@ -54,24 +57,32 @@ class GuardedEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
-        is_retry = False
+        answer = Answer(request)
+        num_deaths = 0
         while True:
-            trial = await self._admit(request, is_retry)
+            trial = await self._admit(request, answer.num_tokens, is_again=num_deaths > 0)
             try:
-                async with aclosing(self._engine.generate(request)) as events:
+                async with aclosing(self._engine.generate(answer.rest())) as events:
                     async for event in events:
                         trial.take(event)
-                        yield event
+                        yield answer.take(event)
                 return
             except EngineDead as error:
                 self._on_death(trial)
-                if is_retry or trial.num_tokens or self._is_stopping:
+                num_deaths += 1
+                if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
                     raise
-                log.warning("Request %s is run again: %s", request.request_id, error)
+                log.warning(
+                    "Request %s goes on after %d tokens: %s",
+                    *(request.request_id, answer.num_tokens, error),
+                )
+            except QueueFull:
+                if num_deaths == 0:
+                    raise
+                await asyncio.sleep(_LOOK_S)  # all who ran before the death come back at once
             finally:
                 self._running.discard(trial)
                 trial.end()
-            is_retry = True
 
     async def stats(self) -> EngineStats:
         """Ask the engine."""
@@ -92,12 +103,17 @@ class GuardedEngine:
         await self._probe.stop()
         await self._engine.stop()
 
-    async def _admit(self, request: EngineRequest, is_retry: bool) -> Trial:
+    def _may_go_on(self, answer: Answer) -> bool:
+        if self._is_stopping:
+            return False
+        return answer.num_tokens == 0 or self._engine.info.capabilities.continuation
+
+    async def _admit(self, request: EngineRequest, num_tokens: int, *, is_again: bool) -> Trial:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
-        trial = Trial(request, self._suspects)
+        trial = Trial(request, self._suspects, num_tokens)
         try:
             await trial.begin()
-            if is_retry or trial.is_on_probation:
+            if is_again or trial.is_on_probation:
                 await self._until_restarted()
             await self._engine.check_health()
         except BaseException:

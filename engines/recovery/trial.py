@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class Trial:
-    """Counts a run's tokens; on probation while it has not come further than it had in a death."""
+    """Counts an answer's tokens; on probation until it has come further than it had in a death."""
 
-    def __init__(self, request: EngineRequest, suspects: Suspects) -> None:
-        self.num_tokens = 0
+    def __init__(self, request: EngineRequest, suspects: Suspects, num_tokens: int = 0) -> None:
+        """`num_tokens`: of the answer, from earlier runs."""
+        self.num_tokens = num_tokens
         self.is_on_probation = False
         self.is_judged = False  # the engine died under it, and it is decided who is to blame
         self.has_turn = False

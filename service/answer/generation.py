@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from engines.base import Engine, EngineRequest
-from engines.errors import EngineDead, InvalidGrammar, RequestFailed
+from engines.errors import InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, Step
 from service.answer.plan import Plan
@@ -66,27 +66,6 @@ class Generation:
             raise
         finally:
             self.ended_at = time.perf_counter()
-
-    async def unseen_steps(self, forget: Callable[[], None]) -> AsyncGenerator[Step, None]:
-        """The steps for who shows nothing before the end.
-
-        When the engine dies the answer is begun anew, once, after a call of `forget`.
-        """
-        try:
-            async with aclosing(self.steps()) as steps:
-                async for step in steps:
-                    yield step
-            return
-        except EngineDead:
-            # Without tokens it ran twice already (engines/recovery/guarded.py), and tools are not
-            # called twice.
-            if not self.num_completion_tokens or self.plan.hosted is not None:
-                raise
-        forget()
-        self.choices, self.error_type = self._new_choices(), None
-        async with aclosing(self.steps()) as steps:
-            async for step in steps:
-                yield step
 
     def _new_choices(self) -> list[Choice]:
         num_choices = self.plan.num_choices * len(self.plan.prompts)

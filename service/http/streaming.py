@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from time import perf_counter
 from typing import Final, Protocol
 
 import msgspec
@@ -25,8 +24,6 @@ from service.runtime import Runtime
 log = logging.getLogger(__name__)
 
 SEND_BODY: Final = "harmonium.send_body"  # in an ASGI scope: sends past every layer to the server
-
-_TOGETHER_S: Final = 0.003  # of one turn of the loop
 
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -139,21 +136,10 @@ class WholeAnswer(GenerationResponse):
         self._body = body
 
     async def _respond(self, send: Send) -> None:
-        seen: list[Step] = []
-        async with aclosing(self._generation.unseen_steps(seen.clear)) as steps:
+        async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
-                seen.append(step)
-        await self._add_all(seen)
+                self._add(step)
         await send_json(send, self._body())
-
-    async def _add_all(self, steps: Iterable[Step]) -> None:
-        """In pieces: they may be a hundred thousand, or a token's may have twenty rivals."""
-        until_s = perf_counter() + _TOGETHER_S
-        for step in steps:
-            self._add(step)
-            if perf_counter() > until_s:
-                await asyncio.sleep(0)
-                until_s = perf_counter() + _TOGETHER_S
 
 
 class EventStream(GenerationResponse):

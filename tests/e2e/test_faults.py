@@ -25,23 +25,32 @@ def own_server(start_server: StartServer) -> Server:
     return start_server()
 
 
-def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(own_server: Server) -> None:
-    client = OpenAI(base_url=f"{own_server.url}/v1", api_key="unused", max_retries=0)
-    model = client.models.list().data[0].id
-    stream = client.chat.completions.create(model=model, stream=True, **ENDLESS)
-    next(iter(stream))
-    killed = own_server.engine()
-    killed.kill()
-    with pytest.raises(openai.APIError) as caught:
-        list(stream)
-    assert caught.value.code == "engine_dead"
-    assert own_server.ready_status() == 503
-    own_server.wait_for_ready()
-    assert own_server.engine().pid != killed.pid
-    answer = client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Hello!"}], temperature=0
+def text_of(part: Any) -> str:
+    """Thoughts and answer of a message, or of a piece of one."""
+    return f"{part.model_extra.get('reasoning') or ''}{part.content or ''}"
+
+
+@pytest.mark.parametrize("wish", [{"temperature": 0}, {"temperature": 1.5, "seed": 7}])
+def test_a_stream_outlives_the_engine_and_reads_as_if_nothing_had_happened(
+    own_server: Server, wish: dict[str, Any]
+) -> None:
+    client: Any = OpenAI(base_url=f"{own_server.url}/v1", api_key="unused", max_retries=0)
+    asked: dict[str, Any] = {
+        "model": client.models.list().data[0].id, "max_tokens": 200, **ENDLESS, **wish,
+    }  # fmt: skip
+    undisturbed = client.chat.completions.create(**asked)
+    chunks = client.chat.completions.create(
+        stream=True, stream_options={"include_usage": True}, **asked
     )
-    assert answer.choices[0].message.content
+    killed, words, usage = own_server.engine(), "", None
+    for chunk in chunks:
+        if not words:
+            killed.kill()
+        words += "".join(text_of(choice.delta) for choice in chunk.choices)
+        usage = chunk.usage
+    assert own_server.engine().pid != killed.pid
+    assert words == text_of(undisturbed.choices[0].message)
+    assert usage.completion_tokens == undisturbed.usage.completion_tokens == 200
     client.close()
     assert own_server.interrupt() == 0
 

@@ -51,15 +51,15 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
     assert lost.headers["Retry-After"]
     assert server.chat().status_code == 200
 
-    # No step ends any more: the stream ends with an error, and another engine starts.
+    # No step ends any more, twice: the stream ends with an error, and another engine starts.
     events = harmful(server, "stall", stream=True).text.split("\n\n")
-    assert json.loads(events[-3].removeprefix("data: "))["error"]["code"] == "engine_dead"
+    assert json.loads(events[-3].removeprefix("data: "))["error"]["code"] == "request_quarantined"
     assert events[-2] == "data: [DONE]"
     server.wait_for_ready()
     assert engine_of(server).pid != first
 
     # Two deaths, then nobody else has to suffer from it.
-    assert code_of(harmful(server, "kill")) == (503, "engine_dead")
+    assert code_of(harmful(server, "kill")) == (422, "request_quarantined")
     server.wait_for_ready()
     survivor = engine_of(server).pid
     for is_streamed in (False, True):
@@ -79,9 +79,7 @@ def test_each_fault_costs_its_own_request_and_the_service_comes_back(
         ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}),
     ],
 )
-def test_an_answer_of_which_nothing_was_shown_is_begun_anew(
-    serve: Any, path: str, body: dict[str, Any]
-) -> None:
+def test_a_whole_answer_outlives_the_engine(serve: Any, path: str, body: dict[str, Any]) -> None:
     server = serve(options={"step_s": 0.1})
     whole = server.post(path, **body).json()
     answers: list[httpx.Response] = []

@@ -35,8 +35,7 @@ class WholeResponse(GenerationResponse):
         await self._writing.abandon()
 
     async def _respond(self, send: Send) -> None:
-        unseen = self._generation.unseen_steps(self._writing.forget)
-        async with aclosing(unseen) as steps:
+        async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
                 self._writing.take(step)
         await self._writing.settle(None)

@@ -46,10 +46,6 @@ class Writing(DataEvents):
         self._pieces += pieces
         return pieces
 
-    def forget(self) -> None:
-        """The answer is begun anew."""
-        self._pieces.clear()
-
     async def settle(self, failure: Failure | None) -> None:
         """Decide how it ended and store it, so that a client who knows the end can get it."""
         now = self._runtime.clock()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineDead, RequestQuarantined
 from engines.process.keeper import RestartPolicy
 from engines.process.supervisor import EngineSupervisor
@@ -52,12 +51,12 @@ async def outcomes(*works: Any) -> Sequence[Any]:
         return await asyncio.gather(*works, return_exceptions=True)
 
 
-async def test_a_request_that_showed_no_token_is_run_again_unseen(
+async def test_a_death_costs_nobody_an_answer_token_shown_or_not(
     start_engine: Any, guard: Guard, until: Any
 ) -> None:
     supervisor = await start_engine(QUICK, step_s=0.05, max_num_seqs=1)
     engine = await guard(supervisor)
-    shown = asyncio.create_task(read(engine, request_of(1, max_tokens=999)))
+    shown = asyncio.create_task(read(engine, request_of(1, max_tokens=40)))
     waiting = [asyncio.create_task(read(engine, request_of(2, i))) for i in range(3)]
 
     async def is_full() -> bool:
@@ -66,8 +65,8 @@ async def test_a_request_that_showed_no_token_is_run_again_unseen(
 
     await until(is_full)
     os.kill(supervisor.pid, signal.SIGKILL)
-    lost, *answers = await outcomes(shown, *waiting)
-    assert isinstance(lost, EngineDead)
+    continued, *answers = await outcomes(shown, *waiting)
+    assert continued == (11, 12, 13) * 13 + (11,)
     assert answers == [(11, 12, 13, 11)] * 3
     assert supervisor.num_restarts == 1
 
@@ -79,7 +78,7 @@ async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
     engines = [await guard(supervisor), await guard(supervisor)]  # two API processes
     poison, others = request_of(1, POISON), [request_of(2, i) for i in range(6)]
     killer, *answers = await outcomes(*(read(engines[0], r) for r in [poison, *others]))
-    assert isinstance(killer, EngineDead)
+    assert isinstance(killer, RequestQuarantined)
     assert [len(answer) for answer in answers] == [4] * 6
     assert f"died twice under request {poison.request_id}" in caplog.text
     assert supervisor.num_restarts == 2
@@ -91,30 +90,61 @@ async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
     assert supervisor.num_restarts == 2
 
 
-async def test_a_client_that_sends_a_killer_again_is_stopped_after_the_second_death(
-    start_engine: Any, guard: Guard, until_healthy: Any
+async def test_a_killer_that_has_shown_tokens_is_convicted_and_its_neighbours_go_on(
+    start_engine: Any, guard: Guard
 ) -> None:
     fault = {"token": POISON, "kind": "kill", "after": 8}
     supervisor = await start_engine(QUICK, step_s=0.005, faults=[fault])
     engine = await guard(supervisor)
-    innocent = request_of(3, max_tokens=100_000)
-    for num_deaths in (1, 2):
-        lost = await outcomes(
-            read(engine, request_of(POISON, max_tokens=50, seed=num_deaths)),
-            read(engine, innocent),
-        )
-        assert all(isinstance(error, EngineDead) for error in lost)
-        await until_healthy(engine)
-        assert supervisor.num_restarts == num_deaths
-    # Both ran in both deaths: the third tells which of them it is.
-    for _ in range(2):
-        await outcomes(read(engine, request_of(POISON, max_tokens=50)))
-        await until_healthy(engine)
+    innocent = [request_of(3, i, max_tokens=300) for i in range(3)]
+    killer, *answers = await outcomes(
+        read(engine, request_of(POISON, max_tokens=50)), *(read(engine, r) for r in innocent)
+    )
+    assert isinstance(killer, RequestQuarantined)
+    assert answers == [(11, 12, 13) * 100] * 3
+    # All ran in both first deaths: the third tells which of them it is.
+    assert supervisor.num_restarts == 3
     (refused,) = await outcomes(read(engine, request_of(POISON, max_tokens=50)))
     assert isinstance(refused, RequestQuarantined)
     assert supervisor.num_restarts == 3
-    async with aclosing(engine.generate(innocent)) as events:
-        assert (await anext(events)).token_ids[0] == 11
+
+
+async def test_events_of_a_continued_answer_tell_of_its_first_run(
+    start_engine: Any, guard: Guard
+) -> None:
+    supervisor = await start_engine(QUICK, step_s=0.005, block_size=4)
+    engine = await guard(supervisor)
+    prompt = tuple(range(100, 120))
+    await read(engine, request_of(*prompt))  # so that it is in the cache
+    num_cached: set[int] = set()
+    token_ids: list[int] = []
+    async for event in engine.generate(request_of(*prompt, max_tokens=30, logprobs=1)):
+        if not token_ids:
+            os.kill(supervisor.pid, signal.SIGKILL)
+        token_ids += event.token_ids
+        num_cached.add(event.num_cached_tokens)
+        assert event.logprobs is not None
+        assert [entry.token_id for entry in event.logprobs] == list(event.token_ids)
+    assert token_ids == [11, 12, 13] * 10
+    assert num_cached == {16}
+    assert supervisor.num_restarts == 1
+
+
+async def test_an_engine_that_cannot_continue_ends_what_was_shown(
+    start_engine: Any, guard: Guard
+) -> None:
+    supervisor = await start_engine(QUICK, step_s=0.005, capabilities={"continuation": False})
+    engine = await guard(supervisor)
+    events = engine.generate(request_of(1, max_tokens=999))
+    assert (await anext(events)).token_ids[0] == 11
+    os.kill(supervisor.pid, signal.SIGKILL)
+    with pytest.raises(EngineDead):
+        await outlive(events)
+
+
+async def outlive(events: AsyncGenerator[TokenEvent, None]) -> None:
+    async for _ in events:
+        pass
 
 
 async def test_nothing_is_run_again_when_the_server_stops(

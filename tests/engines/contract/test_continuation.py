@@ -1,0 +1,94 @@
+"""An answer that was cut off goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
+from engines.errors import InvalidRequest
+from engines.grammar.tree import Regex
+from engines.spec import EngineSpec
+from tests.engines.contract.conftest import VOCAB_SIZE, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["native", "overlapped"])
+async def model(
+    request: pytest.FixtureRequest, spec_of: Callable[[str], EngineSpec]
+) -> AsyncIterator[Engine]:
+    spec = spec_of("native")
+    options = {**spec.options, "overlap_steps": request.param == "overlapped"}
+    async with running(replace(spec, options=options), "native") as engine:
+        yield engine
+
+
+async def events(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
+    async with asyncio.timeout(30):
+        return [event async for event in engine.generate(request)]
+
+
+def ids(found: list[TokenEvent]) -> tuple[int, ...]:
+    return tuple(token for event in found for token in event.token_ids)
+
+
+async def check(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
+    """Cut the answer at some places; the undisturbed one is returned."""
+    whole = await events(engine, request)
+    answer = ids(whole)
+    for cut in {1, len(answer) // 2, len(answer) - 1}:
+        rest = await events(engine, replace(request, generated_token_ids=answer[:cut]))
+        assert ids(rest) == answer[cut:], cut
+        assert rest[-1].finish_reason is whole[-1].finish_reason
+    return whole
+
+
+async def test_a_greedy_answer_goes_on(engine: Engine, make_request: Any) -> None:
+    whole = await check(engine, make_request(max_tokens=12))
+    assert whole[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_a_stop_token_ends_what_goes_on(engine: Engine, make_request: Any) -> None:
+    answer = ids(await events(engine, make_request(max_tokens=12)))
+    stop = next(token for token in answer[4:] if token not in answer[:4])
+    whole = await check(engine, make_request(max_tokens=12, stop=(stop,)))
+    assert whole[-1].finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"seed": 5, "temperature": 2.0},
+        {"seed": 5, "temperature": 2.0, "top_p": 0.9, "top_k": 40, "min_p": 0.01},
+        {"presence_penalty": 1.5, "frequency_penalty": 1.0},
+        {"repetition_penalty": 3.0},
+        {"min_tokens": 8},
+    ],
+)
+async def test_every_wish_counts_what_was_generated(
+    model: Engine, make_request: Any, wish: dict[str, Any]
+) -> None:
+    greedy = ids(await events(model, make_request()))
+    stop = (greedy[2],) if "min_tokens" in wish else ()
+    await check(model, make_request(max_tokens=24, stop=stop, **wish))
+
+
+async def test_a_grammar_goes_on_where_it_was(model: Engine, make_request: Any) -> None:
+    request = make_request(max_tokens=40, stop=(VOCAB_SIZE - 2,), temperature=1.0, seed=3)
+    whole = await check(model, replace(request, grammar=Regex(r"\{[a-f]{6,9}\}[0-9]{5}")))
+    assert whole[-1].finish_reason is FinishReason.STOP
+
+
+async def test_an_answer_that_has_ended_cannot_go_on(model: Engine, make_request: Any) -> None:
+    request = replace(make_request(max_tokens=2), generated_token_ids=(5, 6))
+    with pytest.raises(InvalidRequest, match=r"has 2 tokens; the answer ends after 2"):
+        await events(model, request)
+    request = replace(make_request(), generated_token_ids=(VOCAB_SIZE,))
+    with pytest.raises(InvalidRequest, match="generated_token_ids has 512"):
+        await events(model, request)
