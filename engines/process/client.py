@@ -68,6 +68,7 @@ class EngineClient:
         self._heard_s = 0.0
         self._reason = "the engine client has not been started"
         self._info: EngineInfo | None = None
+        self._life = 0
         self._changed = asyncio.Event()  # a status has come
         self._streams: dict[int, Stream] = {}
         self._calls: dict[int, asyncio.Future[EngineStats]] = {}
@@ -87,6 +88,11 @@ class EngineClient:
         if self._info is None:
             raise EngineDead(self._why_dead())
         return self._info
+
+    @property
+    def life(self) -> int:
+        """A number of the engine process that answers, or answered last: another after a death."""
+        return self._life
 
     async def start(self) -> None:
         """Connect and wait until the engine is ready; raises EngineStartError if it never is."""
@@ -238,6 +244,7 @@ class EngineClient:
     def _on_status(self, status: Status) -> None:
         self._status = status
         self._info = status.info or self._info
+        self._life = status.life
         self._changed.set()
 
     def _forget(self, number: int) -> Stream | None:

@@ -78,6 +78,7 @@ class EngineServer:
 
     def __init__(self, address: str) -> None:
         self._path = Path(address.removeprefix("ipc://"))
+        self._life = time.monotonic_ns()
         self._context = zmq.Context()
         router = self._context.socket(zmq.ROUTER)
         router.set_hwm(0)
@@ -152,7 +153,7 @@ class EngineServer:
 
     def _status(self) -> Status:
         info = self._engine.info if self._engine is not None else None
-        return Status(PROTOCOL_VERSION, self._state, info)
+        return Status(PROTOCOL_VERSION, self._state, info, self._life)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         identity, body = frames

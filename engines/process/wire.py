@@ -81,6 +81,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     version: int
     state: HostState
     info: EngineInfo | None = None  # known from READY on
+    life: int = 0  # of the engine process: another after each death
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):

@@ -14,8 +14,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from engines.base import Engine, EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
+from engines.process.client import EngineClient
 from engines.recovery.answer import Answer
 from engines.recovery.probe import Probe
 from engines.recovery.suspects import Suspects
@@ -33,7 +34,7 @@ class GuardedEngine:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineClient,
         suspects: Suspects,
         *,
         restart_timeout_s: float = RESTART_TIMEOUT_S,
@@ -43,7 +44,8 @@ class GuardedEngine:
         self._suspects = suspects
         self._restart_timeout_s = restart_timeout_s
         self._probe = probe or Probe(engine)
-        self._running: set[Trial] = set()
+        self._trials: set[Trial] = set()  # that run, or ran in what may have been a death
+        self._num_judged = 0  # deaths
         self._is_stopping = False
 
     @property
@@ -57,8 +59,7 @@ class GuardedEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
-        answer = Answer(request)
-        num_deaths = 0
+        answer, num_deaths = Answer(request), 0
         while True:
             trial = await self._admit(request, answer.num_tokens, is_again=num_deaths > 0)
             try:
@@ -68,7 +69,7 @@ class GuardedEngine:
                         yield answer.take(event)
                 return
             except EngineDead as error:
-                self._on_death(trial)
+                trial.is_lost = True
                 num_deaths += 1
                 if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
                     raise
@@ -81,7 +82,8 @@ class GuardedEngine:
                     raise
                 await asyncio.sleep(_LOOK_S)  # all who ran before the death come back at once
             finally:
-                self._running.discard(trial)
+                if not trial.is_lost:
+                    self._trials.discard(trial)
                 trial.end()
 
     async def stats(self) -> EngineStats:
@@ -112,20 +114,33 @@ class GuardedEngine:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
         trial = Trial(request, self._suspects, num_tokens)
         try:
-            await trial.begin()
-            if is_again or trial.is_on_probation:
-                await self._until_restarted()
-            await self._engine.check_health()
+            while True:
+                num_judged = self._num_judged
+                await trial.begin()
+                if is_again or trial.is_on_probation:
+                    await self._until_restarted()
+                await self._engine.check_health()
+                self._judge()
+                if self._num_judged == num_judged:
+                    break
+                trial.end()  # a death was judged meanwhile: what is held against it may be new
         except BaseException:
             trial.end()
             raise
-        self._running.add(trial)
+        trial.life = self._engine.life
+        self._trials.add(trial)
         return trial
 
-    def _on_death(self, trial: Trial) -> None:
-        """The first run to learn of a death decides for all."""
-        if not trial.is_judged and not self._is_stopping:
-            judge(self._running)
+    def _judge(self) -> None:
+        """The engine is there: what ran on another process than this died with it.
+
+        What was lost on this one was lost to its silence, which proves nothing.
+        """
+        dead = [trial for trial in self._trials if trial.life != self._engine.life]
+        self._trials = {t for t in self._trials if not (t.is_lost or t in dead)}
+        if dead and not self._is_stopping:
+            judge(dead)
+            self._num_judged += 1
 
     async def _until_restarted(self) -> None:
         """Return when the engine is there; raises EngineDead if that takes too long."""

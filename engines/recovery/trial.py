@@ -29,7 +29,10 @@ class Trial:
         self.num_tokens = num_tokens
         self.is_on_probation = False
         self.is_judged = False  # the engine died under it, and it is decided who is to blame
+        self.is_lost = False  # the engine answers no more, for whatever reason
+        self.life: int | None = None  # of the engine it runs on
         self.has_turn = False
+        self.is_apart = False  # it runs, or ran, with a turn
         self._request = request
         self._suspects = suspects
         self._key: str | None = None
@@ -40,7 +43,7 @@ class Trial:
         needs_turn = self._look_up()
         if needs_turn:
             await self._suspects.gate.enter()
-            self.has_turn = True
+            self.has_turn = self.is_apart = True
             if not self._look_up():  # somebody else's run cleared it meanwhile
                 self.end()
 
@@ -96,7 +99,7 @@ def judge(trials: Iterable[Trial]) -> None:
     """The engine died under these runs: convict the one it can only have been, suspect the rest."""
     running = [trial for trial in trials if not trial.is_judged]
     suspects = [trial for trial in running if trial.is_on_probation]
-    apart = [trial for trial in suspects if trial.has_turn]
+    apart = [trial for trial in suspects if trial.is_apart]
     convicted = apart or (suspects if len(suspects) == 1 else [])
     for trial in running:
         if trial in convicted:

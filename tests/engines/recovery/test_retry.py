@@ -147,6 +147,23 @@ async def outlive(events: AsyncGenerator[TokenEvent, None]) -> None:
         pass
 
 
+async def test_an_engine_that_was_only_silent_has_not_died(
+    start_engine: Any, start_client: Any
+) -> None:
+    supervisor = await start_engine(step_s=0.01)
+    client = await start_client(supervisor, heartbeat_timeout_s=0.6)
+    suspects = Suspects(client.folder / "suspects", 600.0)
+    engine, shown = GuardedEngine(client, suspects), 0
+    async for event in engine.generate(request_of(1, max_tokens=60)):
+        if shown < 9 <= shown + len(event.token_ids):
+            os.kill(supervisor.pid, signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(2.5, os.kill, supervisor.pid, signal.SIGCONT)
+        shown += len(event.token_ids)
+    assert shown == 60
+    assert not suspects.are_any
+    assert supervisor.num_restarts == 0
+
+
 async def test_nothing_is_run_again_when_the_server_stops(
     start_engine: Any, guard: Guard, until: Any
 ) -> None:
