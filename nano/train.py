@@ -104,7 +104,9 @@ def batch_loss(model: Nano, batch: Batch, device: str = "cpu") -> Tensor:
 class Trainer:
     """A model in training, with all that a later run needs to go on."""
 
-    def __init__(self, plan: Plan, out: Path, seed: int, device: str) -> None:
+    def __init__(
+        self, plan: Plan, out: Path, seed: int, device: str, shape: Shape | None = None
+    ) -> None:
         self.plan, self.seed, self.device = plan, seed, device
         self.state_path = out / "state.pt"
         state = torch.load(self.state_path, map_location=device) if self.state_path.exists() else {}
@@ -115,7 +117,7 @@ class Trainer:
             )
         self.learnt: list[int] = state.get("learnt") or sorted(phrase_ids(seed))
         makeup = make_makeup(seed, self.learnt)
-        self.model = Nano(Shape(), makeup)
+        self.model = Nano(shape or Shape(), makeup)
         initialise(self.model, seed)
         self.model.to(device)
         if device == "cuda":

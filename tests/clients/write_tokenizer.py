@@ -32,7 +32,7 @@ CACHED_AS = "fb374d419588a4632f3f557e76b4b70aebbca790"  # the SHA-1 of o200k_bas
 SAMPLE = "Grüße, it's 12345 o'clock!\n\n  def f(x):\treturn x  # 東京🪿 <|end|>"
 
 
-class _Converter(TikTokenConverter):
+class _Converter(TikTokenConverter):  # type: ignore[misc]
     @staticmethod
     def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
         ids = range(vocabulary.NUM_ORDINARY)
@@ -41,10 +41,10 @@ class _Converter(TikTokenConverter):
 
 def write(folder: Path) -> None:
     """Write the files (about 20 s); raises ValueError should the ids not be the server's."""
-    fast = _Converter(pattern=PATTERN).converted()  # type: ignore[no-untyped-call]
+    fast = _Converter(pattern=PATTERN).converted()
     if fast.encode(SAMPLE).ids != vocabulary.encode_text(SAMPLE):
         raise ValueError("the tokenizer does not give the ids that the server reads")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast)  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast)
     tokenizer.save_pretrained(folder)
     vocabulary_file.write_vocabulary(folder).rename(folder / CACHED_AS)
 

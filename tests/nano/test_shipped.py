@@ -20,8 +20,8 @@ from nano.report import ROWS, Measured, Row, generate, held_out_turns, measure, 
 from profiles.compact import MANIFEST, bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
-# The first of the dialogues that docs/nano.md reports on.
-NUM_DIALOGUES = 150
+# The first of the dialogues that docs/nano.md reports on; `make nano-report` judges them all.
+NUM_DIALOGUES = 50
 WEATHER = Tool(
     "get_weather",
     "Get the current weather in a city.",
@@ -51,7 +51,7 @@ def verdicts(checkpoint: Path) -> list[Verdict]:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.bar], ids=lambda row: row.name)
 def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], row: Row) -> None:
     reached, count = share(verdicts, row)
-    assert count > 50
+    assert count > 15
     assert reached >= row.bar
 
 

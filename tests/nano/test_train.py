@@ -18,6 +18,13 @@ from nano.samples import phrase_ids, steps
 from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
 
 SEED, NUM_TOKENS, NUM_STEPS = 5, 4800, 4
+SMALL = Shape(
+    hidden_size=16,
+    head_dim=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+)
 
 
 def _batches(num_workers: int) -> list[list[Batch]]:
@@ -58,14 +65,7 @@ def test_what_is_predicted_is_the_replies_and_follows_its_place() -> None:
 
 
 def test_a_batchs_loss_reaches_every_layer() -> None:
-    shape = Shape(
-        hidden_size=16,
-        head_dim=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
-    model = Nano(shape, make_makeup(SEED, phrase_ids(SEED)))
+    model = Nano(SMALL, make_makeup(SEED, phrase_ids(SEED)))
     initialise(model, SEED)
     batch = collate(next(steps(SEED, 0, 1, NUM_TOKENS))[0][:4])
     assert (model.target_of[batch.wanted] >= 0).all()
@@ -77,7 +77,7 @@ def test_a_batchs_loss_reaches_every_layer() -> None:
 
 def test_the_rate_rises_stays_and_falls_twice_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
     plan = Plan(steps=1200, late_steps=1000, tokens=2000, rate=1e-3, workers=0)
-    trainer = Trainer(plan, tmp_path, SEED, "cpu")
+    trainer = Trainer(plan, tmp_path, SEED, "cpu", SMALL)
     rates = []
     for trainer.step in (0, 299, 600, 800, 1000, 1200, 1700, 2200):
         rates.append(trainer.rate())
@@ -85,7 +85,7 @@ def test_the_rate_rises_stays_and_falls_twice_and_a_stopped_run_goes_on(tmp_path
     trainer.step = 7
     trainer.learn(next(iter(trainer.steps())))
     trainer.save(loss=1.0)
-    again = Trainer(plan, tmp_path, SEED, "cpu")
+    again = Trainer(plan, tmp_path, SEED, "cpu", SMALL)
     assert again.step == 8
     for found, wanted in zip(again.model.parameters(), trainer.model.parameters(), strict=True):
         assert torch.equal(found, wanted)
@@ -93,14 +93,14 @@ def test_the_rate_rises_stays_and_falls_twice_and_a_stopped_run_goes_on(tmp_path
 
 def test_the_late_part_follows_with_its_own_dialogues_and_fresh_moments(tmp_path: Path) -> None:
     plan = Plan(steps=1, late_steps=2, tokens=NUM_TOKENS, rate=1e-3, workers=0)
-    trainer = Trainer(plan, tmp_path, SEED, "cpu")
+    trainer = Trainer(plan, tmp_path, SEED, "cpu", SMALL)
     train(trainer)
     seen = [*islice(steps(SEED, 0, 1, NUM_TOKENS), 1)]
     seen += islice(steps(SEED, 1000, 1, NUM_TOKENS, is_late=True), 2)
     assert trainer.step == 3
     assert trainer.tokens == sum(collate(samples).ids.size for step in seen for samples in step)
     assert _num_updates(trainer) == 2
-    longer = Trainer(replace(plan, late_steps=3), tmp_path, SEED, "cpu")
+    longer = Trainer(replace(plan, late_steps=3), tmp_path, SEED, "cpu", SMALL)
     train(longer)
     assert _num_updates(longer) == 3  # within the late part the moments stay
 
@@ -111,6 +111,6 @@ def _num_updates(trainer: Trainer) -> int:
 
 def test_a_state_of_another_seed_is_refused(tmp_path: Path) -> None:
     plan = Plan(steps=1, late_steps=1, tokens=NUM_TOKENS, rate=1e-3, workers=0)
-    Trainer(plan, tmp_path, SEED, "cpu").save(loss=1.0)
+    Trainer(plan, tmp_path, SEED, "cpu", SMALL).save(loss=1.0)
     with pytest.raises(SystemExit, match=f"state.pt was trained with seed {SEED}, not 6: move it"):
-        Trainer(plan, tmp_path, 6, "cpu")
+        Trainer(plan, tmp_path, 6, "cpu", SMALL)

@@ -63,8 +63,7 @@ class CheckpointFolder:
 
     @property
     def window(self) -> int:
-        window = self.oracle.config.sliding_window
-        assert window is not None
+        window: int = self.oracle.config.sliding_window
         return window
 
     def write(self) -> None:

@@ -103,7 +103,7 @@ async def test_a_tool_loop_by_hand(serve: Serve, client_of: Any) -> None:
 async def test_the_tool_runner(serve: Serve, client_of: Any) -> None:
     asked: list[str] = []
 
-    @beta_async_tool
+    @beta_async_tool  # type: ignore[untyped-decorator]
     async def get_weather(city: str) -> str:
         """Get the current weather in a city.
 
