@@ -21,10 +21,18 @@ installed-test installed-conformance installed-browser: installed-%:
 serve: installed ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
 	@$(BIN)/python -S packaging/foreground.py $(BIN)/harmonium serve
 
-.PHONY: test
-test: format-check lint types layers ## Check format, lint, types and layers, then run the tests
-	@# Two processes: most tests wait for processes of their own rather than compute.
-	@$(BIN)/pytest -n 2 --dist loadfile
+.PHONY: test tests checks
+test: ## Check format, lint, types and layers, and run the tests beside it
+	@$(MAKE) --no-print-directory -j2 checks tests
+checks: format-check lint types layers
+tests: installed-test
+	@# Two processes: most tests wait for processes of their own rather than compute. The files
+	@# with few tests are not the quick ones, so xdist keeps the order it finds them in.
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: test-slow
+test-slow: installed-test ## Run the tests of what hardly ever breaks and takes long
+	@$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 .PHONY: format
 format: installed-test ## Rewrite the code in the project's format

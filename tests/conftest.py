@@ -63,7 +63,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what a default run leaves out and how to run it."""
     if terminalreporter.config.getoption("markexpr").startswith("not "):
-        targets = "`make faults`, `make browser`, `make oidc`, `make rolling`, "
+        targets = "`make test-slow`, `make faults`, `make browser`, `make oidc`, `make rolling`, "
         targets += (
             "`make image`, `make chart`, `make conformance`, `make clients` and `make monitoring`"
         )

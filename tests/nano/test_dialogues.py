@@ -26,6 +26,8 @@ from nano.vocabulary import stem
 from nano.words import Split, Words, is_held_out
 from service.harmony.render import render
 
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
+
 SPLITS: tuple[Split, Split] = ("train", "heldout")
 
 

@@ -17,6 +17,8 @@ from nano.rows import make_makeup, swapped
 from nano.tokens import CALL, RETURN, encode
 from profiles.compact import Makeup, expand
 
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
+
 SHAPE = Shape(
     hidden_size=48,
     head_dim=16,

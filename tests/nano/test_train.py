@@ -17,6 +17,8 @@ from nano.rows import make_makeup
 from nano.samples import phrase_ids, steps
 from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
 
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
+
 SEED, NUM_TOKENS, NUM_STEPS = 5, 4800, 4
 SMALL = Shape(
     hidden_size=16,
