@@ -39,8 +39,8 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What the prompt, the grammar and the parser need to know of built-in tools."""
+class OfferedTools:
+    """Which built-in tools an answer has: what its prompt, grammar and parser need to know."""
 
     tools: tuple[str, ...] = ()  # offered to the model, and run here
     builtins: Builtins = NO_BUILTINS
@@ -70,25 +70,25 @@ class Offer:
         )
 
 
-NO_OFFER = Offer()
+NO_OFFERED_TOOLS = OfferedTools()
 
 
-def offer_of(
+def offered_tools(
     toolbox: Toolbox | None,
     wanted: Iterable[str] = (),
     *,
     is_hidden: bool = False,
     max_calls: int | None = None,
-) -> Offer:
+) -> OfferedTools:
     """What is wanted and connected is run here; other calls go to the client.
 
     `is_hidden`: the client wants no calls (`tool_choice` `none`).
     """
     if is_hidden:
-        return NO_OFFER
+        return NO_OFFERED_TOOLS
     tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
     hosted = recipients_of(tools)
-    return Offer(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
+    return OfferedTools(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
 
 
 class HostedCalls:

@@ -15,9 +15,8 @@ from service.api.about.token_schema import (
     TokenizeResponse,
 )
 from service.api.chat.message_schema import ChatMessage
-from service.api.chat.request import plan_chat, to_conversation
+from service.api.chat.request import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatRequest
-from service.api.chat.tools import chat_offer
 from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.prompt import (
     check_model,
@@ -128,8 +127,8 @@ async def _conversation_ids(
     body: TokenizeRequest, messages: list[ChatMessage], runtime: Runtime
 ) -> tuple[int, ...]:
     request = ChatRequest(model=runtime.model.id, messages=messages, tools=body.tools)
-    offer = chat_offer(request, runtime.toolbox)
-    conversation = to_conversation(request, current_date(runtime.clock()), offer)
+    offered = chat_tools(request, runtime.toolbox)
+    conversation = to_conversation(request, current_date(runtime.clock()), offered)
     token_ids = await render_prompt(
         conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
     )

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from service.answer.hosted import NO_OFFER, Offer
+from collections.abc import Sequence
+from dataclasses import replace
+
+from service.answer.hosted import (
+    BUILTIN_OF,
+    NO_OFFERED_TOOLS,
+    OfferedTools,
+    offered_tools,
+)
 from service.answer.plan import Plan
-from service.api.chat.guide import chat_grammar, described_format
 from service.api.chat.message_schema import AssistantMessage, ChatMessage, ToolMessage, text_of
 from service.api.chat.message_schema import CustomToolCall as CalledCustom
 from service.api.chat.message_schema import ToolCall as CalledFunction
 from service.api.chat.schema import BuiltinTool, ChatRequest, CustomTool, Effort, FunctionTool
-from service.api.chat.tools import chat_offer, check_names
-from service.api.common.custom_tools import custom_names, free_text
+from service.api.chat.schema import Tool as GivenTool
+from service.api.common.custom_tools import free_text
+from service.api.common.guidance import (
+    AllowedToolsChoice,
+    Choice,
+    JSONObjectFormat,
+    JSONSchemaFormat,
+    NamedCustomTool,
+    NamedTool,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+)
+from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
-    answer_limit,
     check_model,
     context_bound,
     current_date,
     render_prompt,
-    sampling_of,
-    stop_ids,
 )
 from service.errors import RequestError
+from service.guide.answer import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice
 from service.harmony.types import Conversation, Message, Tool, ToolCall
+from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.request.context import RequestContext
 from service.runtime import Runtime
+from service.tools.toolbox import Toolbox
 
 
 async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestContext) -> Plan:
@@ -32,38 +51,32 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
     check_model(request.model, runtime, context)
     _check_together(request)
     info = runtime.engine.info
-    offer = chat_offer(request, runtime.toolbox)
-    conversation = to_conversation(request, current_date(runtime.clock()), offer)
-    grammar = await chat_grammar(request, conversation.tools, offer)
-    prompt_token_ids = await render_prompt(
-        conversation, _tool_call_param, context_bound(info, "messages")
-    )
-    max_tokens = _max_tokens(request, len(prompt_token_ids), info.max_model_len)
-    num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return Plan(
-        context=context,
-        prompt_token_ids=prompt_token_ids,
-        sampling=sampling_of(request, max_tokens, info, num_logprobs),
-        priority=request.priority,
-        tool_names=frozenset(tool.name for tool in conversation.tools),
-        custom_names=custom_names(conversation.tools),
-        builtins=offer.builtins,
-        hosted=grammar.hosted,
-        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+    offered = chat_tools(request, runtime.toolbox)
+    conversation = to_conversation(request, current_date(runtime.clock()), offered)
+    format, fields = _format(request)
+    choice = _tool_choice(request.tool_choice)
+    spec = AnswerSpec(
+        request,
+        _limit(request),
+        Guidance(choice, format, fields, request.thinking_token_budget),
+        conversation.tools,
+        offered,
+        stop=request.stop,
         num_choices=request.n or 1,
+        num_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning,
-        grammar=grammar.tree,
-        grammar_param=grammar.param,
-        stop_token_ids=stop_ids(
-            request, is_guided=grammar.tree is not None, is_hosted=grammar.hosted is not None
-        ),
     )
+    bound = context_bound(info, "messages")
+    token_ids = await render_prompt(conversation, _tool_call_param, bound)
+    return await plan_of(spec, [token_ids], info, context)
 
 
-def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) -> Conversation:
+def to_conversation(
+    request: ChatRequest, date: str, offered: OfferedTools = NO_OFFERED_TOOLS
+) -> Conversation:
     """The request's messages and tools as the renderer takes them."""
-    check_names(request.tools or ())
+    _check_names(request.tools or ())
     tools = tuple(
         _tool(tool, f"tools[{index}]")
         for index, tool in enumerate(request.tools or ())
@@ -74,8 +87,8 @@ def to_conversation(request: ChatRequest, date: str, offer: Offer = NO_OFFER) ->
         current_date=date,
         tools=() if request.tool_choice == "none" else tools,
         reasoning_effort=EFFORTS[_effort(request)],
-        response_format=described_format(request),
-        builtins=offer.tools,
+        response_format=_described_format(request),
+        builtins=offered.tools,
     )
 
 
@@ -154,11 +167,105 @@ def _reasoning(message: AssistantMessage, index: int) -> str:
     return given.pop() or "" if given else ""
 
 
-def _max_tokens(request: ChatRequest, num_prompt: int, max_model_len: int) -> int:
-    return answer_limit(
-        request.max_completion_tokens or request.max_tokens,
-        num_prompt,
-        max_model_len,
-        prompt_param="messages",
-        limit_param="max_completion_tokens" if request.max_completion_tokens else "max_tokens",
-    )
+def _limit(request: ChatRequest) -> AnswerLimit:
+    """One limit under the two names that clients have for it."""
+    name = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
+    return AnswerLimit(request.max_completion_tokens or request.max_tokens, name, ("messages",))
+
+
+def _check_names(tools: Sequence[GivenTool]) -> None:
+    """Raise RequestError for a name that comes twice."""
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        if isinstance(tool, BuiltinTool):
+            continue
+        name = tool.custom.name if isinstance(tool, CustomTool) else tool.function.name
+        if name in seen:
+            param = f"tools[{index}].{tool.type}.name"
+            message = f"{param} repeats {name!r}; give each tool its own name."
+            raise RequestError(message, param=param)
+        seen.add(name)
+
+
+def chat_tools(request: ChatRequest, toolbox: Toolbox | None) -> OfferedTools:
+    """The built-in tools; raises RequestError for one that is not connected."""
+    wanted = {
+        f"tools[{index}].type": BUILTIN_OF[tool.type]
+        for index, tool in enumerate(request.tools or ())
+        if isinstance(tool, BuiltinTool)
+    }
+    if request.web_search_options is not None:
+        wanted["web_search_options"] = "browser"
+    for param, tool in wanted.items():
+        if toolbox is None or tool not in toolbox.tools:
+            raise RequestError(
+                f"{param} asks for the built-in tool {tool!r}, which is not connected to this "
+                f"server (NIM_{tool.upper()}_MCP_URL); offer a function that does the same.",
+                param=param,
+                code="unsupported_value",
+            )
+    return offered_tools(toolbox, wanted.values(), is_hidden=request.tool_choice == "none")
+
+
+def _tool_choice(choice: Choice | None) -> ToolChoice:
+    match choice:
+        case None:
+            return ToolChoice()
+        case NamedTool() | NamedCustomTool():
+            return ToolChoice.named(choice.function.name)
+        case AllowedToolsChoice():
+            allowed = choice.allowed_tools
+            return ToolChoice(allowed.mode, frozenset(tool.function.name for tool in allowed.tools))
+        case _:
+            return ToolChoice(choice)
+
+
+def _format(request: ChatRequest) -> tuple[TextFormat, Fields]:
+    if request.structured_outputs is None:
+        return _text_format(request.response_format), CHAT_FIELDS
+    if request.response_format is not None and request.response_format.type != "text":
+        raise RequestError(
+            "response_format and structured_outputs both say what the answer must be; give one.",
+            param="structured_outputs",
+        )
+    format, field = _structured(request.structured_outputs)
+    place = f"structured_outputs.{field}"
+    return format, replace(CHAT_FIELDS, format=place, schema=place)
+
+
+def _text_format(format: ResponseFormat | None) -> TextFormat:
+    match format:
+        case JSONObjectFormat():
+            return TextFormat("json_object")
+        case JSONSchemaFormat():
+            return TextFormat("json_schema", format.json_schema.schema_)
+        case StructuralTagFormat():
+            return TextFormat("structural_tag", format.format)
+        case _:
+            return TEXT
+
+
+def _described_format(request: ChatRequest) -> ResponseFormatNote | None:
+    """The schema of the answer, as the prompt tells the model."""
+    outputs, format = request.structured_outputs, request.response_format
+    if outputs is not None and outputs.json_ is not None:
+        return ResponseFormatNote(outputs.json_)
+    if not isinstance(format, JSONSchemaFormat):
+        return None
+    given = format.json_schema
+    return ResponseFormatNote(given.schema_, given.name, given.description or "")
+
+
+def _structured(outputs: StructuredOutputs) -> tuple[TextFormat, str]:
+    """The one that was given, and its name."""
+    if outputs.json_ is not None:
+        return TextFormat("json_schema", outputs.json_), "json"
+    if outputs.regex is not None:
+        return TextFormat("regex", outputs.regex), "regex"
+    if outputs.choice is not None:
+        return TextFormat("choice", tuple(outputs.choice)), "choice"
+    if outputs.grammar is not None:
+        return TextFormat("grammar", outputs.grammar), "grammar"
+    if outputs.structural_tag is not None:
+        return TextFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
+    return TextFormat("json_object"), "json_object"

@@ -7,8 +7,7 @@ import functools
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
-from service.api.chat.answer import ChatAnswer
-from service.api.chat.chunks import ChatChunks
+from service.api.chat.answer import ChatAnswer, ChatChunks
 from service.api.chat.request import plan_chat
 from service.api.chat.response_schema import ChatCompletion
 from service.api.chat.schema import ChatRequest

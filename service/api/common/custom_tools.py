@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from service.api.common.common import RequestModel
-from service.harmony.types import FreeText, Tool
+from service.harmony.types import FreeText
 
 
 class PlainInput(RequestModel):
@@ -47,8 +46,3 @@ def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> 
     if given.syntax == "regex":
         return FreeText(given.definition)
     return FreeText(lark=given.definition)
-
-
-def custom_names(tools: Iterable[Tool]) -> frozenset[str]:
-    """The names of those that are custom."""
-    return frozenset(tool.name for tool in tools if tool.free_text is not None)

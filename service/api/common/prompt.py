@@ -1,4 +1,5 @@
-"""What every route that takes a conversation or a prompt settles before it runs."""
+"""Conversations as prompts: which model, what effort, how long, and written without a pause for
+others."""
 
 from __future__ import annotations
 
@@ -9,15 +10,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from engines.base import EngineInfo, SamplingParams
-from service.api.common.sampling import SamplingFields
+from engines.base import EngineInfo
 from service.budget import Budget, OverBudget
 from service.errors import RequestError
 from service.harmony.errors import ToolTooLarge, UnknownToolCall
 from service.harmony.render import render
 from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, FreeText, Message, ReasoningEffort, Tool
-from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, STOP_TOKEN_IDS
+from service.harmony.vocabulary import LONGEST_TOKEN_CHARS
 from service.request.context import RequestContext
 from service.runtime import Runtime
 
@@ -32,8 +32,6 @@ EFFORTS: Mapping[str | None, ReasoningEffort] = {
     "xhigh": "high",
     "max": "high",
 }
-
-Ids = tuple[int, ...]
 
 # Writing a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS: Final = 16_384
@@ -174,75 +172,3 @@ def _num_schema_chars(schema: Any) -> int:
 def _num_turn_chars(message: Message) -> int:
     calls = sum(len(call.arguments) + _TURN_CHARS for call in message.tool_calls)
     return len(message.content) + len(message.reasoning) + calls + _TURN_CHARS
-
-
-def answer_limit(
-    asked: int | None, num_prompt: int, max_model_len: int, *, prompt_param: str, limit_param: str
-) -> int:
-    """The client's limit, or all the context that the prompt leaves; RequestError if it is none."""
-    room = max_model_len - num_prompt
-    if room >= 1 and (asked is None or asked <= room):
-        return room if asked is None else asked
-    wanted = f" and {asked} for the answer ({limit_param})" if asked else ""
-    raise RequestError(
-        f"The context holds {max_model_len} tokens, but {num_prompt} for the prompt{wanted} "
-        f"were asked for; shorten {prompt_param} or ask for less.",
-        param=prompt_param if room < 1 else limit_param,
-        code="context_length_exceeded",
-    )
-
-
-def sampling_of(
-    request: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
-) -> SamplingParams:
-    """The request's sampling fields as the engines take them."""
-    if (request.min_tokens or 0) > max_tokens:
-        raise RequestError(
-            f"min_tokens is {request.min_tokens}, more than the answer may have ({max_tokens}); "
-            "lower it.",
-            param="min_tokens",
-        )
-    given = request.model_dump(include=_PASSED_ON, exclude_none=True)
-    return SamplingParams(
-        max_tokens=max_tokens,
-        top_k=max(request.top_k or 0, 0),
-        logit_bias=_logit_bias(request.logit_bias or {}, info.vocab_size),
-        logprobs=num_logprobs,
-        **given,
-    )
-
-
-def stop_ids(request: SamplingFields, *, is_guided: bool = False, is_hosted: bool = False) -> Ids:
-    """What ends an answer; raises RequestError where that is not for the client to change."""
-    for name in ("min_tokens", "ignore_eos"):
-        if getattr(request, name) and (is_guided or is_hosted):
-            what = "a guided answer" if is_guided else "built-in tools"
-            raise RequestError(
-                f"{name} and {what} do not go together: it ends where it must; leave one out.",
-                param=name,
-            )
-    return () if request.ignore_eos else STOP_TOKEN_IDS
-
-
-_PASSED_ON = {
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-}
-
-
-def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
-    """Biases by token id; raises RequestError for a key that is no id of the vocabulary."""
-    for key in biases:
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
-            raise RequestError(
-                f"logit_bias has the key {key[:40]!r}; keys are token ids from 0 to "
-                f"{vocab_size - 1} as strings.",
-                param="logit_bias",
-            )
-    return {int(key): bias for key, bias in biases.items()}

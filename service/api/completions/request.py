@@ -8,14 +8,12 @@ from functools import partial
 
 from engines.base import EngineInfo
 from service.answer.plan import Plan
+from service.api.common.plan import AnswerLimit, AnswerSpec, plan_of
 from service.api.common.prompt import (
     LONG_PROMPT_CHARS,
     PromptBound,
-    answer_limit,
     check_model,
     context_bound,
-    sampling_of,
-    stop_ids,
     written,
 )
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
@@ -44,17 +42,22 @@ async def plan_completion(
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
     prompts = await _prompts(request, info)
-    return Plan(
-        context=context,
-        prompt_token_ids=prompts[0],
-        more_prompts=tuple(prompts[1:]),
-        sampling=sampling_of(request, _max_tokens(request, prompts, info), info, request.logprobs),
-        priority=request.priority,
-        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+    listed = _listed(request)
+    limit = AnswerLimit(
+        request.max_tokens,
+        "max_tokens",
+        tuple(_param(request, index) for index in range(len(listed))),
+        at_most=None if request.max_tokens else _DEFAULT_MAX_TOKENS,
+    )
+    spec = AnswerSpec(
+        request,
+        limit,
+        stop=request.stop,
         num_choices=request.n or 1,
-        stop_token_ids=stop_ids(request),
+        num_logprobs=request.logprobs,
         output="text" if request.skip_special_tokens else "marked",
     )
+    return await plan_of(spec, prompts, info, context)
 
 
 async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
@@ -162,17 +165,3 @@ def _check_together(request: CompletionRequest, num_prompts: int) -> None:
             f"{MAX_CHOICES} are given at once. Send several requests.",
             param="n",
         )
-
-
-def _max_tokens(request: CompletionRequest, prompts: Sequence[TokenIds], info: EngineInfo) -> int:
-    limits = [
-        answer_limit(
-            request.max_tokens,
-            len(prompt),
-            info.max_model_len,
-            prompt_param=_param(request, index),
-            limit_param="max_tokens",
-        )
-        for index, prompt in enumerate(prompts)
-    ]
-    return min(limits) if request.max_tokens else min(*limits, _DEFAULT_MAX_TOKENS)

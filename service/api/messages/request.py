@@ -5,26 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from engines.base import SamplingParams
-from engines.grammar.tree import Grammar
-from service.answer.hosted import offer_of
+from service.answer.hosted import offered_tools
 from service.answer.plan import Plan
+from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
     MAX_COUNTED,
     PromptBound,
-    answer_limit,
     check_model,
     context_bound,
     current_date,
     render_prompt,
 )
+from service.api.common.sampling import SamplingFields
 from service.api.messages.conversation import History, to_conversation
 from service.api.messages.schema import (
     REFUSED,
     ChoiceNone,
     CountTokensRequest,
-    JSONFormat,
     MessagesRequest,
     ThinkingAdaptive,
     ThinkingDisabled,
@@ -32,13 +30,7 @@ from service.api.messages.schema import (
 )
 from service.budget import Budget, OverBudget
 from service.errors import RequestError
-from service.guide.answer import (
-    Fields,
-    TextFormat,
-    ToolChoice,
-    answer_grammar,
-)
-from service.guide.reading import read_in_turns
+from service.guide.answer import TEXT, Fields, TextFormat, ToolChoice
 from service.harmony.render import thoughts_turn
 from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, ReasoningEffort
@@ -88,28 +80,21 @@ async def plan_message(
     request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
 ) -> Plan:
     """Settle the limits and what the answer must be; raises RequestError naming the field."""
-    conversation = prompt.conversation
-    param = _FIELDS.schema if _format(request) else "tools"
-    grammar = await read_in_turns(partial(_grammar, request, conversation), param)
-    room = answer_limit(
-        None,
-        len(prompt.token_ids),
-        runtime.engine.info.max_model_len,
-        prompt_param="messages",
-        limit_param="max_tokens",
+    tools, choice = prompt.conversation.tools, _choice(request)
+    fields = SamplingFields(
+        temperature=request.temperature, top_p=request.top_p, top_k=request.top_k
     )
-    return Plan(
-        context=context,
-        prompt_token_ids=prompt.token_ids,
-        sampling=_sampling(request, min(request.max_tokens, room)),
-        tool_names=frozenset(tool.name for tool in conversation.tools),
-        builtins=offer_of(None, is_hidden=_choice(request).mode == "none").builtins,
-        stop=tuple(request.stop_sequences or ()),
+    spec = AnswerSpec(
+        fields,
+        AnswerLimit(None, "max_tokens", ("messages",), at_most=request.max_tokens),
+        Guidance(choice, _format(request), _FIELDS, _budget(request)),
+        tools,
+        offered_tools(None, is_hidden=choice.mode == "none"),
+        stop=request.stop_sequences,
         max_calls=_max_calls(request),
         has_reasoning=has_thinking(request),
-        grammar=grammar,
-        grammar_param=_FIELDS.format if _format(request) else "tools",
     )
+    return await plan_of(spec, [prompt.token_ids], runtime.engine.info, context)
 
 
 async def render_message(
@@ -182,27 +167,9 @@ def _max_calls(request: MessagesRequest) -> int | None:
     return 1 if choice.disable_parallel_tool_use else None
 
 
-def _sampling(request: MessagesRequest, max_tokens: int) -> SamplingParams:
-    given = request.model_dump(include={"temperature", "top_p", "top_k"}, exclude_none=True)
-    return SamplingParams(max_tokens=max_tokens, **given)
-
-
-def _grammar(
-    request: MessagesRequest, conversation: Conversation, budget: Budget
-) -> Grammar | None:
-    format = _format(request)
-    return answer_grammar(
-        conversation.tools,
-        _choice(request),
-        TextFormat("json_schema", format.schema_) if format else TextFormat(),
-        max_reasoning_tokens=_budget(request),
-        fields=_FIELDS,
-        budget=budget,
-    )
-
-
-def _format(request: MessagesRequest) -> JSONFormat | None:
-    return request.output_config.format if request.output_config else None
+def _format(request: MessagesRequest) -> TextFormat:
+    format = request.output_config.format if request.output_config else None
+    return TextFormat("json_schema", format.schema_) if format else TEXT
 
 
 def _choice(request: MessagesRequest) -> ToolChoice:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from engines.grammar.tree import Grammar
-from service.answer.hosted import Hosted, Offer
+from service.answer.hosted import OfferedTools
 from service.answer.plan import Plan
-from service.api.common.custom_tools import custom_names
+from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
-    answer_limit,
     check_model,
     context_bound,
     counting_bound,
     current_date,
     render_prompt,
-    sampling_of,
-    stop_ids,
 )
 from service.api.responses.document import encode
 from service.api.responses.items import listed, replay
@@ -41,10 +36,8 @@ from service.api.responses.tools import (
     tools_of,
 )
 from service.api.responses.truncation import shortened
-from service.budget import Budget
 from service.errors import RequestError
-from service.guide.answer import Fields, TextFormat, ToolChoice, answer_grammar
-from service.guide.reading import read_in_turns
+from service.guide.answer import Fields, TextFormat
 from service.harmony.types import Conversation, Message, ResponseFormat
 from service.request.context import RequestContext
 from service.runtime import Runtime
@@ -92,9 +85,9 @@ async def draft_response(
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
     shown = listed(request.input, id)
-    offer = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offer, runtime, context.tenant)
-    plan = await _plan(request, conversation, params, offer, runtime, context)
+    offered = offered_builtins(request, runtime)
+    conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
+    plan = await _plan(request, conversation, params, offered, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await runtime.responses.lasts()
     head = _head(request, id, int(runtime.clock()), is_kept=is_kept)
@@ -107,8 +100,8 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
         check_model(request.model, runtime, context)
     _check_names(request)
     shown = listed(request.input, f"resp_{runtime.new_id()}")
-    offer = offered_builtins(request, runtime)
-    conversation, params = await _conversation(request, shown, offer, runtime, context.tenant)
+    offered = offered_builtins(request, runtime)
+    conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
     return len(await render_prompt(conversation, params.__getitem__, counting_bound("input")))
 
 
@@ -131,7 +124,11 @@ def _check_names(request: ContextRequest) -> None:
 
 
 async def _conversation(
-    request: ContextRequest, shown: Sequence[Json], offer: Offer, runtime: Runtime, owner: str
+    request: ContextRequest,
+    shown: Sequence[Json],
+    offered: OfferedTools,
+    runtime: Runtime,
+    owner: str,
 ) -> tuple[Conversation, list[str]]:
     """The prompt's messages, and for each the field it came from."""
     past = await past_groups(runtime.responses, request.previous_response_id, owner)
@@ -147,7 +144,7 @@ async def _conversation(
         reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
         response_format=_described_format(request),
         namespaces=namespaces_of(request),
-        builtins=offer.tools,
+        builtins=offered.tools,
     )
     return conversation, params
 
@@ -156,60 +153,29 @@ async def _plan(
     request: ResponseRequest,
     conversation: Conversation,
     params: Sequence[str],
-    offer: Offer,
+    offered: OfferedTools,
     runtime: Runtime,
     context: RequestContext,
 ) -> Plan:
     info = runtime.engine.info
-    format, choice = _format(request), choice_of(request)
-    param = "tools" if format.kind == "text" else _FIELDS.format
-    grammar, hosted = await read_in_turns(
-        functools.partial(_grammars, request, format, choice, offer), param
-    )
     asked = request.max_output_tokens
     if request.truncation == "auto":
         token_ids = await shortened(conversation, params, info, asked)
     else:
         bound = context_bound(info, "input")
         token_ids = await render_prompt(conversation, params.__getitem__, bound)
-    max_tokens = answer_limit(
-        asked,
-        len(token_ids),
-        info.max_model_len,
-        prompt_param="input",
-        limit_param="max_output_tokens",
-    )
-    return Plan(
-        context=context,
-        prompt_token_ids=token_ids,
-        sampling=sampling_of(request, max_tokens, info, _num_logprobs(request)),
-        priority=request.priority,
-        tool_names=frozenset(tool.name for tool in conversation.tools),
-        custom_names=custom_names(conversation.tools),
-        builtins=offer.builtins,
-        hosted=hosted,
-        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
+    spec = AnswerSpec(
+        request,
+        AnswerLimit(asked, "max_output_tokens", ("input",)),
+        Guidance(choice_of(request), _format(request), _FIELDS, request.thinking_token_budget),
+        conversation.tools,
+        offered,
+        shows_calls=True,
+        stop=request.stop,
+        num_logprobs=_num_logprobs(request),
         max_calls=1 if request.parallel_tool_calls is False else None,
-        grammar=grammar,
-        grammar_param=param if grammar else None,
-        stop_token_ids=stop_ids(request, is_guided=bool(grammar), is_hosted=bool(offer.tools)),
     )
-
-
-def _grammars(
-    request: ResponseRequest, format: TextFormat, choice: ToolChoice, offer: Offer, budget: Budget
-) -> tuple[Grammar | None, Hosted | None]:
-    """What the answer may be, and how the built-in tools are run beside it."""
-    grammar_of = functools.partial(
-        answer_grammar,
-        tools_of(request),
-        format=format,
-        max_reasoning_tokens=request.thinking_token_budget,
-        builtins=offer.recipients,
-        fields=_FIELDS,
-        budget=budget,
-    )
-    return grammar_of(choice), offer.hosted(choice, grammar_of, is_shown=True)
+    return await plan_of(spec, [token_ids], info, context)
 
 
 def _num_logprobs(request: ResponseRequest) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from service.answer.hosted import BUILTIN_OF, Offer, offer_of
+from service.answer.hosted import BUILTIN_OF, OfferedTools, offered_tools
 from service.api.common.custom_tools import free_text
 from service.api.responses.schema import (
     AllowedTools,
@@ -32,10 +32,10 @@ def names_of(request: ContextRequest) -> Iterator[tuple[str, str]]:
             yield f"tools[{index}].name", tool.name
 
 
-def offered_builtins(request: ContextRequest, runtime: Runtime) -> Offer:
+def offered_builtins(request: ContextRequest, runtime: Runtime) -> OfferedTools:
     """The built-in tools; one that is not connected is not offered."""
     wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
-    return offer_of(
+    return offered_tools(
         runtime.toolbox,
         [name for name in wanted if name],
         is_hidden=request.tool_choice == "none",

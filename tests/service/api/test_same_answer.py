@@ -19,8 +19,7 @@ from engines.fake.sequence import FakeOptions
 from service.answer.choice import Step
 from service.answer.generation import Generation
 from service.answer.plan import Plan
-from service.api.chat.answer import ChatAnswer
-from service.api.chat.chunks import ChatChunks
+from service.api.chat.answer import ChatAnswer, ChatChunks
 from service.api.common.usage import StreamedUsage
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead

@@ -1,0 +1,211 @@
+"""From what a request asks for to the Plan that is run, the same for every family of routes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engines.base import EngineInfo, SamplingParams
+from engines.grammar.tree import Grammar
+from service.answer.hosted import NO_OFFERED_TOOLS, Hosted, OfferedTools
+from service.answer.plan import Output, Plan
+from service.api.common.sampling import SamplingFields
+from service.budget import Budget
+from service.errors import RequestError
+from service.guide.answer import (
+    AUTO,
+    CHAT_FIELDS,
+    TEXT,
+    Fields,
+    TextFormat,
+    ToolChoice,
+    answer_grammar,
+)
+from service.guide.reading import read_in_turns
+from service.harmony.types import Tool
+from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.request.context import RequestContext
+
+Ids = tuple[int, ...]
+
+_PASSED_ON: Final = {
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimit:
+    """How many tokens each answer may have, and the fields to name where they are too many."""
+
+    asked: int | None  # None: all that the context leaves
+    param: str  # the field that asks
+    prompt_params: tuple[str, ...]  # the fields of the prompts
+    at_most: int | None = None  # however much the context leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What the answer must be, and how the route calls the fields that say so."""
+
+    choice: ToolChoice = AUTO
+    format: TextFormat = TEXT
+    fields: Fields = CHAT_FIELDS
+    max_reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSpec:
+    """What a request asks for beside its prompts, in the terms that all families share."""
+
+    sampling: SamplingFields
+    limit: AnswerLimit
+    guidance: Guidance = Guidance()
+    tools: tuple[Tool, ...] = ()  # that the client runs
+    offered: OfferedTools = NO_OFFERED_TOOLS  # that this server runs
+    shows_calls: bool = False  # whether the answer has items for the calls of those
+    stop: str | Sequence[str] | None = None
+    num_choices: int = 1
+    num_logprobs: int | None = None
+    max_calls: int | None = None
+    has_reasoning: bool = True
+    output: Output = "harmony"
+
+
+async def plan_of(
+    spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo, context: RequestContext
+) -> Plan:
+    """What to run for a request; raises RequestError naming the field at fault."""
+    max_tokens = _max_tokens(spec.limit, prompts, info.max_model_len)
+    grammar, hosted = await _grammars(spec)
+    return Plan(
+        context=context,
+        prompt_token_ids=prompts[0],
+        more_prompts=tuple(prompts[1:]),
+        sampling=_sampling_of(spec.sampling, max_tokens, info, spec.num_logprobs),
+        stop_token_ids=_stop_ids(
+            spec.sampling, is_guided=grammar is not None, is_hosted=hosted is not None
+        ),
+        priority=spec.sampling.priority,
+        tool_names=frozenset(tool.name for tool in spec.tools),
+        custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
+        builtins=spec.offered.builtins,
+        hosted=hosted,
+        grammar=grammar,
+        grammar_param=_grammar_param(spec.guidance) if grammar is not None else None,
+        stop=(spec.stop,) if isinstance(spec.stop, str) else tuple(spec.stop or ()),
+        num_choices=spec.num_choices,
+        max_calls=spec.max_calls,
+        has_reasoning=spec.has_reasoning,
+        output=spec.output,
+    )
+
+
+async def _grammars(spec: AnswerSpec) -> tuple[Grammar | None, Hosted | None]:
+    """What the answer must be, and how built-in tools are run beside it; raw text is free."""
+    if spec.output != "harmony":
+        return None, None
+    param = "tools" if spec.tools else spec.guidance.fields.schema
+    return await read_in_turns(functools.partial(_read, spec), param)
+
+
+def _read(spec: AnswerSpec, budget: Budget) -> tuple[Grammar | None, Hosted | None]:
+    guidance = spec.guidance
+    grammar_of = functools.partial(
+        answer_grammar,
+        spec.tools,
+        format=guidance.format,
+        max_reasoning_tokens=guidance.max_reasoning_tokens,
+        builtins=spec.offered.recipients,
+        fields=guidance.fields,
+        budget=budget,
+    )
+    hosted = spec.offered.hosted(guidance.choice, grammar_of, is_shown=spec.shows_calls)
+    return grammar_of(guidance.choice), hosted
+
+
+def _grammar_param(guidance: Guidance) -> str:
+    return "tools" if guidance.format.kind == "text" else guidance.fields.format
+
+
+def _max_tokens(limit: AnswerLimit, prompts: Sequence[Ids], max_model_len: int) -> int:
+    """What every prompt leaves room for."""
+    least = min(
+        _room(
+            limit.asked,
+            len(prompt),
+            max_model_len,
+            prompt_param=param,
+            limit_param=limit.param,
+        )
+        for prompt, param in zip(prompts, limit.prompt_params, strict=True)
+    )
+    return least if limit.at_most is None else min(least, limit.at_most)
+
+
+def _room(
+    asked: int | None, num_prompt: int, max_model_len: int, *, prompt_param: str, limit_param: str
+) -> int:
+    """The client's limit, or all the context that the prompt leaves; RequestError if it is none."""
+    room = max_model_len - num_prompt
+    if room >= 1 and (asked is None or asked <= room):
+        return room if asked is None else asked
+    wanted = f" and {asked} for the answer ({limit_param})" if asked else ""
+    raise RequestError(
+        f"The context holds {max_model_len} tokens, but {num_prompt} for the prompt{wanted} "
+        f"were asked for; shorten {prompt_param} or ask for less.",
+        param=prompt_param if room < 1 else limit_param,
+        code="context_length_exceeded",
+    )
+
+
+def _sampling_of(
+    fields: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
+) -> SamplingParams:
+    """The request's sampling fields as the engines take them."""
+    if (fields.min_tokens or 0) > max_tokens:
+        raise RequestError(
+            f"min_tokens is {fields.min_tokens}, more than the answer may have ({max_tokens}); "
+            "lower it.",
+            param="min_tokens",
+        )
+    given = fields.model_dump(include=_PASSED_ON, exclude_none=True)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        top_k=max(fields.top_k or 0, 0),
+        logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
+        logprobs=num_logprobs,
+        **given,
+    )
+
+
+def _stop_ids(fields: SamplingFields, *, is_guided: bool, is_hosted: bool) -> Ids:
+    """What ends an answer; raises RequestError where that is not for the client to change."""
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(fields, name) and (is_guided or is_hosted):
+            what = "a guided answer" if is_guided else "built-in tools"
+            raise RequestError(
+                f"{name} and {what} do not go together: it ends where it must; leave one out.",
+                param=name,
+            )
+    return () if fields.ignore_eos else STOP_TOKEN_IDS
+
+
+def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+    """Biases by token id; raises RequestError for a key that is no id of the vocabulary."""
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
+            raise RequestError(
+                f"logit_bias has the key {key[:40]!r}; keys are token ids from 0 to "
+                f"{vocab_size - 1} as strings.",
+                param="logit_bias",
+            )
+    return {int(key): bias for key, bias in biases.items()}
