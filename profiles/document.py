@@ -45,7 +45,10 @@ MODEL_STORE = """\
 nano is shipped with the package and expanded once into `<cache>/models/nano-<hash>`. The other
 models' files go to `<cache>/models/<model>`, where size and SHA-256 of each are checked (once: what
 was verified is remembered in `.verified.json`), or into any folder that `NIM_MODEL_PATH` names,
-where the shape must be the model's and no shard truncated, so that a fine-tune can be served too.
+where no shard may be truncated. A fine-tune has the profiles of the model whose shape it has. A
+checkpoint of gpt-oss in a shape of its own (pruned, grown) is a model under the folder's name:
+memory is computed from its config.json, and the generic profiles (a CPU or a generation of GPUs,
+not one board) of the model nearest in size are taken, untuned; the start-up log says which.
 """
 
 

@@ -62,7 +62,7 @@ def memory_need(profile: Profile) -> MemoryNeed:
     shape, split = profile.model.shape, profile.parallelism
     attention_split = 1 if split.attention_dp else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)
-    full_layers = ceil(layers / 2)
+    full_layers = min(layers, ceil(shape.num_full_layers / split.pp))
     heads = max(1, shape.num_key_value_heads // attention_split)
     kv_bytes = 2 * heads * shape.head_dim * KV_BYTES[profile.kv_dtype]  # of a layer, per token
     return MemoryNeed(

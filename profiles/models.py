@@ -46,6 +46,11 @@ class ModelShape(Record):
     sliding_window: Positive
     max_position_embeddings: Positive
 
+    @property
+    def num_full_layers(self) -> int:
+        """Layers that attend to the whole context; in gpt-oss every other one."""
+        return -(-self.num_hidden_layers // 2)
+
 
 class ArtifactFile(Record):
     """One file of a repository."""

@@ -4,7 +4,7 @@ A model shipped with the package is expanded once into the cache, under a name t
 holds the hash of what was shipped, so that an upgrade expands anew. Other models are
 fetched, or put there by an operator: in the cache they must be exactly the published ones; in
 a folder of the operator's own they may be a fine-tune, so there the shape must be the
-model's and every shard whole.
+model's (profiles/own_shape.py says which model that is) and every shard whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from profiles.download.source import source_of
 from profiles.errors import ModelStoreError
 from profiles.machine import GB
 from profiles.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
+from profiles.own_shape import OwnShape
 from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
@@ -82,24 +83,6 @@ def damaged(model: Model, cache_dir: Path) -> list[str]:
     folder = folder_of(model, cache_dir)
     there = [file for file in model.artifacts.files if (folder / file.name).is_file()]
     return [file.name for file in there if hash_file(folder / file.name) != file.sha256]
-
-
-def identify(model_path: Path, models: Iterable[Model]) -> Model:
-    """Return the model whose shape a checkpoint folder's config.json has."""
-    if not model_path.is_dir():
-        raise ModelStoreError(
-            f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
-            "set it to a folder with a config.json and *.safetensors files"
-        )
-    config = read_json(model_path / "config.json")
-    for model in models:
-        if not _differences(model.shape, config):
-            return model
-    known = ", ".join(f"{m.name} ({_size(m.shape.model_dump())})" for m in models)
-    raise ModelStoreError(
-        f"{model_path}/config.json describes no model of the catalogue "
-        f"(it has {_size(config)}); known: {known}"
-    )
 
 
 def expand_once(
@@ -186,7 +169,8 @@ def _operators_folder(model: Model, model_path: Path) -> Path:
             f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
             f"set it to a folder with {model.name}'s config.json and *.safetensors files"
         )
-    _check_shape(model, model_path)
+    if not isinstance(model.shape, OwnShape):  # that was read from this very folder
+        _check_shape(model, model_path)
     check_shards(model_path)
     return model_path
 
@@ -196,7 +180,7 @@ def _check_shape(model: Model, folder: Path) -> None:
     if different:
         raise ModelStoreError(
             f"{folder}/config.json is not {model.name}'s: {'; '.join(different)}; "
-            f"choose the model that the folder holds, or give {model.name}'s folder"
+            f"unset NIM_MODEL_NAME to serve what the folder holds, or give {model.name}'s folder"
         )
 
 
@@ -206,11 +190,6 @@ def _differences(shape: ModelShape, config: Mapping[str, Any]) -> list[str]:
         for key, model in shape.model_dump().items()
         if config.get(key) != model
     ]
-
-
-def _size(config: Mapping[str, Any]) -> str:
-    layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
-    return f"{layers} layers of {hidden}, {config.get('num_local_experts')} experts"
 
 
 def _check_files(artifacts: Artifacts, folder: Path) -> None:

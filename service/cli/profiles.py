@@ -14,7 +14,8 @@ from typing import Any, get_args
 import click
 
 from engines.factory import installed_engines
-from profiles.catalogue import Catalogue, load
+from profiles import own_shape
+from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
 from profiles.hardware import detect, parse_hardware
 from profiles.machine import GB, Cpu, Gpu, Hardware
@@ -22,7 +23,6 @@ from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
 from profiles.remedies import by_cause, counted
 from profiles.selector import survey
-from profiles.store import identify
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
@@ -64,8 +64,8 @@ def run(asked: Asked, settings: Settings) -> int:
     """Print the listing and return the exit code."""
     try:
         hardware = parse_hardware(asked.hardware) if asked.hardware else detect()
-        catalogue = load()
-        selection = survey(catalogue.profiles, hardware, _constraints(asked, settings, catalogue))
+        constraints, known = _asked_of(asked, settings)
+        selection = survey(known, hardware, constraints)
     except (InvalidHardware, InvalidConstraint, ModelStoreError) as error:
         click.echo(f"harmonium profiles: {error}", err=True)
         return BAD_ARGUMENTS
@@ -76,12 +76,14 @@ def run(asked: Asked, settings: Settings) -> int:
     return CAN_RUN if selection.compatible else NOTHING_CAN_RUN
 
 
-def _constraints(asked: Asked, settings: Settings, catalogue: Catalogue) -> Constraints:
-    """Return what `harmonium serve` would ask for with these settings, options first."""
-    model = asked.model or settings.model_name
+def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Profile, ...]]:
+    """What `harmonium serve` would ask for with these settings, options first, and of which."""
+    known = load()
+    model, profiles = asked.model or settings.model_name, known.profiles
     if model is None and settings.model_path is not None:
-        model = identify(settings.model_path, catalogue.models.values()).name
-    return Constraints(
+        found = own_shape.find(settings.model_path, known)
+        model, profiles = found.model.name, found.profiles
+    constraints = Constraints(
         model=model,
         goal=asked.goal or settings.profile_goal,
         engine=asked.engine,
@@ -90,6 +92,7 @@ def _constraints(asked: Asked, settings: Settings, catalogue: Catalogue) -> Cons
         max_model_len=asked.max_model_len or settings.max_model_len,
         installed=None if asked.all_engines else installed_engines(),
     )
+    return constraints, profiles
 
 
 def _as_text(hardware: Hardware, selection: Selection) -> list[str]:

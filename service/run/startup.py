@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engines.factory import installed_engines
 from engines.spec import EngineSpec
-from profiles import catalogue, selector, store
+from profiles import catalogue, own_shape, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.models import ArtifactFile, Profile
@@ -37,9 +37,10 @@ def prepare(settings: Settings) -> Launch:
     """Decide what to run here; raises ProfileError with the reasons and the remedy."""
     known = catalogue.load()
     hardware = detect()
-    model = settings.model_name
+    model, profiles = settings.model_name, known.profiles
     if model is None and settings.model_path is not None:
-        model = store.identify(settings.model_path, known.models.values()).name
+        found = own_shape.find(settings.model_path, known)
+        model, profiles = found.model.name, found.profiles
     constraints = Constraints(
         model=model,
         goal=settings.profile_goal,
@@ -48,7 +49,7 @@ def prepare(settings: Settings) -> Launch:
         max_model_len=settings.max_model_len,
         installed=installed_engines(),
     )
-    selection = selector.select(known.profiles, hardware, constraints)
+    selection = selector.select(profiles, hardware, constraints)
     chosen = selection.chosen
     to_fetch = _to_fetch(settings, chosen.profile)
     if to_fetch:
@@ -150,6 +151,8 @@ def tell(launch: Launch) -> None:
     profile = chosen.profile
     log.info("Profile: %s, id %s", profile.name, profile.id)
     log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
+    if isinstance(profile.model.shape, own_shape.OwnShape):
+        log.info("Checkpoint: %s. Served by %s", profile.model.description, profile.source)
     if idle := idle_gpus(launch.selection, hardware):
         log.warning("%s", idle)
     if launch.to_fetch:

@@ -21,7 +21,8 @@ class ModelSettings(BaseSettings):
         None, description="The model to serve, e.g. `gpt-oss-20b`; unset: what fits the machine."
     )
     model_path: Path | None = Field(
-        None, description="A checkpoint folder to serve instead of the profile's own files."
+        None,
+        description="A folder with a checkpoint of gpt-oss, in whatever shape, to serve instead of the catalogue's.",
     )
     model_profile: str | None = Field(
         None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."

@@ -15,8 +15,8 @@ import pytest
 
 from profiles.catalogue import Catalogue
 from profiles.errors import ModelStoreError
-from profiles.models import ArtifactFile, Artifacts, Model, Profile
-from profiles.store import content_hash, expand_once, identify, resolve
+from profiles.models import ArtifactFile, Artifacts, Profile
+from profiles.store import content_hash, expand_once, resolve
 from profiles.verified import NAME as VERIFIED
 
 
@@ -166,17 +166,6 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, profile: Profile) -
         resolve(profile, tmp_path, tmp_path / "nowhere")
 
 
-def test_a_folder_is_recognised_by_its_shape(
-    tmp_path: Path, catalogue: Catalogue, files: dict[str, bytes]
-) -> None:
-    folder = fill(tmp_path / "any", files)
-    models: list[Model] = list(catalogue.models.values())
-    assert identify(folder, models).name == "gpt-oss-20b"
-    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "hidden_size": 64}))
-    with pytest.raises(ModelStoreError, match=r"2 layers of 64, .*known: .*gpt-oss-20b \(24 lay"):
-        identify(folder, models)
-
-
 def test_many_starts_at_once_expand_once(tmp_path: Path) -> None:
     calls: list[Path] = []
     ready = threading.Barrier(8)
@@ -231,13 +220,6 @@ def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(ModelStoreError, match="set NIM_CACHE_PATH to a folder this user may write"):
         expand_once(tmp_path / "file", "nano-1", lambda _: None)
-
-
-def test_a_path_to_identify_that_is_no_folder_names_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelStoreError, match=r"NIM_MODEL_PATH is .*nowhere, which is not a folder"
-    ):
-        identify(tmp_path / "nowhere", [])
 
 
 def test_what_is_shipped_is_named_by_its_content(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""A checkpoint folder of any shape of gpt-oss: which model it is, and which profiles may serve it.
+
+A fine-tune has the shape of a model of the catalogue and its profiles. One with more, fewer or
+other layers and experts is a model of its own: its memory is computed from its config.json, and it
+is served by the values of the generic profiles (a generation of GPUs or a CPU, not one
+board) of the model that is nearest in size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field, ValidationError
+
+from profiles.catalogue import Catalogue
+from profiles.checkpoint import read_json
+from profiles.errors import ModelStoreError
+from profiles.memory import num_parameters
+from profiles.models import Model, ModelShape, Profile
+
+VOCABULARY: Final = 201_088  # ids that prompts and answers in Harmony may have
+
+
+class OwnShape(ModelShape):
+    """A shape that is in no catalogue."""
+
+    full_attention_layers: Annotated[int, Field(ge=1)]
+
+    @property
+    def num_full_layers(self) -> int:
+        return self.full_attention_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model, and the profiles of which one is to serve it."""
+
+    model: Model
+    profiles: tuple[Profile, ...]
+
+
+def find(folder: Path, known: Catalogue) -> Found:
+    """Say what a folder holds; raises ModelStoreError where it is not gpt-oss, with the remedy."""
+    if not folder.is_dir():
+        raise ModelStoreError(
+            f"NIM_MODEL_PATH is {folder}, which is not a folder; "
+            "set it to a folder with a config.json and *.safetensors files"
+        )
+    path = folder / "config.json"
+    config = read_json(path)
+    for model in known.models.values():
+        if all(config.get(key) == value for key, value in model.shape.model_dump().items()):
+            return Found(model, known.profiles)
+    _check_architecture(path, config)
+    shape = _shape(path, config)
+    model = Model(name=_name(folder), description=_describe(shape), shape=shape)
+    return Found(model, tuple(_adapted(model, known.profiles, is_packed=_is_packed(config))))
+
+
+def _check_architecture(path: Path, config: Mapping[str, Any]) -> None:
+    if config.get("model_type") != "gpt_oss":
+        raise ModelStoreError(
+            f"{path}: model_type is {config.get('model_type')!r}; this server runs gpt-oss alone "
+            "('gpt_oss'): set NIM_MODEL_PATH to a checkpoint of that architecture, or unset it "
+            "to serve a model of the catalogue"
+        )
+    vocab_size = config.get("vocab_size")
+    if isinstance(vocab_size, int) and vocab_size < VOCABULARY:
+        raise ModelStoreError(
+            f"{path}: vocab_size is {vocab_size:,}; prompts are written in the vocabulary of "
+            f"gpt-oss, which has {VOCABULARY:,} tokens: serve a checkpoint that kept them all"
+        )
+
+
+def _shape(path: Path, config: Mapping[str, Any]) -> OwnShape:
+    given = {
+        key: value for key in ModelShape.model_fields if (value := config.get(key)) is not None
+    }
+    if "num_experts_per_tok" not in given and "experts_per_token" in config:
+        given["num_experts_per_tok"] = config["experts_per_token"]
+    hidden, heads, layers = (
+        given.get(key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers")
+    )
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        given.setdefault("head_dim", hidden // heads)
+    num_full = layers // 2 if isinstance(layers, int) else 1  # the first has the window
+    if types := config.get("layer_types"):
+        num_full = sum(each == "full_attention" for each in types)
+    try:
+        return OwnShape.model_validate({**given, "full_attention_layers": max(1, num_full)})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = problem["loc"][0]
+        raise ModelStoreError(
+            f"{path}: {key} is {config.get(str(key))!r}; gpt-oss needs a positive number there"
+        ) from None
+
+
+def _adapted(model: Model, profiles: Iterable[Profile], *, is_packed: bool) -> Iterable[Profile]:
+    """One generic profile of each name, from the model nearest in size that has it."""
+    size = log(num_parameters(model.shape))
+    by_nearness = sorted(profiles, key=lambda p: abs(log(num_parameters(p.model.shape)) - size))
+    seen = set()
+    for profile in by_nearness:
+        if profile.name in seen or not _may_serve(profile, model.shape, is_packed=is_packed):
+            continue
+        seen.add(profile.name)
+        yield _of(model, profile, is_packed=is_packed)
+
+
+def _may_serve(profile: Profile, shape: ModelShape, *, is_packed: bool) -> bool:
+    if profile.gpu is not None and profile.gpu.names:
+        return False
+    if shape.num_attention_heads % profile.parallelism.tp:
+        return False
+    # On a GPU the native engine computes packed experts only.
+    return is_packed or profile.gpu is None or profile.engine != "native"
+
+
+def _of(model: Model, profile: Profile, *, is_packed: bool) -> Profile:
+    longest = min(profile.limits.max_model_len, model.shape.max_position_embeddings)
+    is_unpacked = profile.precision == "mxfp4" and not is_packed
+    return profile.model_copy(
+        update={
+            "model": model,
+            "limits": profile.limits.model_copy(update={"max_model_len": longest}),
+            "precision": "bf16" if is_unpacked else profile.precision,
+            "status": "planned" if profile.status == "planned" else "untuned",
+            "source": f"the values of {profile.title}, generic and untuned for this checkpoint; "
+            f"there: {profile.source}",
+        }
+    )
+
+
+def _is_packed(config: Mapping[str, Any]) -> bool:
+    quantization = config.get("quantization_config")
+    return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
+
+
+def _describe(shape: ModelShape) -> str:
+    size = num_parameters(shape)
+    weights = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
+    return (
+        f"gpt-oss in a shape of its own: {shape.num_hidden_layers} layers of {shape.hidden_size}, "
+        f"{shape.num_local_experts} experts, {weights} weights"
+    )
+
+
+def _name(folder: Path) -> str:
+    """What requests call the model: the folder's name."""
+    return re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or "gpt-oss"
