@@ -22,7 +22,7 @@ class ModelSettings(BaseSettings):
     )
     model_path: Path | None = Field(
         None,
-        description="A folder with a gpt-oss checkpoint, of any shape, to serve instead of the catalogue's.",
+        description="A folder with a gpt-oss checkpoint of any shape, in place of the catalogue's.",
     )
     model_profile: str | None = Field(
         None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."
