@@ -38,6 +38,7 @@ from engines.native.weights import Checkpoint
 
 _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 _MAX_ROWS = 256
+_MULTIPLES = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4}
 _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
 
 
@@ -94,11 +95,11 @@ class CudaBackend:
             (most, model.hidden_size), dtype=torch.bfloat16, device=self._device
         )
         args = (shape, weights, cache, capacity.block_size)
+        is_packed = weights.layers[0].gate_up.is_packed
 
         def decode(rows: int, sampler: Sampler) -> DecodeStep:
-            return DecodeStep(
-                *args, rows, choices_for(rows), slots, sampler.rows, scratch, sampler.logits
-            )
+            choices = choices_for(rows, is_packed)
+            return DecodeStep(*args, rows, choices, slots, sampler.rows, scratch, sampler.logits)
 
         self._decode_graphs = Graphs({n: decode(n, self._decode).run for n in sizes}, self._device)
         self._head_graphs = Graphs(
@@ -382,3 +383,9 @@ def _check(config: NativeConfig, model: ModelConfig) -> None:
         )
     if not model.attention_bias:
         raise EngineStartError("attention_bias is false; on device cuda it has to be true")
+    for name, multiple in _MULTIPLES.items():
+        if getattr(model, name) % multiple:
+            raise EngineStartError(
+                f"{name} is {getattr(model, name)}; on device cuda it has to be a multiple of"
+                f" {multiple}"
+            )

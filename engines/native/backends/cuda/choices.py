@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,8 +36,11 @@ class Grouped(NamedTuple):
     bm: int
     groups: int
     num_warps: int
-    stages: int
-    is_swapped: bool = False
+    stages: int = 2
+
+    def divided(self, groups: int) -> Grouped:
+        """With no more groups a program than divide `groups`."""
+        return self._replace(groups=math.gcd(self.groups, groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,20 @@ _BY_ROWS = {
         qkv=Tiles(64, 64, 2, 4),
         out=Tiles(64, 64, 2, 4),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
-        gate_up=Grouped(32, 8, 8, 3, is_swapped=True),
-        down=Grouped(32, 4, 4, 3, is_swapped=True),
+        gate_up=Grouped(32, 8, 4),
+        down=Grouped(32, 4, 4),
         splits=1,
     ),
 }
 
 
-def choices_for(rows: int) -> Choices:
-    """The measured choices of the smallest bucket that holds `rows`."""
-    return _BY_ROWS[min(size for size in _BY_ROWS if size >= rows)]
+def choices_for(rows: int, is_packed: bool = True) -> Choices:
+    """The measured choices of the smallest bucket that holds `rows`.
+
+    Experts that are not packed are not streamed: they go through the grouped products at any
+    number of rows. None of that is tuned.
+    """
+    bucket = min(size for size in _BY_ROWS if size >= rows)
+    if is_packed:
+        return _BY_ROWS[bucket]
+    return replace(_BY_ROWS[max(bucket, 8)], gate_up=Grouped(16, 8, 4), down=Grouped(16, 4, 4))

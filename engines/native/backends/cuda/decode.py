@@ -47,6 +47,8 @@ class DecodeStep:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
+        # Streamed experts of one row add to the residual themselves; of more, the next norm does.
+        self._is_one_row = rows == 1 and isinstance(choices.gate_up, Stream)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -77,7 +79,7 @@ class DecodeStep:
     def head(self, normed: Tensor) -> None:
         """Logits of rows (rows, hidden) bf16 that another pass has made."""
         tiles, weight = self._choices.head, self._weights.head
-        if self._rows == 1:
+        if self._is_one_row:
             self._gemv(normed, None, weight, None, self._logits, tiles)
         else:
             self._product(normed, weight, None, self._logits, tiles)
@@ -85,18 +87,19 @@ class DecodeStep:
     def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
         launch(kernel, grid, *args, is_dependent=self._choices.is_dependent, **options)
 
-    def _norm(self, gain: Tensor, to: Tensor, top_k: int) -> None:
+    def _norm(self, gain: Tensor, to: Tensor, top_k: int, is_placed: bool = False) -> None:
         shape = self._shape
         self._launch(
             norm.add_norm_kernel, (self._rows,),
             self._s.x, self._s.outputs, self._s.weights, gain, to,
             H=shape.hidden, STRIDE=to.shape[1], BLOCK=shape.hidden_block,
-            EPS=shape.config.rms_norm_eps, TOP_K=top_k, num_warps=8,
+            EPS=shape.config.rms_norm_eps, TOP_K=top_k, IS_WEIGHTED=True, IS_PLACED=is_placed,
+            num_warps=8,
         )  # fmt: skip
 
     def _qkv(self, layer: LayerWeights, is_first: bool) -> None:
         s, tiles = self._s, self._choices.qkv
-        if self._rows == 1:
+        if self._is_one_row:
             self._gemv(s.x, layer.attention_norm, layer.qkv, layer.qkv_bias, s.qkv, tiles)
             return
         self._norm(layer.attention_norm, s.normed, 0 if is_first else self._shape.top_k)
@@ -122,7 +125,7 @@ class DecodeStep:
 
     def _out(self, layer: LayerWeights) -> None:
         s, tiles = self._s, self._choices.out
-        if self._rows == 1:
+        if self._is_one_row:
             self._gemv(s.attended, None, layer.out, layer.out_bias, s.x, tiles, is_added=True)
         else:
             self._product(s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
@@ -150,7 +153,7 @@ class DecodeStep:
     def _route_many(self, layer: LayerWeights, bm: int) -> None:
         s, shape = self._s, self._shape
         wide, num = next_power_of_2(shape.num_experts), shape.num_experts
-        self._norm(layer.moe_norm, s.experts_in_wide, 0)
+        self._norm(layer.moe_norm, s.experts_in_wide, 0, is_placed=True)
         self._launch(
             router.choose_kernel, (-(-self._rows // 16),),
             s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
@@ -159,11 +162,8 @@ class DecodeStep:
         )  # fmt: skip
         self._launch(
             router.list_kernel, (num,), s.experts, self._rows * shape.top_k, s.counts, s.pairs,
+            s.tiles, s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm),
             CAPACITY=s.pairs.shape[1], BLOCK=1024, num_warps=4,
-        )  # fmt: skip
-        self._launch(
-            router.tile_kernel, (1,), s.counts, s.active, s.tiles,
-            E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm), SLOTS=num, num_warps=1,
         )  # fmt: skip
 
     def _num_tiles(self, bm: int) -> int:
@@ -182,12 +182,13 @@ class DecodeStep:
             "LIMIT": config.swiglu_limit,
         }  # fmt: skip
         if isinstance(choice, Grouped):
+            choice = choice.divided(shape.inner // 8)
             self._launch(
                 experts_grouped.gate_up_grouped_kernel,
                 (shape.inner // 8 // choice.groups, self._num_tiles(choice.bm)),
-                s.experts_in_wide, packed.words.view(torch.int16), packed.scales, packed.bias,
+                s.experts_in_wide, packed.halves, packed.scales, packed.bias,
                 s.tiles, s.counts, s.pairs, s.inner_wide, X_STRIDE=shape.hidden_stride,
-                **_grouped(choice), **shared,
+                IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
             )  # fmt: skip
             return
         self._launch(
@@ -201,12 +202,14 @@ class DecodeStep:
     def _down(self, packed: PackedExperts) -> None:
         s, shape, choice = self._s, self._shape, self._choices.down
         if isinstance(choice, Grouped):
+            choice = choice.divided(shape.hidden // 16)
             self._launch(
                 experts_grouped.down_grouped_kernel,
                 (shape.hidden // 16 // choice.groups, self._num_tiles(choice.bm)),
-                s.inner_wide, packed.words.view(torch.int16), packed.scales, packed.bias, s.tiles,
+                s.inner_wide, packed.halves, packed.scales, packed.bias, s.tiles,
                 s.counts, s.pairs, s.outputs, K=shape.inner_stride, HIDDEN=shape.hidden,
-                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1], **_grouped(choice),
+                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1],
+                IS_PACKED=packed.is_packed, **_grouped(choice),
             )  # fmt: skip
             return
         self._launch(
@@ -220,7 +223,7 @@ class DecodeStep:
 
     def _head(self) -> None:
         s, weights, tiles = self._s, self._weights, self._choices.head
-        if self._rows == 1:
+        if self._is_one_row:
             self._gemv(s.x, weights.norm, weights.head, None, self._logits, tiles)
             return
         self._norm(weights.norm, s.normed, self._shape.top_k)
@@ -270,6 +273,5 @@ def _grouped(choice: Grouped) -> dict[str, Any]:
         "BM": choice.bm,
         "GROUPS": choice.groups,
         "STAGES": choice.stages,
-        "IS_SWAPPED": choice.is_swapped,
         "num_warps": choice.num_warps,
     }

@@ -80,6 +80,26 @@ def unpack(words: Tensor, scales: Tensor, *, is_gate_up: bool = False) -> tuple[
     return codes[:, inverse].to(torch.uint8), exponents[:, inverse].to(torch.uint8)
 
 
+def plain(values: Tensor, *, is_gate_up: bool = False) -> Tensor:
+    """bf16 weights (experts, rows, inputs) with rows as packed ones have them and inputs by place
+    (kernels/fragments.py): what the grouped kernels multiply where nothing is packed."""
+    values = _pad(values, 1)
+    order = _row_order(values.shape[1], is_gate_up, values.device)
+    return values[:, order][..., inputs_by_place(values.shape[2])].contiguous()
+
+
+def plain_rows(words: Tensor, *, is_gate_up: bool = False) -> Tensor:
+    """What `plain` has ordered, in the checkpoint's order, inputs still padded."""
+    columns = inputs_by_place(words.shape[2]).argsort()
+    return words[:, _row_order(words.shape[1], is_gate_up, words.device).argsort()][..., columns]
+
+
+def inputs_by_place(num_inputs: int) -> Tensor:
+    """The input that stands at each place of a row: the inverse of kernels/fragments.py's place."""
+    inputs = torch.arange(num_inputs).view(-1, 4, 2, 2, 2)  # block q pair late half
+    return inputs.permute(0, 2, 3, 1, 4).flatten()
+
+
 def _pad(values: Tensor, inputs_per_value: int) -> Tensor:
     wanted = padded(values.shape[-1] * inputs_per_value) // inputs_per_value
     return torch.nn.functional.pad(values, (0, wanted - values.shape[-1]))

@@ -16,12 +16,13 @@ from engines.native.tensors import EMBEDDING, HEAD, NORM
 from engines.native.weights import Checkpoint
 
 _EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
+_NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed; never read
 
 
 def load_weights(
     checkpoint: Checkpoint, config: ModelConfig, num_positions: int, device: torch.device
 ) -> ModelWeights:
-    """Read and pack every tensor; EngineStartError if the experts are not stored as MXFP4."""
+    """Read every tensor, and order the experts' as the kernels want them."""
     layers = [load_layer(checkpoint, i, device) for i in range(config.num_hidden_layers)]
     return assemble(load_ends(checkpoint, config, device), layers, config, num_positions, device)
 
@@ -69,10 +70,9 @@ class _Loader:
     def experts(self, name: str, bias: str, is_gate_up: bool) -> PackedExperts:
         stored = self._checkpoint.packed(name)
         if stored is None:
-            raise EngineStartError(
-                f"tensor {name} is not stored as MXFP4, which the CUDA backend computes with;"
-                " use device cpu, or a checkpoint with packed experts"
-            )
+            values = self(name).transpose(1, 2)  # (experts, rows, inputs)
+            words = fragment_order.plain(values, is_gate_up=is_gate_up)
+            return PackedExperts(words, _NO_SCALES.to(self._device), self(bias))
         parts = zip(*(t.split(_EXPERTS_AT_ONCE) for t in stored), strict=True)
         try:
             packed = [

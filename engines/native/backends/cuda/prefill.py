@@ -56,12 +56,13 @@ class PrefillBuffers:
         self.qkv = make(tokens, shape.qkv_size)
         self.q = make(tokens, config.q_size)
         self.attended = make(tokens, config.q_size)
+        self.projected = make(tokens, shape.hidden)
         self.inner = make(pairs, shape.inner_stride)
         self.outputs = make(pairs, shape.hidden)
         self.experts = make(pairs, dtype=ints)
         self.weights = make(pairs, dtype=torch.float32)
         self.counts = make(shape.num_experts, dtype=ints)
-        self.active = make(shape.num_experts, dtype=ints)
+        self.arrivals = make(1, dtype=ints)  # of programs; the kernel leaves it at zero
         self.pairs = make(shape.num_experts, tokens, dtype=ints)
         self.expert_tiles = make(shape.num_experts + pairs, dtype=ints)
 
@@ -120,19 +121,21 @@ class Prefill:
         tokens = b.token_ids[:n].clamp(min=0)
         b.x[:n] = F.embedding(tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
-            self._norm(layer.attention_norm, 0 if index == 0 else self._shape.top_k)
+            self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
             self._attend(index, layer)
-            self._norm(layer.moe_norm, 0)
+            self._norm(layer.moe_norm, b.projected, 1, is_experts=True)
             if "experts" not in self.skipped:
                 self._experts(layer)
-        self._norm(self._weights.norm, self._shape.top_k)
+        self._norm(self._weights.norm, b.outputs, self._shape.top_k)
 
-    def _norm(self, gain: Tensor, top_k: int) -> None:
+    def _norm(self, gain: Tensor, added: Tensor, rows: int, is_experts: bool = False) -> None:
+        """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""
         b, shape = self._b, self._shape
         launch(
-            norm.add_norm_kernel, (self._tokens,), b.x, b.outputs, b.weights, gain, b.normed,
+            norm.add_norm_kernel, (self._tokens,), b.x, added, b.weights, gain, b.normed,
             H=shape.hidden, STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block,
-            EPS=shape.config.rms_norm_eps, TOP_K=top_k, num_warps=8,
+            EPS=shape.config.rms_norm_eps, TOP_K=rows, IS_WEIGHTED=added is b.outputs,
+            IS_PLACED=is_experts, num_warps=8,
         )  # fmt: skip
 
     def _attend(self, index: int, layer: LayerWeights) -> None:
@@ -160,7 +163,7 @@ class Prefill:
                 b.q, cache, tables, layer.sinks, b.tiles, b.attended, GROUP=shape.group,
                 WINDOW=window, BQ=TILE_TOKENS, BT=64, STAGES=3, num_warps=4, **shared,
             )  # fmt: skip
-        b.x[:n] += torch.addmm(layer.out_bias, b.attended[:n], layer.out.t())
+        torch.addmm(layer.out_bias, b.attended[:n], layer.out.t(), out=b.projected[:n])
 
     def _experts(self, layer: LayerWeights) -> None:
         b, shape, n = self._b, self._shape, self._tokens
@@ -171,33 +174,30 @@ class Prefill:
             b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride,
             E=num, BM=rows, BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
-        launch(
-            router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
-            CAPACITY=b.pairs.shape[1], BLOCK=1024, num_warps=4,
-        )  # fmt: skip
         up, down = self.gate_up, self.down
         tiles = min(n * shape.top_k, num + n * shape.top_k // up.bm)
         launch(
-            router.tile_kernel, (1,), b.counts, b.active, b.expert_tiles,
-            E=num, BE=wide, BM=up.bm, NUM_TILES=tiles, SLOTS=num, num_warps=1,
+            router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
+            b.expert_tiles, b.arrivals, E=num, BE=wide, BM=up.bm, NUM_TILES=tiles,
+            CAPACITY=b.pairs.shape[1], BLOCK=1024, num_warps=4,
         )  # fmt: skip
         shared: dict[str, Any] = {
             "H_STRIDE": shape.inner_stride, "CAPACITY": b.pairs.shape[1], "BM": up.bm,
+            "IS_PACKED": layer.gate_up.is_packed,
         }  # fmt: skip
         lists = (b.expert_tiles, b.counts, b.pairs)
         launch(
             experts_grouped.gate_up_grouped_kernel, (shape.inner // 8 // up.groups, tiles),
-            b.normed, layer.gate_up.words.view(torch.int16), layer.gate_up.scales,
-            layer.gate_up.bias, *lists, b.inner, K=shape.hidden_stride, INNER=shape.inner,
-            X_STRIDE=shape.hidden_stride, TOP_K=shape.top_k, ALPHA=config.swiglu_alpha,
-            LIMIT=config.swiglu_limit, GROUPS=up.groups, STAGES=up.stages, IS_SWAPPED=up.is_swapped,
-            num_warps=up.num_warps, **shared,
+            b.normed, layer.gate_up.halves, layer.gate_up.scales, layer.gate_up.bias, *lists,
+            b.inner, K=shape.hidden_stride, INNER=shape.inner, X_STRIDE=shape.hidden_stride,
+            TOP_K=shape.top_k, ALPHA=config.swiglu_alpha, LIMIT=config.swiglu_limit,
+            GROUPS=up.groups, STAGES=up.stages, num_warps=up.num_warps, **shared,
         )  # fmt: skip
         launch(
             experts_grouped.down_grouped_kernel, (shape.hidden // 16 // down.groups, tiles),
-            b.inner, layer.down.words.view(torch.int16), layer.down.scales, layer.down.bias,
-            *lists, b.outputs, K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups,
-            STAGES=down.stages, IS_SWAPPED=down.is_swapped, num_warps=down.num_warps, **shared,
+            b.inner, layer.down.halves, layer.down.scales, layer.down.bias, *lists, b.outputs,
+            K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups, STAGES=down.stages,
+            num_warps=down.num_warps, **shared,
         )  # fmt: skip
 
 
@@ -206,5 +206,5 @@ def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
     rows = tokens * shape.top_k // shape.num_experts
     bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
     if is_gate_up:
-        return Grouped(bm, 8, 8 if bm == 128 else 4, 3, is_swapped=True)
-    return Grouped(bm, 4, 4, 3, is_swapped=True)
+        return Grouped(bm, 8, 8 if bm == 128 else 4).divided(shape.inner // 8)
+    return Grouped(bm, 4, 4).divided(shape.hidden // 16)

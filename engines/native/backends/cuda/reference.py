@@ -90,6 +90,11 @@ class _Unpacked:
         self._packed, self._inputs, self._is_gate_up = packed, inputs, is_gate_up
 
     def __getitem__(self, expert: int) -> Tensor:
+        if not self._packed.is_packed:
+            values = fragment_order.plain_rows(
+                self._packed.words[expert, None], is_gate_up=self._is_gate_up
+            )
+            return values[0, :, : self._inputs]
         codes, exponents = fragment_order.unpack(
             self._packed.words[expert, None],
             self._packed.scales[expert, None],

@@ -30,7 +30,7 @@ class Sampler:
         launch(
             sampling.draw_kernel, (self._num_chunks, num), self.logits, rows.num_rows, rows.slots,
             slots.temperatures, slots.seeds, rows.generated, self.floors, *parts,
-            self.logits.shape[1], CHUNKS=self._num_chunks, BLOCK=512, num_warps=4,
+            self.logits.shape[1], CHUNKS=self._num_chunks, BLOCK=64, num_warps=2,
         )  # fmt: skip
         launch(
             sampling.pick_kernel, (num,), *parts, rows.num_rows, rows.slots, slots.token_ids,

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """One product of a layer's experts: MXFP4 in fragment order, bf16 bias (experts, rows)."""
+    """One product of a layer's experts, with bf16 bias (experts, rows).
+
+    MXFP4 in fragment order; of a checkpoint that holds plain numbers, `words` are bf16 (experts,
+    rows, padded inputs) in the same order and there are no scales: fragment_order.plain().
+    """
 
     words: Tensor
     scales: Tensor
     bias: Tensor
+
+    @property
+    def is_packed(self) -> bool:
+        return self.words.dtype == torch.int32
+
+    @property
+    def halves(self) -> Tensor:
+        """The words as the grouped kernels take them."""
+        return self.words.view(torch.int16) if self.is_packed else self.words
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,33 +111,51 @@ def test_streamed_experts(
     assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
 
 
-@pytest.mark.parametrize(("tokens", "rows", "is_swapped"), [(5, 16, False), (40, 16, True)])
-def test_grouped_experts(tokens: int, rows: int, is_swapped: bool) -> None:
-    case = Case(tokens)
+@pytest.mark.parametrize(("tokens", "is_packed"), [(5, True), (40, True), (20, False)])
+def test_grouped_experts(tokens: int, is_packed: bool) -> None:
+    case, rows = Case(tokens), 16
     num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
     tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
+    counts, pairs = torch.zeros_like(case.counts), torch.zeros_like(case.pairs)
     launch(
-        router.tile_kernel, (1,), case.counts, case.active, tiles,
-        E=NUM_EXPERTS, BE=4, BM=rows, NUM_TILES=num_tiles, SLOTS=NUM_EXPERTS,
+        router.list_kernel, (NUM_EXPERTS,), case.experts.int().contiguous(), tokens * TOP_K,
+        counts, pairs, tiles, torch.zeros(1, dtype=torch.int32, device=DEVICE), E=NUM_EXPERTS,
+        BE=4, BM=rows, NUM_TILES=num_tiles, CAPACITY=tokens, BLOCK=32,
     )  # fmt: skip
-    x = case.x.to(torch.bfloat16)
-    case.x = x
+    assert torch.equal(counts, case.counts)
+    for expert, count in enumerate(counts.tolist()):
+        assert torch.equal(pairs[expert, :count], case.pairs[expert, :count])
+    up, down = (weights_of(case, is_packed, is_gate_up) for is_gate_up in (True, False))
+    places = fragment_order.inputs_by_place(PADDED).to(DEVICE)
+    case.x = case.x.to(torch.bfloat16)
     h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).bfloat16()
     h[:, INNER:] = 0
-    shared: dict[str, Any] = {"CAPACITY": tokens, "BM": rows, "STAGES": 1, "IS_SWAPPED": is_swapped}
-    lists = (tiles, case.counts, case.pairs)
+    shared: dict[str, Any] = {
+        "CAPACITY": tokens, "BM": rows, "STAGES": 1, "GROUPS": 4, "IS_PACKED": is_packed,
+    }  # fmt: skip
+    lists = (tiles, counts, pairs)
     launch(
         experts_grouped.gate_up_grouped_kernel, (INNER // 8 // 4, num_tiles),
-        x, case.up[0].view(torch.int16), case.up[1], case.up_bias, *lists, h,
-        K=PADDED, INNER=INNER, X_STRIDE=PADDED, H_STRIDE=PADDED, TOP_K=TOP_K,
-        ALPHA=1.702, LIMIT=7.0, GROUPS=4, **shared,
+        case.x[:, places].contiguous(), *up, case.up_bias, *lists, h, K=PADDED, INNER=INNER,
+        X_STRIDE=PADDED, H_STRIDE=PADDED, TOP_K=TOP_K, ALPHA=1.702, LIMIT=7.0, **shared,
     )  # fmt: skip
-    assert relative_error(h[:, :INNER], case.expected_h()) < 5e-3  # bf16's rounding
+    found = h[:, places.argsort()]
+    assert relative_error(found[:, :INNER], case.expected_h()) < 5e-3  # bf16's rounding
     outputs = torch.full((tokens * TOP_K, HIDDEN), float("nan"), device=DEVICE)
     launch(
         experts_grouped.down_grouped_kernel, (HIDDEN // 16 // 4, num_tiles),
-        h, case.down[0].view(torch.int16), case.down[1], case.down_bias, *lists, outputs,
-        K=PADDED, HIDDEN=HIDDEN, H_STRIDE=PADDED, GROUPS=4, **shared,
+        h, *down, case.down_bias, *lists, outputs,
+        K=PADDED, HIDDEN=HIDDEN, H_STRIDE=PADDED, **shared,
     )  # fmt: skip
     total = (outputs.view(tokens, TOP_K, HIDDEN) * case.weights.unsqueeze(-1)).sum(1)
-    assert relative_error(total, case.expected(h[:, :INNER])) < 1e-5
+    assert relative_error(total, case.expected(found[:, :INNER])) < 1e-5
+
+
+def weights_of(case: Case, is_packed: bool, is_gate_up: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the grouped kernels take them: both hold the same numbers."""
+    if is_packed:
+        words, scales = case.up if is_gate_up else case.down
+        return words.view(torch.int16), scales
+    values = case.up_weight if is_gate_up else case.down_weight
+    words = fragment_order.plain(values.to(torch.bfloat16), is_gate_up=is_gate_up)
+    return words, torch.zeros(1, dtype=torch.int32, device=DEVICE)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
 from benchmarks.published import write_published
-from engines.errors import EngineStartError
 from engines.native.config import ModelConfig
 from engines.native.tensors import tensor_specs
 from engines.native.weights import Checkpoint
@@ -28,6 +26,7 @@ CONFIG = replace(
     num_key_value_heads=2,
     head_dim=32,
     num_local_experts=3,
+    num_experts_per_tok=2,
     vocab_size=64,
 )
 
@@ -69,11 +68,17 @@ def test_every_tensor_arrives(tmp_path: Path) -> None:
             assert torch.equal(packed.bias, tensors[f"{prefix}mlp.experts.{name}_proj_bias"])
 
 
-def test_experts_that_are_not_packed_are_refused_by_name(tmp_path: Path) -> None:
-    write(tmp_path, is_packed=False)
+def test_experts_that_are_not_packed_keep_every_bit_too(tmp_path: Path) -> None:
+    tensors = write(tmp_path, is_packed=False)
     checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
-    with pytest.raises(EngineStartError, match=r"experts\.gate_up_proj is not stored as MXFP4"):
-        load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+    weights = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+    for i, layer in enumerate(weights.layers):
+        for name, experts in (("gate_up", layer.gate_up), ("down", layer.down)):
+            assert not experts.is_packed
+            rows = fragment_order.plain_rows(experts.words, is_gate_up=name == "gate_up")
+            expected = tensors[f"model.layers.{i}.mlp.experts.{name}_proj"].transpose(1, 2)
+            assert torch.equal(rows[..., : expected.shape[-1]], expected)
+            assert not rows[..., expected.shape[-1] :].any()
 
 
 def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ One call takes a supertile (16 rows x 192 inputs) of each of a warp's lanes and 
 assembly decodes 8 weights with 11 integer operations, multiplies them as fp16 on the tensor
 cores with float32 accumulators, and applies the scale of each 32 inputs to the accumulator:
 weights are never rounded. `_product_spelt_out` is the same in Triton, for the interpreter.
+
+`decode_tile` makes bf16 weights of them, scale included and exact too, for `tl.dot`.
 """
 
 from __future__ import annotations
@@ -84,6 +86,70 @@ _ASSEMBLY_16 = tl.constexpr(_assembly(2))
 _CONSTRAINTS_16 = tl.constexpr(_constraints(2))
 _ASSEMBLY_24 = tl.constexpr(_assembly(3))
 _CONSTRAINTS_24 = tl.constexpr(_constraints(3))
+
+
+# From a word and the bf16 scales (twice) of rows g and g + 8: rows g and g + 8 of inputs 0, 1, then
+# of inputs 2, 3. A code becomes a bf16 short of 2**126, which its scale makes up for.
+_DECODE = tl.constexpr("""{ .reg .b32 t,u;
+shr.u32 t,$4,3; and.b32 t,t,0x01C001C0; lop3.b32 t,$4,0x80008000,t,0xEA; mul.bf16x2 $0,t,$5;
+shl.b32 t,$4,3; and.b32 u,$4,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA; mul.bf16x2 $1,t,$6;
+shl.b32 t,$4,1; shl.b32 u,$4,3; and.b32 u,u,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA;
+mul.bf16x2 $2,t,$5;
+shl.b32 t,$4,2; shl.b32 u,$4,6; and.b32 u,u,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA;
+mul.bf16x2 $3,t,$6; }""")
+
+
+@triton.jit
+def place(k):
+    """Where input k of a row stands for `decode_tile`: within its 32 neighbours, as threads of
+    the tensor cores hold them."""
+    return (k & -32) | ((k & 4) << 2) | ((k & 2) << 2) | ((k >> 2) & 6) | (k & 1)
+
+
+@triton.jit
+def decode_tile(halves, scales, GROUPS: tl.constexpr):
+    """int16 halves of a tile's words (GROUPS, 256) and its scales (GROUPS, 8) -> bf16 weights
+    (16 * GROUPS rows, 64 inputs by place)."""
+    v = tl.reshape(halves, [GROUPS, 8, 4, 2, 2, 2])  # group g q block pair half
+    low = tl.join(_bf16_power(scales, 0), _bf16_power(scales, 16))  # group g block
+    high = tl.join(_bf16_power(scales, 8), _bf16_power(scales, 24))
+    low = low[:, :, None, :, None, None]
+    high = high[:, :, None, :, None, None]
+    if IS_INTERPRETED:
+        a0, a1, a2, a3 = _decode_spelt_out(v.to(tl.int32), low, high)
+    else:
+        a0, a1, a2, a3 = tl.inline_asm_elementwise(
+            _DECODE,
+            "=&r,=&r,=&r,=&r,r,r,r",
+            [v, low, high],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    tile = tl.join(tl.join(a0, a2), tl.join(a1, a3))  # group g q block pair half late row
+    tile = tl.permute(tile, [0, 7, 1, 3, 4, 6, 2, 5])
+    return tl.reshape(tile, [16 * GROUPS, 64])
+
+
+@triton.jit
+def _decode_spelt_out(v, low, high):
+    a0 = _bf16_product((v & -32768) | ((v >> 3) & 0x1C0), low)
+    a1 = _bf16_product(((v << 3) & -32768) | (v & 0x1C0), high)
+    a2 = _bf16_product(((v << 1) & -32768) | ((v << 3) & 0x1C0), low)
+    a3 = _bf16_product(((v << 2) & -32768) | ((v << 6) & 0x1C0), high)
+    return a0, a1, a2, a3
+
+
+@triton.jit
+def _bf16_product(bits, scale):
+    """Of the low halves of `bits`; the interpreter has no bfloat16 arithmetic."""
+    return ((bits << 16).to(tl.float32, bitcast=True) * scale.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def _bf16_power(s, SHIFT: tl.constexpr):
+    """The bf16 scale of codes that are short of 2**126; stored exponents are raised by 14."""
+    return ((((s >> SHIFT) & 0xFF) + 112) << 7).to(tl.int16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit

@@ -8,6 +8,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from engines.native.backends.cuda.kernels.fragments import place
+
 
 @triton.jit
 def embed_kernel(
@@ -36,12 +38,15 @@ def add_norm_kernel(
     BLOCK: tl.constexpr,
     EPS: tl.constexpr,
     TOP_K: tl.constexpr,
+    IS_WEIGHTED: tl.constexpr,
+    IS_PLACED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (rows): x[row] += sum of weights[pair] * outputs[pair]; normed = rms_norm(x) * gain.
 
-    The pairs of a row are TOP_K * row and on, added in this order; TOP_K 0 adds nothing. x is
-    float32, `normed` (rows, STRIDE) of any float type.
+    The pairs of a row are TOP_K * row and on, added in this order; TOP_K 0 adds nothing, without
+    IS_WEIGHTED all weights are 1. x is float32, `normed` (rows, STRIDE) of any float type, its
+    columns by `fragments.place` if IS_PLACED.
     """
     row = tl.program_id(0).to(tl.int64)
     if IS_DEPENDENT:
@@ -56,10 +61,11 @@ def add_norm_kernel(
         for rank in tl.static_range(TOP_K):
             pair = row * TOP_K + rank
             part = tl.load(outputs + pair * H + k, mask=is_k, other=0).to(tl.float32)
-            v += tl.load(weights + pair) * part
+            v += tl.load(weights + pair) * part if IS_WEIGHTED else part
         tl.store(x + row * H + k, v, mask=is_k)
     out = v * tl.rsqrt(tl.sum(v * v) / H + EPS) * g
-    tl.store(normed + row * STRIDE + k, out.to(normed.dtype.element_ty), mask=is_k)
+    column = place(k) if IS_PLACED else k
+    tl.store(normed + row * STRIDE + column, out.to(normed.dtype.element_ty), mask=is_k)
 
 
 def norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:

@@ -1,8 +1,9 @@
 """Which experts compute which tokens: router, choice, softmax and the experts' lists.
 
-Written for the experts' kernels: `active` (slots) the experts that have work, then -1;
-`counts` (experts) their rows; `pairs` (experts, capacity) these rows as token * top_k + rank,
-tokens ascending; `weights` (tokens * top_k) by pair. A token's ranks ascend with the expert.
+Written for the experts' kernels: `active` (slots) the experts that have work, then -1, or `tiles`
+of their rows; `counts` (experts) their rows; `pairs` (experts, capacity) these rows as token *
+top_k + rank, tokens ascending; `weights` (tokens * top_k) by pair. A token's ranks ascend with the
+expert.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from engines.native.backends.cuda.kernels.fragments import place
 from engines.native.backends.cuda.kernels.launch import dot
 
 
@@ -133,7 +135,7 @@ def choose_kernel(
     TOP_K: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x; -1 for padding."""
+    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x, by place; -1 for padding."""
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -146,7 +148,7 @@ def choose_kernel(
         k = first + tl.arange(0, BK)
         is_k = k < H
         v = tl.load(
-            x + m.to(tl.int64)[:, None] * STRIDE + k[None, :],
+            x + m.to(tl.int64)[:, None] * STRIDE + place(k)[None, :],
             mask=is_row[:, None] & is_k[None, :],
             other=0,
         )
@@ -170,11 +172,20 @@ def list_kernel(
     num_pairs,
     counts,
     pairs,
+    tiles,
+    arrivals,
+    E: tl.constexpr,
+    BE: tl.constexpr,
+    BM: tl.constexpr,
+    NUM_TILES: tl.constexpr,
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (experts): each gathers its own pairs, in order."""
+    """Grid (E): each gathers its own pairs, in order; the last to arrive makes the tiles.
+
+    tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on.
+    """
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -183,40 +194,21 @@ def list_kernel(
     for first in tl.range(0, num_pairs, BLOCK, num_stages=2):
         pair = first + tl.arange(0, BLOCK)
         is_mine = tl.load(experts + pair, mask=pair < num_pairs, other=-1) == expert
-        place = count + tl.cumsum(is_mine.to(tl.int32), 0) - 1
-        tl.store(pairs + expert * CAPACITY + place, pair, mask=is_mine)
+        at = count + tl.cumsum(is_mine.to(tl.int32), 0) - 1
+        tl.store(pairs + expert * CAPACITY + at, pair, mask=is_mine)
         count += tl.sum(is_mine.to(tl.int32), 0)
     tl.store(counts + expert, count)
-
-
-@triton.jit
-def tile_kernel(
-    counts,
-    active,
-    tiles,
-    E: tl.constexpr,
-    BE: tl.constexpr,
-    BM: tl.constexpr,
-    NUM_TILES: tl.constexpr,
-    SLOTS: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
-):
-    """Grid (1): tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on."""
-    if IS_DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    e = tl.arange(0, BE)
-    count = tl.load(counts + e, mask=e < E, other=0)
-    is_active = (count > 0).to(tl.int32)
-    num_active = tl.sum(is_active, 0)
-    tl.store(active + tl.cumsum(is_active, 0) - 1, e, mask=count > 0)
-    tl.store(active + num_active + e, tl.full([BE], -1, tl.int32), mask=num_active + e < SLOTS)
-    num = (count + BM - 1) // BM
-    first = tl.cumsum(num, 0) - num
-    for i in tl.range(0, tl.max(num, 0)):
-        tl.store(tiles + first + i, e * 65536 + i, mask=i < num)
-    for after in tl.range(tl.sum(num, 0), NUM_TILES, BE):
-        tl.store(tiles + after + e, tl.full([BE], -1, tl.int32), mask=after + e < NUM_TILES)
+    tl.debug_barrier()
+    if tl.atomic_add(arrivals, 1, sem="acq_rel") == E - 1:
+        e = tl.arange(0, BE)
+        counted = tl.load(counts + e, mask=e < E, other=0, cache_modifier=".cg")
+        num = (counted + BM - 1) // BM
+        start = tl.cumsum(num, 0) - num
+        for i in tl.range(0, tl.max(num, 0)):
+            tl.store(tiles + start + i, e * 65536 + i, mask=i < num)
+        for after in tl.range(tl.sum(num, 0), NUM_TILES, BE):
+            tl.store(tiles + after + e, tl.full([BE], -1, tl.int32), mask=after + e < NUM_TILES)
+        tl.store(arrivals, 0)
 
 
 def route_reference(x: Tensor, weight: Tensor, bias: Tensor, top_k: int) -> tuple[Tensor, Tensor]:

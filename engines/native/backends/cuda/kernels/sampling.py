@@ -16,11 +16,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _log_noise(seed, position, token):
-    """ln of exponential noise of tokens [4n]..[4n + 3], for n = token // 4, shape of token."""
-    r0, r1, r2, r3 = tl.philox(seed, token // 4, position, 0, 0)
-    which = token % 4
-    bits = tl.where(which < 2, tl.where(which == 0, r0, r1), tl.where(which == 2, r2, r3))
+def _log_noise(seed, position, quad):
+    """ln of exponential noise of tokens 4n..4n + 3 for each n of quad (Q): (Q, 4)."""
+    r0, r1, r2, r3 = tl.philox(seed, quad, position, 0, 0)
+    bits = tl.reshape(tl.join(tl.join(r0, r2), tl.join(r1, r3)), [quad.shape[0], 4])
     u = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     u = tl.minimum(u, 0.99999994)
     # -log(1 - u), exact for small u, where 1 - u would round: these win the race.
@@ -59,27 +58,28 @@ def draw_kernel(
         temperature = tl.load(temperatures + slot)
         seed = tl.load(seeds + slot)
         position = tl.load(generated + row)
-        size = tl.cdiv(V, CHUNKS)
-        best = tl.full([BLOCK], -3e38, tl.float32)
-        at = tl.zeros([BLOCK], tl.int32)
-        broken = tl.zeros([BLOCK], tl.int32)
+        quads = tl.cdiv(V, 4 * CHUNKS)  # of tokens that share a Philox counter
+        best = tl.full([BLOCK, 4], -3e38, tl.float32)
+        at = tl.zeros([BLOCK, 4], tl.int32)
+        broken = tl.zeros([BLOCK, 4], tl.int32)
         inverse = 1.0 / tl.maximum(temperature, 1e-6)
         floor = tl.load(floors + row)
-        for first in tl.range(0, size, BLOCK, num_stages=2):
+        for first in tl.range(0, quads, BLOCK, num_stages=1):
             within = first + tl.arange(0, BLOCK)
-            token = chunk * size + within
-            is_in = (within < size) & (token < V)
+            quad = chunk * quads + within
+            token = quad[:, None] * 4 + tl.arange(0, 4)[None, :]
+            is_in = (within < quads)[:, None] & (token < V)
             value = tl.load(logits + row.to(tl.int64) * V + token, mask=is_in, other=-1e30)
             broken = tl.maximum(broken, ((value != value) | (value > 1e38)).to(tl.int32))
             if temperature > 0:
-                noisy = value * inverse - _log_noise(seed, position, token)
+                noisy = value * inverse - _log_noise(seed, position, quad)
                 value = tl.where(value >= floor, noisy, -1e38)
             value = tl.where(is_in, value, -2e38)
             at = tl.where(value > best, token, at)
             best = tl.maximum(value, best)
-        peak = tl.max(best, 0)
-        winner = tl.min(tl.where(best == peak, at, 2147483647), 0)
-        if tl.max(broken, 0) > 0:
+        peak = tl.max(best)
+        winner = tl.min(tl.where(best == peak, at, 2147483647))
+        if tl.max(broken) > 0:
             peak = 3e38
             winner = -1
         tl.store(part_best + row * CHUNKS + chunk, peak)
