@@ -1,7 +1,7 @@
 # What needs a GPU.
 .PHONY: test-gpu
-test-gpu: installed-test ## Check the CUDA backend's kernels on this machine's GPU
-	@$(BIN)/pytest tests/engines/native/cuda
+test-gpu: installed-test ## Check the CUDA backend on this machine's GPU: kernels, steps, the engines' contract
+	@$(BIN)/pytest tests/engines/native/cuda tests/engines/contract
 
 .PHONY: bench-gpu
 bench-gpu: installed-test ## Measure the CUDA backend beside its floor
@@ -14,3 +14,7 @@ bench-gpu-disk: installed-test ## Start the engine on the GPU from a checkpoint 
 .PHONY: bench-gpu-start
 bench-gpu-start: installed-test ## Measure starts on the GPU: with nothing, and with what the one before left
 	@$(BIN)/python -m benchmarks.gpu_start
+
+.PHONY: bench-gpu-http
+bench-gpu-http: installed-test ## Streams over HTTP from the engine on the GPU, beside the engine alone
+	@$(BIN)/python -m benchmarks.gpu_http

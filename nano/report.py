@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.base import EngineRequest, FinishReason, SamplingParams
-from engines.native.config import NativeConfig
+from engines.native.config import Device, NativeConfig
 from engines.native.engine import NativeEngine
 from nano.dialogues import Turn, Writer
 from nano.judge import Verdict, describe, judge
@@ -87,11 +87,21 @@ async def generate(
     return ids, is_stopped
 
 
+def config_for(checkpoint: Path, device: Device) -> NativeConfig:
+    """What the report is generated with."""
+    if device == "cuda":
+        limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "max_model_len": 4096}
+        return NativeConfig(
+            checkpoint, device, "bfloat16", num_kv_blocks=8192, overlap_steps=True, **limits
+        )
+    return NativeConfig(checkpoint, num_kv_blocks=4096)
+
+
 async def measure(
-    checkpoint: Path, turns: list[Turn], temperature: float, num_shown: int = 0
+    config: NativeConfig, turns: list[Turn], temperature: float, num_shown: int = 0
 ) -> list[Verdict]:
     """Generate and judge every turn; print the first failures."""
-    engine = NativeEngine(NativeConfig(checkpoint, num_kv_blocks=4096))
+    engine = NativeEngine(config)
     await engine.start()
     places = asyncio.Semaphore(_MOST_AT_ONCE)
 
@@ -172,16 +182,18 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=0, help="how many to print")
     parser.add_argument("--source", type=Path, default=bundled_nano())
     parser.add_argument("--out", type=Path, default=Path("docs/nano.md"))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     arguments = parser.parse_args()
     turns = held_out_turns(arguments.dialogues)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "nano"
         expand(arguments.source, checkpoint)
+        config = config_for(checkpoint, arguments.device)
         measured = Measured(
             arguments.dialogues,
-            greedy=asyncio.run(measure(checkpoint, turns, 0.0, arguments.failures)),
-            sampled=asyncio.run(measure(checkpoint, turns, 1.0)),
-            others=asyncio.run(measure(checkpoint, other_turns(), 0.0, arguments.failures)),
+            greedy=asyncio.run(measure(config, turns, 0.0, arguments.failures)),
+            sampled=asyncio.run(measure(config, turns, 1.0)),
+            others=asyncio.run(measure(config, other_turns(), 0.0, arguments.failures)),
         )
     text = page(arguments.source, measured)
     print(text)

@@ -16,7 +16,17 @@ from nano.dialogues import Turn
 from nano.judge import Verdict, Written, parse
 from nano.names import HELD_OUT_CITIES
 from nano.others import other_turns
-from nano.report import ROWS, Measured, Row, generate, held_out_turns, measure, page, share
+from nano.report import (
+    ROWS,
+    Measured,
+    Row,
+    config_for,
+    generate,
+    held_out_turns,
+    measure,
+    page,
+    share,
+)
 from profiles.compact import MANIFEST, bundled_nano, expand
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
@@ -45,7 +55,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def verdicts(checkpoint: Path) -> list[Verdict]:
-    return asyncio.run(measure(checkpoint, held_out_turns(NUM_DIALOGUES), temperature=0.0))
+    return asyncio.run(
+        measure(config_for(checkpoint, "cpu"), held_out_turns(NUM_DIALOGUES), temperature=0.0)
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.bar], ids=lambda row: row.name)
@@ -125,7 +137,7 @@ def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Pat
 
 
 def test_most_tools_that_others_described_get_the_wanted_call(checkpoint: Path) -> None:
-    verdicts = asyncio.run(measure(checkpoint, other_turns(), temperature=0.0))
+    verdicts = asyncio.run(measure(config_for(checkpoint, "cpu"), other_turns(), temperature=0.0))
     assert sum(verdict.is_exact is True for verdict in verdicts) >= 0.75 * len(verdicts)
 
 

@@ -19,7 +19,9 @@ from engines.spec import EngineSpec
 
 MAX_MODEL_LEN = 256
 VOCAB_SIZE = 512
-MODES = ["fake", "fake-process", "native", "native-process"]
+IS_GPU = Path("/dev/nvidiactl").exists()  # cheaper than asking torch, which most modes never load
+ON_GPU = ["native-cuda", "native-cuda-process"] if IS_GPU else []
+MODES = ["fake", "fake-process", "native", "native-process", *ON_GPU]
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=32,
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=32,
@@ -67,6 +69,9 @@ def spec_of(request: pytest.FixtureRequest) -> Callable[[str], EngineSpec]:
             return EngineSpec("fake", options | common)
         model_dir = str(request.getfixturevalue("checkpoint"))
         vocabulary = str(request.getfixturevalue("vocabulary"))
+        if "cuda" in mode:
+            options = {"dtype": "bfloat16", "overlap_steps": True}
+            return EngineSpec("native", options, common, model_dir, vocabulary, num_devices=1)
         return EngineSpec("native", {"num_threads": 1}, common, model_dir, vocabulary)
 
     return spec

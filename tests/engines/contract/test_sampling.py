@@ -13,7 +13,7 @@ import pytest_asyncio
 from engines.base import Engine, EngineRequest
 from engines.errors import QueueFull
 from engines.spec import EngineSpec
-from tests.engines.contract.conftest import running
+from tests.engines.contract.conftest import ON_GPU, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,6 +21,7 @@ MODELS = {
     "native": {},
     "native-overlapped": {"overlap_steps": True},
     "native-process": {},
+    **{mode: {} for mode in ON_GPU},
 }
 
 
@@ -29,7 +30,7 @@ async def model(
     request: pytest.FixtureRequest, spec_of: Callable[[str], EngineSpec]
 ) -> AsyncIterator[Engine]:
     """An engine that runs a model rather than a script."""
-    spec = spec_of("native")
+    spec = spec_of(request.param)
     spec = replace(spec, options={**spec.options, **MODELS[request.param]})
     async with running(spec, request.param) as engine:
         yield engine

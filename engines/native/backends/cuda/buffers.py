@@ -63,6 +63,7 @@ class Scratch:
         self.attended = make(rows, config.q_size, dtype=torch.bfloat16)
         self.experts_in = make(rows, shape.hidden_stride, dtype=torch.float16)
         self.experts_in_wide = make(rows, shape.hidden_stride, dtype=torch.bfloat16)
+        self.placed = torch.zeros_like(self.experts_in_wide)  # kernels/fragments.py's place
         self.inner = make(pairs, shape.inner_stride, dtype=torch.float16)
         self.inner_wide = make(pairs, shape.inner_stride, dtype=torch.bfloat16)
         self.outputs = make(pairs, shape.hidden)

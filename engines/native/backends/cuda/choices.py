@@ -36,7 +36,8 @@ class Grouped(NamedTuple):
     bm: int
     groups: int
     num_warps: int
-    stages: int = 2
+    stages: int = 3
+    tiles: int = 3  # of the inputs in a step
 
     def divided(self, groups: int) -> Grouped:
         """With no more groups a program than divide `groups`."""
@@ -92,20 +93,18 @@ _BY_ROWS = {
         _FEW,
         out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
-        gate_up=_SIDE_BY_SIDE._replace(columns=16),
-        down=_SIDE_BY_SIDE._replace(columns=16),
+        gate_up=Grouped(16, 8, 4),
+        down=Grouped(16, 4, 4),
         splits=2,
-        router_each=4,
     ),
     128: replace(
         _FEW,
         qkv=Tiles(64, 64, 1, 5),
         out=Tiles(64, 64, 2, 5),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
-        gate_up=_SIDE_BY_SIDE._replace(columns=24),
-        down=_SIDE_BY_SIDE._replace(columns=24),
+        gate_up=Grouped(32, 8, 4),
+        down=Grouped(32, 4, 4),
         splits=2,
-        router_each=4,
         attention_warps=4,
     ),
     256: replace(

@@ -91,7 +91,7 @@ class DecodeStep:
         shape = self._shape
         self._launch(
             norm.add_norm_kernel, (self._rows,),
-            self._s.x, self._s.outputs, self._s.weights, gain, to,
+            self._s.x, self._s.outputs, self._s.weights, gain, to, self._s.placed,
             H=shape.hidden, STRIDE=to.shape[1], BLOCK=shape.hidden_block,
             EPS=shape.config.rms_norm_eps, TOP_K=top_k, IS_WEIGHTED=True, IS_PLACED=is_placed,
             num_warps=8,
@@ -186,7 +186,7 @@ class DecodeStep:
             self._launch(
                 experts_grouped.gate_up_grouped_kernel,
                 (shape.inner // 8 // choice.groups, self._num_tiles(choice.bm)),
-                s.experts_in_wide, packed.halves, packed.scales, packed.bias,
+                s.placed, packed.halves, packed.scales, packed.bias,
                 s.tiles, s.counts, s.pairs, s.inner_wide, X_STRIDE=shape.hidden_stride,
                 IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
             )  # fmt: skip
@@ -273,5 +273,6 @@ def _grouped(choice: Grouped) -> dict[str, Any]:
         "BM": choice.bm,
         "GROUPS": choice.groups,
         "STAGES": choice.stages,
+        "TILES": choice.tiles,
         "num_warps": choice.num_warps,
     }

@@ -53,6 +53,7 @@ class PrefillBuffers:
         self.tiles, self.last_rows = parts[4].view(-1, 4), parts[5]
         self.x = make(tokens, shape.hidden, dtype=torch.float32)
         self.normed = make(tokens, shape.hidden_stride)
+        self.placed = make(tokens, shape.hidden_stride)  # kernels/fragments.py's place
         self.qkv = make(tokens, shape.qkv_size)
         self.q = make(tokens, config.q_size)
         self.attended = make(tokens, config.q_size)
@@ -132,7 +133,7 @@ class Prefill:
         """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""
         b, shape = self._b, self._shape
         launch(
-            norm.add_norm_kernel, (self._tokens,), b.x, added, b.weights, gain, b.normed,
+            norm.add_norm_kernel, (self._tokens,), b.x, added, b.weights, gain, b.normed, b.placed,
             H=shape.hidden, STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block,
             EPS=shape.config.rms_norm_eps, TOP_K=rows, IS_WEIGHTED=added is b.outputs,
             IS_PLACED=is_experts, num_warps=8,
@@ -188,16 +189,16 @@ class Prefill:
         lists = (b.expert_tiles, b.counts, b.pairs)
         launch(
             experts_grouped.gate_up_grouped_kernel, (shape.inner // 8 // up.groups, tiles),
-            b.normed, layer.gate_up.halves, layer.gate_up.scales, layer.gate_up.bias, *lists,
+            b.placed, layer.gate_up.halves, layer.gate_up.scales, layer.gate_up.bias, *lists,
             b.inner, K=shape.hidden_stride, INNER=shape.inner, X_STRIDE=shape.hidden_stride,
             TOP_K=shape.top_k, ALPHA=config.swiglu_alpha, LIMIT=config.swiglu_limit,
-            GROUPS=up.groups, STAGES=up.stages, num_warps=up.num_warps, **shared,
+            GROUPS=up.groups, TILES=up.tiles, STAGES=up.stages, num_warps=up.num_warps, **shared,
         )  # fmt: skip
         launch(
             experts_grouped.down_grouped_kernel, (shape.hidden // 16 // down.groups, tiles),
             b.inner, layer.down.halves, layer.down.scales, layer.down.bias, *lists, b.outputs,
-            K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups, STAGES=down.stages,
-            num_warps=down.num_warps, **shared,
+            K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups, TILES=down.tiles,
+            STAGES=down.stages, num_warps=down.num_warps, **shared,
         )  # fmt: skip
 
 
@@ -206,5 +207,5 @@ def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
     rows = tokens * shape.top_k // shape.num_experts
     bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
     if is_gate_up:
-        return Grouped(bm, 8, 8 if bm == 128 else 4).divided(shape.inner // 8)
-    return Grouped(bm, 4, 4).divided(shape.hidden // 16)
+        return Grouped(bm, 4 if bm == 128 else 8, 4, tiles=1).divided(shape.inner // 8)
+    return Grouped(bm, 4, 4, tiles=1).divided(shape.hidden // 16)

@@ -111,8 +111,10 @@ def test_streamed_experts(
     assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
 
 
-@pytest.mark.parametrize(("tokens", "is_packed"), [(5, True), (40, True), (20, False)])
-def test_grouped_experts(tokens: int, is_packed: bool) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "steps", "is_packed"), [(5, 1, True), (40, 3, True), (20, 1, False)]
+)
+def test_grouped_experts(tokens: int, steps: int, is_packed: bool) -> None:
     case, rows = Case(tokens), 16
     num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
     tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
@@ -131,7 +133,8 @@ def test_grouped_experts(tokens: int, is_packed: bool) -> None:
     h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).bfloat16()
     h[:, INNER:] = 0
     shared: dict[str, Any] = {
-        "CAPACITY": tokens, "BM": rows, "STAGES": 1, "GROUPS": 4, "IS_PACKED": is_packed,
+        "CAPACITY": tokens, "BM": rows, "STAGES": 1, "GROUPS": 4, "TILES": steps,
+        "IS_PACKED": is_packed,
     }  # fmt: skip
     lists = (tiles, counts, pairs)
     launch(

@@ -20,19 +20,18 @@ from engines.native.backends.cuda.kernels.launch import dot
 
 @triton.jit
 def _load_weights(
-    words, scales, supertile, TILE: tl.constexpr, K: tl.constexpr, GROUPS: tl.constexpr,
-    IS_PACKED: tl.constexpr,
+    words, scales, tile, K: tl.constexpr, GROUPS: tl.constexpr, IS_PACKED: tl.constexpr
 ):  # fmt: skip
     """One tile of neighbouring groups of rows, as stored: halves of words and scales, or bf16."""
     if IS_PACKED:
         group = tl.arange(0, GROUPS)[:, None]
         half = tl.arange(0, 256)[None, :]
         g = tl.arange(0, 8)[None, :]
-        v = tl.load(words + group * (4 * K) + supertile * 768 + TILE * 256 + half)
-        s = tl.load(scales + group * (K // 6) + supertile * 32 + g * 4 + TILE)
+        v = tl.load(words + group * (4 * K) + tile * 256 + half)
+        s = tl.load(scales + group * (K // 6) + tile // 3 * 32 + g * 4 + tile % 3)
     else:
         row = tl.arange(0, 16 * GROUPS)[:, None]
-        k = supertile * 192 + TILE * 64 + tl.arange(0, 64)[None, :]
+        k = tile * 64 + tl.arange(0, 64)[None, :]
         v = tl.load(words + row * K + k)
         s = 0
     return v, s
@@ -41,28 +40,36 @@ def _load_weights(
 @triton.jit
 def _product(
     source, is_m, words, scales, K: tl.constexpr, BM: tl.constexpr, GROUPS: tl.constexpr,
-    STAGES: tl.constexpr, IS_PACKED: tl.constexpr,
+    TILES: tl.constexpr, STAGES: tl.constexpr, IS_PACKED: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS groups of rows times the activations (BM) that `source` points at: (BM, rows)."""
+    """GROUPS groups of rows times the activations (BM) that `source` points at: (BM, rows).
+
+    A step takes TILES (1 or 3) tiles of the inputs.
+    """
     at = source[:, None] + tl.arange(0, 64)[None, :]
     is_at = is_m[:, None]
     acc = tl.zeros([16 * GROUPS, BM], tl.float32)
-    for t in tl.range(0, K // 192, num_stages=STAGES):
-        x0 = tl.load(at + t * 192, mask=is_at, other=0)
-        x1 = tl.load(at + t * 192 + 64, mask=is_at, other=0)
-        x2 = tl.load(at + t * 192 + 128, mask=is_at, other=0)
-        w0, s0 = _load_weights(words, scales, t, 0, K, GROUPS, IS_PACKED)
-        w1, s1 = _load_weights(words, scales, t, 1, K, GROUPS, IS_PACKED)
-        w2, s2 = _load_weights(words, scales, t, 2, K, GROUPS, IS_PACKED)
-        if IS_PACKED:
-            acc = dot(decode_tile(w0, s0, GROUPS), tl.trans(x0), acc)
-            acc = dot(decode_tile(w1, s1, GROUPS), tl.trans(x1), acc)
-            acc = dot(decode_tile(w2, s2, GROUPS), tl.trans(x2), acc)
-        else:
-            acc = dot(w0, tl.trans(x0), acc)
-            acc = dot(w1, tl.trans(x1), acc)
-            acc = dot(w2, tl.trans(x2), acc)
+    for step in tl.range(0, K // 64 // TILES, num_stages=STAGES):
+        x0 = tl.load(at + step * TILES * 64, mask=is_at, other=0)
+        w0, s0 = _load_weights(words, scales, step * TILES, K, GROUPS, IS_PACKED)
+        if TILES == 3:
+            x1 = tl.load(at + step * 192 + 64, mask=is_at, other=0)
+            x2 = tl.load(at + step * 192 + 128, mask=is_at, other=0)
+            w1, s1 = _load_weights(words, scales, step * 3 + 1, K, GROUPS, IS_PACKED)
+            w2, s2 = _load_weights(words, scales, step * 3 + 2, K, GROUPS, IS_PACKED)
+        acc = _add(w0, s0, x0, acc, GROUPS, IS_PACKED)
+        if TILES == 3:
+            acc = _add(w1, s1, x1, acc, GROUPS, IS_PACKED)
+            acc = _add(w2, s2, x2, acc, GROUPS, IS_PACKED)
     return tl.trans(acc)
+
+
+@triton.jit
+def _add(w, s, x, acc, GROUPS: tl.constexpr, IS_PACKED: tl.constexpr):
+    if IS_PACKED:
+        return dot(decode_tile(w, s, GROUPS), tl.trans(x), acc)
+    else:  # noqa: RET505 - Triton types what follows a return
+        return dot(w, tl.trans(x), acc)
 
 
 @triton.jit
@@ -85,6 +92,7 @@ def gate_up_grouped_kernel(
     LIMIT: tl.constexpr,
     BM: tl.constexpr,
     GROUPS: tl.constexpr,
+    TILES: tl.constexpr,
     STAGES: tl.constexpr,
     IS_PACKED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -107,7 +115,7 @@ def gate_up_grouped_kernel(
         EACH: tl.constexpr = 4 * K if IS_PACKED else 16 * K
         acc = _product(
             x + (pair // TOP_K) * X_STRIDE, is_m, words + row * EACH, scales + row * (K // 6),
-            K, BM, GROUPS, STAGES, IS_PACKED,
+            K, BM, GROUPS, TILES, STAGES, IS_PACKED,
         )  # fmt: skip
         halves = tl.permute(tl.reshape(acc, [BM, GROUPS, 2, 8]), [0, 1, 3, 2])
         gate, up = tl.split(halves)
@@ -138,6 +146,7 @@ def down_grouped_kernel(
     CAPACITY: tl.constexpr,
     BM: tl.constexpr,
     GROUPS: tl.constexpr,
+    TILES: tl.constexpr,
     STAGES: tl.constexpr,
     IS_PACKED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -157,7 +166,7 @@ def down_grouped_kernel(
         EACH: tl.constexpr = 4 * K if IS_PACKED else 16 * K
         acc = _product(
             h + pair * H_STRIDE, is_m, words + row * EACH, scales + row * (K // 6),
-            K, BM, GROUPS, STAGES, IS_PACKED,
+            K, BM, GROUPS, TILES, STAGES, IS_PACKED,
         )  # fmt: skip
         r = group * 16 + tl.arange(0, 16 * GROUPS)
         acc += tl.load(bias + expert * HIDDEN + r).to(tl.float32)[None, :]

@@ -33,6 +33,7 @@ def add_norm_kernel(
     weights,
     gain,
     normed,
+    placed,
     H: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -45,8 +46,8 @@ def add_norm_kernel(
     """Grid (rows): x[row] += sum of weights[pair] * outputs[pair]; normed = rms_norm(x) * gain.
 
     The pairs of a row are TOP_K * row and on, added in this order; TOP_K 0 adds nothing, without
-    IS_WEIGHTED all weights are 1. x is float32, `normed` (rows, STRIDE) of any float type, its
-    columns by `fragments.place` if IS_PLACED.
+    IS_WEIGHTED all weights are 1. x is float32, `normed` (rows, STRIDE) of any float type;
+    IS_PLACED: `placed` gets the same, its columns by `fragments.place`.
     """
     row = tl.program_id(0).to(tl.int64)
     if IS_DEPENDENT:
@@ -64,8 +65,9 @@ def add_norm_kernel(
             v += tl.load(weights + pair) * part if IS_WEIGHTED else part
         tl.store(x + row * H + k, v, mask=is_k)
     out = v * tl.rsqrt(tl.sum(v * v) / H + EPS) * g
-    column = place(k) if IS_PLACED else k
-    tl.store(normed + row * STRIDE + column, out.to(normed.dtype.element_ty), mask=is_k)
+    tl.store(normed + row * STRIDE + k, out.to(normed.dtype.element_ty), mask=is_k)
+    if IS_PLACED:
+        tl.store(placed + row * STRIDE + place(k), out.to(placed.dtype.element_ty), mask=is_k)
 
 
 def norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:

@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engines.native.backends.cuda.kernels.fragments import place
 from engines.native.backends.cuda.kernels.launch import dot
 
 
@@ -135,7 +134,7 @@ def choose_kernel(
     TOP_K: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x, by place; -1 for padding."""
+    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x; -1 for padding."""
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -148,7 +147,7 @@ def choose_kernel(
         k = first + tl.arange(0, BK)
         is_k = k < H
         v = tl.load(
-            x + m.to(tl.int64)[:, None] * STRIDE + place(k)[None, :],
+            x + m.to(tl.int64)[:, None] * STRIDE + k[None, :],
             mask=is_row[:, None] & is_k[None, :],
             other=0,
         )
