@@ -90,10 +90,10 @@ async def generate(
 def config_for(checkpoint: Path, device: Device) -> NativeConfig:
     """What the report is generated with."""
     if device == "cuda":
-        limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "max_model_len": 4096}
         return NativeConfig(
-            checkpoint, device, "bfloat16", num_kv_blocks=8192, overlap_steps=True, **limits
-        )
+            checkpoint, device, "bfloat16", max_model_len=4096, max_num_seqs=256,
+            max_num_batched_tokens=2048, num_kv_blocks=8192, overlap_steps=True,
+        )  # fmt: skip
     return NativeConfig(checkpoint, num_kv_blocks=4096)
 
 

@@ -44,8 +44,8 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert "SYSTEM INFO (written down, not this machine)" in text
     assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
-    selected = "gpt-oss-120b/tensorrt_llm-h200-mxfp4-tp8-pp1-latency"
-    assert f"({selected}) [requires >=12.8 GB/gpu, published]  <- selected" in text
+    selected = "gpt-oss-120b/native-hopper-mxfp4-tp1-pp1-latency"
+    assert f"({selected}) [requires >=74.1 GB/gpu, tuned]  <- selected" in text
     assert f"SELECTED\n- {selected}\n" in text
     assert "  - needs other GPUs, or more of them, than 8 x NVIDIA H200:\n" in text
 
@@ -65,7 +65,7 @@ def test_gpus_that_a_machine_lacks_take_a_line_not_a_hundred(
 def test_engines_without_an_adapter_are_told_apart(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("--hardware", "h200", "--model", "gpt-oss-20b") == 3
+    assert command("--hardware", "b200", "--model", "gpt-oss-20b") == 3
     text = capsys.readouterr().out
     assert "- Compatible with system and runnable:\n  (none)\n" in text
     assert "- Compatible with system but not installed:\n  - engine " in text

@@ -151,11 +151,10 @@ def reason_for(title: str, hardware: str | Hardware, **wishes: object) -> str:
             "131,072 tokens), found 45.9 GB usable on 1 x NVIDIA L40S",
         ),
         (
-            "gpt-oss-20b/native-hopper-mxfp4-tp1-pp1-latency",
-            "h200",
-            "is planned only: the CUDA backend is measured on one H100 with weights made on the "
-            "device (benchmarks/results), and has not yet been started there from a checkpoint on "
-            "disk; these limits are untuned",
+            "gpt-oss-20b/native-blackwell-mxfp4-tp1-pp1-latency",
+            "b200",
+            "is planned only: the native engine's GPU kernels run on Hopper; the same code has not "
+            "been run on Blackwell yet, and these limits are untuned",
         ),
     ],
 )
@@ -247,7 +246,7 @@ def test_a_refusal_starts_with_the_remedy_and_then_the_model_that_was_asked_for(
 
 
 def test_a_refusal_puts_equal_reasons_together() -> None:
-    wish = Constraints(model="gpt-oss-20b", installed={"native": None})
+    wish = Constraints(model="gpt-oss-20b", engine="vllm", installed={"native": None})
     text = str(refusal_of(parse_hardware("cpu"), wish))
     assert text.count("found none") == 1
     assert "No engine of this release can run what was asked for" in text.splitlines()[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+from engines.errors import EngineStartError
 from engines.native.backends.base import Backend
 from engines.native.config import ModelConfig, NativeConfig
 
@@ -9,6 +12,8 @@ from engines.native.config import ModelConfig, NativeConfig
 def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
     """Load the checkpoint's weights; raises EngineStartError naming what is wrong with them."""
     if config.device == "cuda":
+        if find_spec("triton") is None:
+            raise EngineStartError("device is 'cuda' and Triton is missing (pip install triton)")
         from engines.native.backends.cuda.backend import CudaBackend
 
         return CudaBackend.load(config, model)
