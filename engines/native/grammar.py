@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +20,8 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
-from engines.native.grammar_trial import STACK, Trial, compiled, readable
+from engines.native.grammar_harmless import is_harmless
+from engines.native.grammar_trial import STACK, Trials, compiled, readable
 from engines.native.grammar_vocabulary import LazyTokenizer
 
 if TYPE_CHECKING:
@@ -26,8 +30,12 @@ if TYPE_CHECKING:
 MAX_GRAMMAR_CHARS: Final = 1_000_000  # as it is compiled
 MAX_GBNF_CHARS: Final = 20_000  # its translation takes quadratic time
 MAX_CACHED: Final = 64  # compiled grammars
-MAX_PENDING: Final = 64  # grammars waiting to be compiled
+MAX_BYTES: Final = 1024**3  # of all compiled grammars, those in use included
+MAX_PENDING: Final = 256  # grammars waiting to be compiled
 MAX_PENDING_OF_TENANT: Final = 16
+_AT_ONCE: Final = 3  # compilations; of one tenant one
+_LEAST_BYTES: Final = 1024**2  # that a compiled grammar counts as, and for each character of it:
+_BYTES_OF_CHAR: Final = 200
 
 # A mask takes 0.05 ms as a rule. A grammar may take longer now and then, not at every token.
 _FREE_S: Final = 1.0
@@ -36,13 +44,22 @@ _TOKEN_S: Final = 0.02
 _Result = TypeVar("_Result")
 
 
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A grammar as the library has it; whoever follows it keeps it."""
+
+    matcher: LLMatcher
+    num_bytes: int
+
+
 class Guide:
     """One sequence's place in its grammar; belongs to the worker's thread."""
 
-    __slots__ = ("_budget_s", "_end", "_matcher", "_stop")
+    __slots__ = ("_budget_s", "_compiled", "_end", "_matcher", "_stop")
 
-    def __init__(self, matcher: LLMatcher, end_token_id: int, stop_token_id: int) -> None:
-        self._matcher = matcher
+    def __init__(self, compiled: Compiled, end_token_id: int, stop_token_id: int) -> None:
+        self._compiled = compiled
+        self._matcher = compiled.matcher.deep_copy()
         self._end = end_token_id  # what the library has for the end of the answer
         self._stop = stop_token_id  # and what the request has
         self._budget_s = _FREE_S
@@ -95,24 +112,28 @@ def _unfollowed(reason: str) -> str:
 
 
 class GrammarCompiler:
-    """Compiles grammars one at a time, first in a process of their own; keeps those last used.
+    """Compiles grammars, first in a process of their own; keeps those last used.
 
-    All methods belong to one event loop.
+    A tenant's are compiled one at a time, and those of a few tenants at once: who waits for slow
+    ones waits for their own. All methods belong to one event loop.
     """
 
     def __init__(
         self, vocabulary_path: Path | None, vocab_size: int, timeout_s: float, idle: asyncio.Event
     ) -> None:
         self._vocab_size = vocab_size
-        self._trial = Trial(vocab_size, timeout_s)
+        self._timeout_s = timeout_s
+        self._trials = Trials(vocab_size, timeout_s)
         self._tokenizer: LazyTokenizer | None = None
         if vocabulary_path is not None:
-            start_trial = self._trial.start
+            start_trial = self._trials.start
             self._tokenizer = LazyTokenizer(vocabulary_path, vocab_size, idle, start_trial)
-        self._cache: OrderedDict[Grammar, LLMatcher] = OrderedDict()  # oldest first
-        self._pending: dict[Grammar, asyncio.Task[LLMatcher]] = {}
+        self._cache: OrderedDict[Grammar, Compiled] = OrderedDict()  # oldest first
+        self._alive: WeakSet[Compiled] = WeakSet()  # those, and what is followed
+        self._pending: dict[Grammar, asyncio.Task[Compiled]] = {}
         self._num_pending_of: Counter[str] = Counter()  # by tenant
-        self._turn = asyncio.Lock()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by tenant
+        self._places = asyncio.Semaphore(_AT_ONCE)  # the next is who has waited longest
         self.num_compiled = 0
         self.compile_s = 0.0  # of the clock, in all
 
@@ -129,10 +150,14 @@ class GrammarCompiler:
         await asyncio.gather(*pending, return_exceptions=True)
         if self._tokenizer is not None:
             await self._tokenizer.stop()
-        await self._trial.stop()
+        await self._trials.stop()
 
     async def guide(self, request: EngineRequest) -> Guide:
-        """Compile the request's grammar, or find it; raises InvalidGrammar with the reason."""
+        """Compile the request's grammar, or find it.
+
+        Raises InvalidGrammar with the reason, and QueueFull where too many wait or too much is
+        held.
+        """
         grammar = request.grammar
         assert grammar is not None
         if not request.stop_token_ids:
@@ -141,14 +166,14 @@ class GrammarCompiler:
             raise InvalidGrammar(
                 "this engine was started without vocabulary_path and cannot follow a grammar"
             )
-        matcher = self._cache.get(grammar)
-        if matcher is None:
-            matcher = await asyncio.shield(self._task(grammar, request.tenant))
+        found = self._cache.get(grammar)
+        if found is None:
+            found = await asyncio.shield(self._task(grammar, request.tenant))
         else:
             self._cache.move_to_end(grammar)
-        return Guide(matcher.deep_copy(), self._vocab_size - 1, request.stop_token_ids[0])
+        return Guide(found, self._vocab_size - 1, request.stop_token_ids[0])
 
-    def _task(self, grammar: Grammar, tenant: str) -> asyncio.Task[LLMatcher]:
+    def _task(self, grammar: Grammar, tenant: str) -> asyncio.Task[Compiled]:
         task = self._pending.get(grammar)
         if task is None:
             if (
@@ -156,23 +181,25 @@ class GrammarCompiler:
                 or self._num_pending_of[tenant] >= MAX_PENDING_OF_TENANT
             ):
                 raise QueueFull("too many grammars wait to be compiled; try again later")
-            task = asyncio.create_task(self._compile(grammar), name="grammar")
+            task = asyncio.create_task(self._compile(grammar, tenant), name="grammar")
             self._pending[grammar] = task
             self._num_pending_of[tenant] += 1
             task.add_done_callback(lambda done: self._on_done(grammar, tenant, done))
         return task
 
-    def _on_done(self, grammar: Grammar, tenant: str, task: asyncio.Task[LLMatcher]) -> None:
+    def _on_done(self, grammar: Grammar, tenant: str, task: asyncio.Task[Compiled]) -> None:
         del self._pending[grammar]
         self._num_pending_of -= Counter((tenant,))
+        if tenant not in self._num_pending_of:
+            self._turns.pop(tenant, None)
         if task.cancelled() or task.exception() is not None:
             return
         self._cache[grammar] = task.result()
         if len(self._cache) > MAX_CACHED:
             self._cache.popitem(last=False)
 
-    async def _compile(self, grammar: Grammar) -> LLMatcher:
-        async with self._turn:
+    async def _compile(self, grammar: Grammar, tenant: str) -> Compiled:
+        async with self._turns[tenant], self._places:
             started_s = time.monotonic()
             try:
                 return await self._in_two_steps(grammar)
@@ -182,21 +209,36 @@ class GrammarCompiler:
                 self.num_compiled += 1
                 self.compile_s += time.monotonic() - started_s
 
-    async def _in_two_steps(self, grammar: Grammar) -> LLMatcher:
+    async def _in_two_steps(self, grammar: Grammar) -> Compiled:
         text = await asyncio.to_thread(written, grammar)
         assert self._tokenizer is not None
         tokenizer = await self._tokenizer.get()
-        await self._trial.run(text)
-        return await _in_thread(lambda: compiled(tokenizer, text))
+        num_bytes = _LEAST_BYTES + _BYTES_OF_CHAR * len(text)
+        if not await asyncio.to_thread(is_harmless, written_parts(grammar)):
+            num_bytes = max(num_bytes, await self._trials.run(text))
+        self._make_room(num_bytes)
+        matcher = await _in_thread(lambda: compiled(tokenizer, text))
+        result = Compiled(matcher, num_bytes)
+        self._alive.add(result)
+        return result
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Let go of what was not used for longest; raises QueueFull where that is too little."""
+        while sum(one.num_bytes for one in self._alive) + num_bytes > MAX_BYTES:
+            if not self._cache:
+                raise QueueFull("the grammars in use take too much memory; try again later")
+            self._cache.popitem(last=False)
 
     async def _named(self, grammar: Grammar, error: InvalidGrammar) -> InvalidGrammar:
         """The error under the name of the part that it is about, if one is at fault alone."""
-        for part in written_parts(grammar):
-            try:
-                await self._trial.run(await asyncio.to_thread(written, part))
-            except InvalidGrammar as alone:
-                label = f"{part.label} cannot be enforced: " if part.label else ""
-                return InvalidGrammar(f"{label}{alone}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                for part in written_parts(grammar):
+                    try:
+                        await self._trials.run(await asyncio.to_thread(written, part))
+                    except InvalidGrammar as alone:
+                        label = f"{part.label} cannot be enforced: " if part.label else ""
+                        return InvalidGrammar(f"{label}{alone}")
         return error
 
 

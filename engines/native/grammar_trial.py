@@ -2,13 +2,15 @@
 
 A grammar of a few hundred bytes can take hours to compile, all memory, or a stack deeper than
 any. Only a process can be stopped; what has passed here is compiled again, beside the step loop.
-It reads a grammar a line, as a JSON string, and answers each with why it is refused, or "".
+It reads a grammar a line, as a JSON string, and answers each with why it is refused, or "", and
+with the bytes of memory that the compiled grammar takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -16,6 +18,7 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from engines.errors import InvalidGrammar
@@ -24,9 +27,11 @@ from engines.native.grammar_vocabulary import tokenizer_of
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_MEMORY: Final = 2 * 1024**3  # of address space
+MAX_MEMORY: Final = 1024**3  # of address space
+MAX_GRAMMAR_BYTES: Final = 256 * 1024**2  # as it is compiled
 STACK: Final = 64 * 1024**2  # a chain of references goes as deep as it is long
-_MAX_LINE: Final = 16 * 1024**2
+_MAX_AT_ONCE: Final = 2  # compilations: somebody's may be slow
+_TOO_LARGE: Final = "compiling it needs too much memory; simplify it"
 _NICENESS: Final = 5  # the step loop goes first where cores are few
 
 
@@ -63,6 +68,8 @@ class Trial:
 
     async def start(self) -> None:
         """Have the process ready."""
+        if self._process is not None and self._process.returncode is not None:
+            await self.stop()  # it has died since
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "engines.native.grammar_trial"),
@@ -70,18 +77,35 @@ class Trial:
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=DEVNULL,
-                limit=_MAX_LINE,
             )
 
     async def stop(self) -> None:
         """End the process."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.kill()
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.communicate()  # to the end of its pipes, so that they are closed
 
-    async def run(self, grammar: str) -> None:
-        """Return if the grammar compiles; raises InvalidGrammar if not, or not in time."""
+    async def run(self, grammar: str) -> int:
+        """The bytes that the grammar takes when it is compiled.
+
+        Raises InvalidGrammar if it cannot be, or not in time.
+        """
+        answer, is_killed = await self._answer(grammar)
+        if is_killed:  # by whoever looks after the machine's memory, which may not be its fault
+            answer, _ = await self._answer(grammar)
+        if not answer:
+            raise InvalidGrammar(_TOO_LARGE)
+        reason, num_bytes = json.loads(answer)
+        if reason:
+            raise InvalidGrammar(reason)
+        if num_bytes > MAX_GRAMMAR_BYTES:
+            raise InvalidGrammar(_TOO_LARGE)
+        return int(num_bytes)
+
+    async def _answer(self, grammar: str) -> tuple[bytes, bool]:
+        """What the process says, nothing if it has died, and whether it was killed."""
         await self.start()
         process = self._process
         assert process is not None
@@ -91,20 +115,47 @@ class Trial:
         try:
             async with asyncio.timeout(self._timeout_s):
                 process.stdin.write(json.dumps(grammar).encode() + b"\n")
-                await process.stdin.drain()
+                with contextlib.suppress(ConnectionError):
+                    await process.stdin.drain()
                 answer = await process.stdout.readline()
         except TimeoutError:
             reason = f"compiling it takes longer than {self._timeout_s:g} s; simplify it"
             raise InvalidGrammar(reason) from None
-        except ConnectionError:
-            pass  # it has died, as when it answers nothing
         finally:
             if not answer:
                 await self.stop()
-        if not answer:
-            raise InvalidGrammar("compiling it needs too much memory; simplify it")
-        if reason := json.loads(answer):
-            raise InvalidGrammar(reason)
+        return answer, process.returncode == -signal.SIGKILL
+
+
+class Trials:
+    """A few trials at once, of which one stays ready between two grammars."""
+
+    def __init__(self, vocab_size: int, timeout_s: float) -> None:
+        self._options = vocab_size, timeout_s
+        self._free = [Trial(vocab_size, timeout_s)]
+        self._places = asyncio.Semaphore(_MAX_AT_ONCE)  # the next is who has waited longest
+
+    async def start(self) -> None:
+        """Have one ready."""
+        if self._free:
+            await self._free[0].start()
+
+    async def stop(self) -> None:
+        """End those that nobody waits for; the others end with the tasks that wait for them."""
+        for trial in self._free:
+            await trial.stop()
+
+    async def run(self, grammar: str) -> int:
+        """The bytes of the compiled grammar; raises InvalidGrammar as Trial.run does."""
+        async with self._places:
+            trial = self._free.pop() if self._free else Trial(*self._options)
+            try:
+                return await trial.run(grammar)
+            finally:
+                if self._free:
+                    await trial.stop()
+                else:
+                    self._free.append(trial)
 
 
 def main() -> None:
@@ -123,12 +174,26 @@ def _answer(vocab_size: int) -> None:
     letters = [bytes([byte]) for byte in range(255)]
     tokenizer = tokenizer_of(letters + [b""] * (vocab_size - len(letters)))
     for line in sys.stdin:
+        before, reason = _resident_bytes(), ""
         try:
-            compiled(tokenizer, json.loads(line)).compute_bitmask()
-            reason = ""
+            matcher = compiled(tokenizer, json.loads(line))
+            matcher.compute_bitmask()
+            num_bytes = _resident_bytes() - before
+            del matcher
         except InvalidGrammar as error:
-            reason = str(error)
-        print(json.dumps(reason), flush=True)
+            reason, num_bytes = str(error), 0
+        print(json.dumps([reason, num_bytes]), flush=True)
+
+
+def _resident_bytes() -> int:
+    """The memory of this process, without what was freed; 0 where the system does not tell."""
+    with contextlib.suppress(AttributeError, OSError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
+    try:
+        num_pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except OSError:
+        return 0
+    return num_pages * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -145,8 +145,9 @@ class Worker:
         if command is _Command.ABORT:
             self._abort(ticket)
             return
+        guide, ticket.guide = ticket.guide, None  # its memory is to go when the sequence ends
         try:
-            sequence = self._core.scheduler.add(ticket.request, ticket.guide)
+            sequence = self._core.scheduler.add(ticket.request, guide)
             sequence.arrived_s = ticket.arrived_s  # what it waited before counts too
         except EngineError as error:
             self._deliver([(ticket, error)])

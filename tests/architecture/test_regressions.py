@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NUM_BUGS = 59
+NUM_BUGS = 61
 ROWS = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", (ROOT / "docs/regressions.md").read_text(), re.M)
 
 

@@ -20,7 +20,7 @@ from engines.base import Engine
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from engines.grammar.tree import Grammar
-from engines.native.grammar import Guide, written
+from engines.native.grammar import Compiled, Guide, written
 from engines.native.grammar_trial import compiled
 from engines.native.grammar_vocabulary import load_tokenizer
 from service.admission.gate import Gate
@@ -57,7 +57,7 @@ def guide_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Grammar], Gu
 
     def guide(grammar: Grammar) -> Guide:
         matcher = compiled(load_tokenizer(path, VOCAB_SIZE), written(grammar))
-        return Guide(matcher, VOCAB_SIZE - 1, RETURN)
+        return Guide(Compiled(matcher, 0), VOCAB_SIZE - 1, RETURN)
 
     return guide
 
