@@ -6,6 +6,9 @@ get out of it, each with one request after the other. Then requests arrive by th
 Poisson process, at that rate and at three times that rate; nobody asks again. Goodput is the
 tokens of complete answers a second; TTFT is of the answers that were begun. Beside the flood
 another caller asks now and then; none of that may be refused.
+
+`--engine nano --prompt-words 850 --max-wait 2` asks for what costs prefill: each prompt of that
+many words, no two alike, read by the native engine on the cores that the API and the clients have.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import random
 import socket
 import statistics
+import string
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,15 +35,37 @@ from service.harmony import vocabulary
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
 from service.run.startup import prepare
-from service.settings.settings import load
+from service.settings.settings import Settings, load
 
 OVERLOAD: Final = 3
+RETRY_S: Final = 0.2  # a refused client of the closed loop asks again, but not at once
 NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second
 SHORTEST, LONGEST = 5, 45  # tokens of an answer
-MAX_WAIT_S: Final = 1.0  # NIM_MAX_QUEUE_WAIT_S; 30 by default, which would need longer runs
 WARM_UP_S: Final = 4.0  # of each run; not counted
 KEYS: Final = ("caller-of-very-many", "caller-of-but-few")  # who floods, and who asks now and then
 FEW_PER_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What serves, and what is asked of it."""
+
+    engine: str = "scripted"  # or nano
+    num_words: int = 0  # of a prompt; 0: a few
+    max_wait_s: float = 1.0  # NIM_MAX_QUEUE_WAIT_S; 30 by default, which would need longer runs
+
+    def body(self, chance: random.Random) -> bytes:
+        """A request that nobody else sends, where its prompt is long."""
+        words = ["Tell me more."] * chance.randint(1, 20)
+        if self.num_words:
+            words = chance.choices(string.ascii_lowercase, k=self.num_words)  # a token each
+        request = {
+            "model": "nano",
+            "messages": [{"role": "user", "content": " ".join(words)}],
+            "stream": True,
+            "max_completion_tokens": chance.randint(SHORTEST, LONGEST),
+        }
+        return json.dumps(request).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +99,22 @@ class Figures:
         )
 
 
-async def measure(seconds: float) -> list[Figures]:
+async def measure(case: Case, seconds: float) -> list[Figures]:
     """Capacity, then both rates."""
-    async with _server() as port:
-        full = await closed_loop(port, 2 * NUM_SEQS, seconds)
-        rate = full.offered_per_s
-        at_capacity = await open_loop(port, "1x", rate, seconds)
+    async with _server(case) as port:
+        full = await closed_loop(case, port, 2 * NUM_SEQS, seconds)
+        rate = full.num_answered / seconds
+        at_capacity = await open_loop(case, port, "1x", rate, seconds)
+        few = min(FEW_PER_S, rate / 4)
         over, other = await asyncio.gather(
-            open_loop(port, f"{OVERLOAD}x", OVERLOAD * rate, seconds),
-            open_loop(port, "other", FEW_PER_S, seconds, KEYS[1]),
+            open_loop(case, port, f"{OVERLOAD}x", OVERLOAD * rate, seconds),
+            open_loop(case, port, "other", few, seconds, KEYS[1]),
         )
         return [full, at_capacity, over, other]
 
 
-async def closed_loop(port: int, num_clients: int, seconds: float) -> Figures:
-    """Each client asks when its last answer has ended."""
+async def closed_loop(case: Case, port: int, num_clients: int, seconds: float) -> Figures:
+    """Each client asks when its last answer has ended; the rate is that of complete answers."""
     loop, answers = asyncio.get_running_loop(), []
     start = loop.time() + WARM_UP_S
     end = start + seconds
@@ -95,14 +122,16 @@ async def closed_loop(port: int, num_clients: int, seconds: float) -> Figures:
     async def client(number: int) -> None:
         lengths = random.Random(number)
         while loop.time() < end:
-            answers.append(await ask(port, _body(lengths), KEYS[0]))
+            answers.append(await ask(port, case.body(lengths), KEYS[0]))
+            if answers[-1].status != 200:
+                await asyncio.sleep(RETRY_S)
 
     await asyncio.gather(*(client(number) for number in range(num_clients)))
     return Figures.of("capacity", answers, start, end)
 
 
 async def open_loop(
-    port: int, load: str, per_s: float, seconds: float, key: str = KEYS[0]
+    case: Case, port: int, load: str, per_s: float, seconds: float, key: str = KEYS[0]
 ) -> Figures:
     """Requests come whether or not others are answered."""
     loop, chance = asyncio.get_running_loop(), random.Random(load)
@@ -112,34 +141,29 @@ async def open_loop(
     asking = []
     while due < end:
         await asyncio.sleep(due - loop.time())
-        asking.append(asyncio.create_task(ask(port, _body(chance), key)))
+        asking.append(asyncio.create_task(ask(port, case.body(chance), key)))
         due += chance.expovariate(per_s)
     return Figures.of(load, await asyncio.gather(*asking), start, end)
 
 
-def _body(chance: random.Random) -> bytes:
-    words = " ".join(["Tell me more."] * chance.randint(1, 20))
-    request = {
-        "model": "nano",
-        "messages": [{"role": "user", "content": words}],
-        "stream": True,
-        "max_completion_tokens": chance.randint(SHORTEST, LONGEST),
-    }
-    return json.dumps(request).encode()
-
-
 @asynccontextmanager
-async def _server() -> AsyncIterator[int]:
+async def _server(case: Case) -> AsyncIterator[int]:
     """Run an engine process and an API worker; gives the port."""
-    script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
-    script += vocabulary.encode_text("word " * LONGEST)
-    options = {"script": script, "step_s": STEP_S, "max_num_seqs": NUM_SEQS}
-    supervisor = EngineSupervisor(EngineSpec("fake", options))
     with (
         tempfile.TemporaryDirectory(prefix="bench") as folder,
         socket.create_server(("127.0.0.1", 0), backlog=1024) as listener,
     ):
-        spec = _spec(Path(folder), supervisor, listener)
+        settings = _settings(case, Path(folder))
+        launch = prepare(settings)
+        supervisor = EngineSupervisor(_scripted() if case.engine == "scripted" else launch.spec)
+        spec = WorkerSpec(
+            number=0,
+            settings=settings,
+            launch=launch,
+            engine_address=supervisor.address,
+            listener_fd=listener.fileno(),
+            shared_folder=Path(folder),
+        )
         pool = WorkerPool(spec, 1, lambda: EngineNews(supervisor.reason))
         try:
             await supervisor.start()
@@ -150,17 +174,16 @@ async def _server() -> AsyncIterator[int]:
             await supervisor.stop()
 
 
-def _spec(folder: Path, supervisor: EngineSupervisor, listener: socket.socket) -> WorkerSpec:
+def _scripted() -> EngineSpec:
+    script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
+    script += vocabulary.encode_text("word " * LONGEST)
+    options = {"script": script, "step_s": STEP_S, "max_num_seqs": NUM_SEQS}
+    return EngineSpec("fake", options)
+
+
+def _settings(case: Case, folder: Path) -> Settings:
     chosen = {"model_name": "nano", "cache_path": folder / "cache", "log_level": "ERROR"}
-    settings = load({**chosen, "max_queue_wait_s": MAX_WAIT_S, "api_keys": ",".join(KEYS)})
-    return WorkerSpec(
-        number=0,
-        settings=settings,
-        launch=prepare(settings),
-        engine_address=supervisor.address,
-        listener_fd=listener.fileno(),
-        shared_folder=folder,
-    )
+    return load({**chosen, "max_queue_wait_s": case.max_wait_s, "api_keys": ",".join(KEYS)})
 
 
 def verdict(figures: Sequence[Figures]) -> dict[str, Any]:
@@ -173,9 +196,9 @@ def verdict(figures: Sequence[Figures]) -> dict[str, Any]:
     return {"goodput_of_capacity": goodput, "ttft_p99_ratio": ttft, "is_good": is_good}
 
 
-def overload_figures(seconds: float = 20) -> tuple[float, float]:
+def overload_figures(seconds: float = 20, case: Case | None = None) -> tuple[float, float]:
     """Print all runs; gives goodput over capacity, and TTFT p99 over that of the 1x load."""
-    figures = asyncio.run(measure(seconds))
+    figures = asyncio.run(measure(case or Case(), seconds))
     print("load      offered  goodput  TTFT p50  TTFT p99  answered  refused  broken")
     for run in figures:
         print(
@@ -192,9 +215,12 @@ def main() -> None:
     """Run it alone, for as long as asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20, help="of each run")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--engine", choices=("scripted", "nano"), default="scripted")
+    parser.add_argument("--prompt-words", type=int, default=0, help="0: 2 to 60 tokens")
+    parser.add_argument("--max-wait", type=float, default=1.0, help="NIM_MAX_QUEUE_WAIT_S")
+    given = parser.parse_args()
     end_as_by_ctrl_c()
-    overload_figures(seconds)
+    overload_figures(given.seconds, Case(given.engine, given.prompt_words, given.max_wait))
 
 
 if __name__ == "__main__":

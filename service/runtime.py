@@ -54,6 +54,7 @@ class Limits:
     max_body_bytes: int = 10 * 1024 * 1024
     sse_keepalive_s: float = 15.0
     max_connections: int = 4096  # of each API worker
+    max_connections_per_address: int | None = None  # the same; None: no bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ answer keep their sockets for ever, and one endless header fills the memory.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -21,6 +22,7 @@ from service.http.tls import peer_state
 
 _BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
+_TOO_MANY = Row(429, "rate_limit_error", "too_many_connections")
 _HEAD_TOO_LARGE = Row(431, "invalid_request_error", "headers_too_large")
 
 
@@ -29,15 +31,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     max_head_bytes = 65536
     max_connections = 4096
+    max_connections_per_address: int | None = None
+    num_connections_of: ClassVar[Counter[str]] = Counter()  # by address; of one server, if bounded
     idle: Idle[BoundedProtocol] = Idle()  # of one server: each subclass has its own
     patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
 
     def __init_subclass__(cls) -> None:
         cls.idle = Idle()
+        cls.num_connections_of = Counter()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._fault: Failure | None = None  # of a head that the parser could read
+        self._address = ""  # while it counts
         self._num_head_bytes = 0
         self._is_in_head = True
         self._timer: asyncio.TimerHandle | None = None
@@ -47,6 +53,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.app_state = self.app_state | peer_state(transport)
         self._reader = ReaderWatch(transport, self.patience_s)
+        if self._is_one_too_many():
+            self._refuse(_TOO_MANY, self._too_many())
+            return
         if len(self.connections) > self.max_connections and not self._make_room():
             transport.abort()
             return
@@ -54,6 +63,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.app = Surplus(self.app, self.connections, self.max_connections)
         self.idle.enter(self, self.loop.time())
         self._wait()
+
+    def _is_one_too_many(self) -> bool:
+        """Count the connection for its address, where there is a bound; whether it is over it."""
+        most, peer = self.max_connections_per_address, self.transport.get_extra_info("peername")
+        if most is None or not isinstance(peer, tuple):
+            return False
+        self._address = str(peer[0])
+        self.num_connections_of[self._address] += 1
+        return self.num_connections_of[self._address] > most
+
+    def _uncount(self) -> None:
+        address, self._address = self._address, ""
+        if address:
+            self.num_connections_of[address] -= 1
+            if not self.num_connections_of[address]:
+                del self.num_connections_of[address]
 
     def _make_room(self) -> bool:
         """Drop one that carries no request; false when there is none and no place to spare."""
@@ -65,6 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return dropped is not None or not is_pressing
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._uncount()
         self.idle.leave(self)
         self._stop_waiting()
         self._reader.stop()
@@ -176,13 +202,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(_answer(Failure(row, message)))
         self.transport.close()
 
+    def _too_many(self) -> str:
+        most = self.max_connections_per_address
+        return (
+            f"Your address has {most} connections open, the most that one may have here "
+            "(NIM_MAX_CONNECTIONS_PER_ADDRESS); use those, or close some."
+        )
+
     def _too_large(self) -> str:
         return f"The request's headers are larger than {self.max_head_bytes} bytes; shorten them."
 
 
-def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
-    """The protocol of a server that keeps no more connections."""
-    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})
+def bounded_protocol(
+    max_connections: int, max_connections_per_address: int | None = None
+) -> type[BoundedProtocol]:
+    """The protocol of a server that keeps no more connections, of all and of each address."""
+    bounds = {
+        "max_connections": max_connections,
+        "max_connections_per_address": max_connections_per_address,
+    }
+    return type("Bounded", (BoundedProtocol,), bounds)
 
 
 def _answer(failure: Failure) -> bytes:

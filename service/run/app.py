@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 from service.api.about import health, models, tokens
 from service.api.chat import routes as chat
@@ -15,6 +14,7 @@ from service.api.messages import routes as messages
 from service.api.responses import routes as openai_responses
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
+from service.http.cors import Cors
 from service.http.foreign_pages import NoForeignPages
 from service.http.middleware import RequestMiddleware
 from service.pages import routes as pages
@@ -64,7 +64,7 @@ def create_app(runtime: Runtime) -> FastAPI:
     if runtime.cors_origins:
         # The last added is the outermost: a preflight has no key, and errors are answers too.
         app.add_middleware(
-            CORSMiddleware,
+            Cors,
             allow_origins=runtime.cors_origins,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),

@@ -32,7 +32,9 @@ class ApiServer:
         self._shares = shares
         config = uvicorn.Config(
             create_app(runtime),
-            http=bounded_protocol(runtime.limits.max_connections),
+            http=bounded_protocol(
+                runtime.limits.max_connections, runtime.limits.max_connections_per_address
+            ),
             log_config=None,
             access_log=False,
             server_header=False,

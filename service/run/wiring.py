@@ -92,7 +92,12 @@ def build_runtime(
         metrics=metrics,
         telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
-        limits=Limits(settings.max_body_bytes, settings.sse_keepalive_s, settings.max_connections),
+        limits=Limits(
+            settings.max_body_bytes,
+            settings.sse_keepalive_s,
+            settings.max_connections,
+            settings.max_connections_per_address,
+        ),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,

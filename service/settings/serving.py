@@ -84,6 +84,12 @@ class ServerSettings(BaseSettings):
     max_connections: int = Field(
         4096, ge=1, description="Open connections of each API worker; more are refused."
     )
+    max_connections_per_address: int | None = Field(
+        None,
+        ge=1,
+        description="Open connections of one client address at each API worker; leave it unset "
+        "behind a proxy, where all clients have the proxy's address.",
+    )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
     )

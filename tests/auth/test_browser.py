@@ -103,6 +103,10 @@ async def test_other_pages_may_not(client_of: Ask) -> None:
         preflight = await client.options(CHAT, headers=PREFLIGHT | {"Origin": origin})
         assert preflight.status_code == 400
         assert ALLOWED not in preflight.headers
+        assert "Origin" in preflight.headers["vary"]
+        error = preflight.json()["error"]
+        assert (error["code"], error["param"]) == ("cors_refused", "Origin")
+        assert "Disallowed CORS origin" in error["message"]
         headers = {"Origin": origin, "Authorization": "Bearer sesame"}
         assert ALLOWED not in (await client.get("/v1/models", headers=headers)).headers
 

@@ -266,3 +266,24 @@ async def test_nobody_who_is_being_answered_makes_room(
     flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_others)]
     for _ in range(10):
         await asyncio.wait_for(reader.readuntil(b"data: "), 20)
+
+
+async def test_an_address_has_no_more_connections_than_it_may(
+    serve: Serve, make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hasty, "max_connections_per_address", 2)
+    port = await serve(make_runtime(ANSWER))
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    head = await opened[2][0].readuntil(b"\r\n\r\n")
+    assert b" 429 " in head.split(b"\r\n")[0]
+    error = json.loads(await opened[2][0].read())["error"]
+    assert error["code"] == "too_many_connections"
+    for reader, writer in opened[:2]:  # those go on
+        writer.write(b"GET /v1/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 200 " in await reader.readline()
+    for _, writer in opened:
+        writer.close()
+        await writer.wait_closed()
+    await until(lambda: not Hasty.num_connections_of)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        assert (await client.get("/v1/health/live")).status_code == 200
