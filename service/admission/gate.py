@@ -15,6 +15,7 @@ from engines.base import Engine, EngineStats
 from engines.errors import EngineError
 from service.admission.load import Load, Ticket
 from service.admission.quotas import Quotas
+from service.answer.plan import Plan
 from service.errors import UNAVAILABLE, RequestError
 from service.request.context import RequestContext
 from service.request.deadline import Deadline
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_NEW_GRAMMARS: Final = 16  # of one tenant at a time; the engine has places for 64 of all
 _STATS_AGE_S: Final = 0.25  # how old the engine's counts may get before they are asked for anew
+_NEWS_S: Final = 0.1  # how often who waits for a first price looks whether it waited too long
 _STALE_S: Final = 2.0  # older ones say nothing
 _MAX_RETRY_S: Final = 60
 
@@ -86,7 +88,7 @@ class Gate:
         self._check(ticket, context.deadline)
         self._check_grammars(ticket)
         async with self._quotas.hold(generation):
-            ticket = self._load.ticket(plan, context.tenant)  # anew: the quota may have taken time
+            ticket = await self._known(plan, context)
             self._load.enter(ticket)
             generation.on_first_token = partial(self._load.begin, ticket)
             try:
@@ -101,6 +103,18 @@ class Gate:
         if self._asking is not None:
             self._asking.cancel()
         await self._quotas.close()
+
+    async def _known(self, plan: Plan, context: RequestContext) -> Ticket:
+        """A ticket of now, for the quota may have taken time; and judged by what is known, for
+        which a burst at the beginning has to wait."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ticket = self._load.ticket(plan, context.tenant)
+        while self._load.is_blind and ticket.new_grammar is None:
+            await self._load.news(_NEWS_S)
+            ticket = self._load.ticket(plan, context.tenant)
+            self._check(ticket, context.deadline, loop.time() - begun_s)
+        return ticket
 
     def _check_priority(self, priority: int) -> None:
         if priority < self._bounds.min_priority:
@@ -124,8 +138,8 @@ class Gate:
                 headers={"Retry-After": "1"},
             )
 
-    def _check(self, ticket: Ticket, deadline: Deadline | None) -> None:
-        wait_s = self._load.predicted_wait_s(ticket)
+    def _check(self, ticket: Ticket, deadline: Deadline | None, waited_s: float = 0.0) -> None:
+        wait_s = waited_s + self._load.predicted_wait_s(ticket)
         bound_s = self._bounds.max_wait_s
         if wait_s > bound_s:
             raise self._refusal(

@@ -3,7 +3,9 @@
 Work is counted in tokens as the engine's queue counts them. Each first token tells how many
 seconds a token of work ahead costs now, whatever makes it slow: prefill, decoding, the
 number of sequences, other workers of the same engine. The prediction is that price times the
-work ahead, which in a fair queue is not all that waits.
+work ahead, which in a fair queue is not all that waits. Before the first few tokens have come there
+is no price, and a burst would be let in whole: so only a few requests wait in the engine then, and
+the others for what those tell.
 
 A grammar that the engine has not been seen to follow may first have to be compiled, for
 milliseconds or most of a minute. Who waits for that is no part of the queue for the engine's
@@ -16,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +55,18 @@ class Load:
         self._seconds = self._tokens = 0.0  # fading sums over first tokens
         self._num_samples = 0
         self._mean_output = _LONG_AGO
+        self._news = asyncio.Event()
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing is known yet, and enough wait for their first tokens to change that."""
+        return self._num_samples < _MIN_SAMPLES <= len(self._pending)
+
+    async def news(self, timeout_s: float) -> None:
+        """Wait until one of those who wait has its first token, or leaves."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
 
     def ticket(self, plan: Plan, tenant: str) -> Ticket:
         """A request that might enter now."""
@@ -104,6 +119,8 @@ class Load:
         if ticket not in self._pending:
             return
         del self._pending[ticket]
+        self._news.set()
+        self._news = asyncio.Event()
         tenants = self._work[ticket.priority]
         tenants[ticket.tenant] -= ticket.work
         if tenants[ticket.tenant] < 0.5:  # nothing but rounding: every work is 1 or more

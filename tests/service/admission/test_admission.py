@@ -180,6 +180,35 @@ async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_us
     assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 
+async def test_a_burst_at_a_new_server_is_judged_by_its_first_answers(
+    make_runtime: Any, make_client: Any, chat_body: Any
+) -> None:
+    """All of it was let in, as nothing was known, and the last waited for all the others."""
+    options = {"step_s": 0.01, "max_num_seqs": 1}  # an answer takes 0.24 s
+    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=1.0)), **options)
+    client = await make_client(runtime)
+    asked = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(20)]
+    statuses = [(await task).status_code for task in asked]
+    assert set(statuses) == {200, 503}
+    assert 3 <= statuses.count(200) <= 8
+    assert (await client.post(PATH, json=chat_body())).status_code == 200
+
+
+async def test_who_waits_for_the_first_answers_waits_no_longer_than_anybody(
+    make_runtime: Any, make_client: Any, chat_body: Any
+) -> None:
+    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=0.2)), step_s=1.0, max_num_seqs=1)
+    client = await make_client(runtime)
+    waiting = [
+        asyncio.create_task(client.post(PATH, json=chat_body(max_tokens=1))) for _ in range(4)
+    ]
+    await asyncio.sleep(0.2)  # the first of them has its answer at once
+    while runtime.lifecycle.num_running < 3:
+        await asyncio.sleep(0.05)
+    assert (await client.post(PATH, json=chat_body())).status_code == 503
+    assert [(await task).status_code for task in waiting] == [200] * 4
+
+
 async def test_who_cannot_be_served_in_their_time_is_told_at_once(
     make_runtime: Any, make_client: Any, chat_body: Any
 ) -> None:
