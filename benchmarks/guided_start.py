@@ -101,6 +101,7 @@ async def run(engine: Engine, share: float) -> dict[str, dict[str, float]]:
     await engine.start()
     try:
         await first_token_s(engine, 0, None)
+        await first_token_s(engine, 0, {"type": "null"})  # waits for the vocabulary's trie
         return {
             name: await _delays(engine, make, max(2, round(number * share)))
             for name, (make, number) in KINDS.items()

@@ -130,7 +130,7 @@ class GrammarCompiler:
             self._tokenizer = LazyTokenizer(vocabulary_path, vocab_size, idle, start_trial)
         self._cache: OrderedDict[Grammar, Compiled] = OrderedDict()  # oldest first
         self._alive: WeakSet[Compiled] = WeakSet()  # those, and what is followed
-        self._pending: dict[Grammar, asyncio.Task[Compiled]] = {}
+        self._pending: dict[tuple[str, Grammar], asyncio.Task[Compiled]] = {}  # by tenant too
         self._num_pending_of: Counter[str] = Counter()  # by tenant
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by tenant
         self._places = asyncio.Semaphore(_AT_ONCE)  # the next is who has waited longest
@@ -174,7 +174,7 @@ class GrammarCompiler:
         return Guide(found, self._vocab_size - 1, request.stop_token_ids[0])
 
     def _task(self, grammar: Grammar, tenant: str) -> asyncio.Task[Compiled]:
-        task = self._pending.get(grammar)
+        task = self._pending.get((tenant, grammar))
         if task is None:
             if (
                 len(self._pending) >= MAX_PENDING
@@ -182,13 +182,13 @@ class GrammarCompiler:
             ):
                 raise QueueFull("too many grammars wait to be compiled; try again later")
             task = asyncio.create_task(self._compile(grammar, tenant), name="grammar")
-            self._pending[grammar] = task
+            self._pending[tenant, grammar] = task
             self._num_pending_of[tenant] += 1
             task.add_done_callback(lambda done: self._on_done(grammar, tenant, done))
         return task
 
     def _on_done(self, grammar: Grammar, tenant: str, task: asyncio.Task[Compiled]) -> None:
-        del self._pending[grammar]
+        del self._pending[tenant, grammar]
         self._num_pending_of -= Counter((tenant,))
         if tenant not in self._num_pending_of:
             self._turns.pop(tenant, None)
@@ -200,6 +200,8 @@ class GrammarCompiler:
 
     async def _compile(self, grammar: Grammar, tenant: str) -> Compiled:
         async with self._turns[tenant], self._places:
+            if grammar in self._cache:  # another tenant had it compiled meanwhile
+                return self._cache[grammar]
             started_s = time.monotonic()
             try:
                 return await self._in_two_steps(grammar)

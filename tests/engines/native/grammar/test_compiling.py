@@ -101,13 +101,14 @@ async def test_who_has_slow_grammars_compiled_holds_up_no_other_tenant(
     make_engine: Fixture, make_request: Fixture, collect: Fixture
 ) -> None:
     engine = await make_engine(grammar_timeout_s=30.0)
+    ours = (Regex("[ab]{3}"), JsonSchema('{"type":"null"}'))
     slow = [
-        asyncio.create_task(collect(engine, replace(make_request(doubled(25 + i)), tenant="a")))
-        for i in range(5)
+        asyncio.create_task(collect(engine, replace(make_request(grammar), tenant="a")))
+        for grammar in (*(doubled(25 + i) for i in range(5)), *ours)
     ]
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
-        for seed, grammar in enumerate((Regex("[ab]{3}"), JsonSchema('{"type":"null"}'))):
+        for seed, grammar in enumerate(ours):
             request = replace(make_request(grammar, seed), tenant="b")
             assert (await collect(engine, request))[-1].finish_reason is FinishReason.STOP
     assert not any(task.done() for task in slow)
