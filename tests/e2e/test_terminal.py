@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SCRIPTED = ROOT / "tests" / "service" / "serve_scripted.py"
 WITHIN_S = 180  # generous: the machine may be busy
 PROMPT = "what now? "
 CTRL_C, CTRL_Z = "\x03", "\x1a"
@@ -23,8 +25,9 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 class Shell:
     """An interactive bash in a terminal of its own."""
 
-    def __init__(self, url: str, environment: dict[str, str]) -> None:
+    def __init__(self, url: str, programs: Path, environment: dict[str, str]) -> None:
         self.url = url
+        self._make = f"make serve BIN={programs}"
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
             os.chdir(ROOT)
@@ -46,9 +49,13 @@ class Shell:
         before, _, self._shown = self._shown.partition(wanted)
         return before + wanted
 
-    def serve(self, command: str = "make serve") -> None:
-        self.type(f"{command}\n")
+    def serve(self, is_in_background: bool = False) -> None:
+        self.type(f"{self._make} &\n" if is_in_background else f"{self._make}\n")
         self.read_until("/v1/chat/completions")
+
+    def to_foreground(self) -> None:
+        self.type("fg\n")
+        self.read_until(f"{self._make}\r\n")
 
     def exit_code(self) -> int:
         self.type("echo code=$?.\n")
@@ -70,10 +77,20 @@ class Shell:
 
 
 @pytest.fixture
-def shell(free_port: Callable[[], int], cache_dir: Path) -> Iterator[Shell]:
+def programs(tmp_path: Path) -> Path:
+    """What `make serve` runs, with the scripted engine: keys do not care who generates."""
+    server = f"{SCRIPTED} '{{\"script\": [200002]}}'"
+    for name, arguments in (("python", ""), ("harmonium", server)):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def shell(free_port: Callable[[], int], programs: Path) -> Iterator[Shell]:
     port = free_port()
-    settings = {"NIM_SERVER_PORT": str(port), "NIM_CACHE_PATH": str(cache_dir), "PS1": PROMPT}
-    shell = Shell(f"http://127.0.0.1:{port}", settings)
+    settings = {"NIM_SERVER_PORT": str(port), "PS1": PROMPT}
+    shell = Shell(f"http://127.0.0.1:{port}", programs, settings)
     yield shell
     started = shell.process.children(recursive=True) if shell.process.is_running() else []
     shell.close()
@@ -89,8 +106,7 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
     assert not shell.is_live()
-    shell.type("fg\n")
-    shell.read_until("make serve")
+    shell.to_foreground()
     assert shell.is_live()
     shell.type(CTRL_C)
     assert "Stopped." in shell.read_until(PROMPT)
@@ -98,17 +114,15 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
 
 
 def test_keys_reach_what_was_started_in_the_background(shell: Shell) -> None:
-    shell.serve("make serve &")
-    shell.type("fg\n")
-    shell.read_until("make serve\r\n")
+    shell.serve(is_in_background=True)
+    shell.to_foreground()
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
     assert not shell.is_live()
     shell.type("bg\n")
     shell.read_until(PROMPT)
     assert shell.is_live()
-    shell.type("fg\n")
-    shell.read_until("make serve\r\n")
+    shell.to_foreground()
     shell.type(CTRL_C)
     assert "Stopped." in shell.read_until(PROMPT)
 
