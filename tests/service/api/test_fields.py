@@ -1,0 +1,342 @@
+"""One matrix of fields over the four routes that generate: taken, without effect, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from anthropic.types.beta import message_create_params as beta_message_params
+from anthropic.types.message_count_tokens_params import MessageCountTokensParams
+from anthropic.types.message_create_params import (
+    MessageCreateParamsNonStreaming,
+    MessageCreateParamsStreaming,
+)
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as responses_params
+from pydantic import BaseModel
+
+from engines.base import EngineRequest
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
+from service.api.chat import schema as chat
+from service.api.completions import schema as text
+from service.api.messages import schema as messages
+from service.api.messages.block_schema import CustomTool
+from service.api.responses import schema as responses
+
+Fixture = Callable[..., Any]
+Fields = dict[str, Any]
+
+DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+HI = [{"role": "user", "content": "Hi"}]
+HOSTED = [{"type": kind, "anything": {"goes": 1}} for kind in sorted(responses.HOSTED_TOOLS)]
+
+
+@dataclass(frozen=True)
+class Route:
+    """What the API's family says of its fields."""
+
+    path: str
+    body: Fields
+    schema: type[BaseModel]
+    published: tuple[Any, ...]  # the SDK's parameters
+    no_effect: dict[str, str]
+    refused: dict[str, str]
+    section: str  # of docs/api.md
+    without_effect: tuple[Fields, ...]  # values that change no token
+
+
+ROUTES = {
+    "chat": Route(
+        "/v1/chat/completions",
+        {"messages": HI},
+        chat.ChatRequest,
+        (
+            chat_params.CompletionCreateParamsNonStreaming,
+            chat_params.CompletionCreateParamsStreaming,
+        ),
+        chat.NO_EFFECT,
+        chat.REFUSED,
+        DOCS,
+        (
+            {"user": "someone"},
+            {"metadata": {"team": "a"}},
+            {"store": True},
+            {"service_tier": "flex"},
+            {"safety_identifier": "someone"},
+            {"prompt_cache_key": "key"},
+            {"prompt_cache_retention": "24h"},
+            {"prompt_cache_options": {"mode": "implicit"}},
+            {"verbosity": "medium"},
+            {"modalities": ["text"]},
+            {"response_format": {"type": "text"}},
+            {"parallel_tool_calls": True},
+            {"tool_choice": "auto"},
+            {"stream": False},
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+        ),
+    ),
+    "text": Route(
+        "/v1/completions",
+        {"prompt": "Hi"},
+        text.CompletionRequest,
+        (
+            text_params.CompletionCreateParamsNonStreaming,
+            text_params.CompletionCreateParamsStreaming,
+        ),
+        text.NO_EFFECT,
+        text.REFUSED,
+        DOCS,
+        ({"user": "someone"}, {"stream": True, "stream_options": {"include_obfuscation": True}}),
+    ),
+    "responses": Route(
+        "/v1/responses",
+        {"input": "Hi"},
+        responses.ResponseRequest,
+        (
+            responses_params.ResponseCreateParamsNonStreaming,
+            responses_params.ResponseCreateParamsStreaming,
+        ),
+        responses.NO_EFFECT,
+        responses.REFUSED,
+        DOCS[DOCS.index("## Responses") : DOCS.index("## Text completions")],
+        (
+            {"client_metadata": {"session": "1"}},
+            {"max_tool_calls": 3},
+            {"user": "someone"},
+            {"service_tier": "flex"},
+            {"safety_identifier": "someone"},
+            {"prompt_cache_key": "key"},
+            {"prompt_cache_retention": "24h"},
+            {"prompt_cache_options": {"mode": "implicit"}},
+            {"include": ["reasoning.encrypted_content", "file_search_call.results"]},
+            {"metadata": {"team": "a"}},
+            {"store": False},
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            {"text": {"format": {"type": "text"}, "verbosity": "medium"}},
+            {"reasoning": {"effort": "medium", "summary": "auto", "mode": "standard"}},
+            {"truncation": "auto"},
+            {"tool_choice": "auto", "parallel_tool_calls": True},
+            {"tools": HOSTED},  # codex#10635: offered unasked, they do not end in an error
+        ),
+    ),
+    "messages": Route(
+        "/v1/messages",
+        {"messages": HI, "max_tokens": 99},
+        messages.MessagesRequest,
+        (
+            MessageCreateParamsNonStreaming,
+            MessageCreateParamsStreaming,
+            beta_message_params.MessageCreateParamsNonStreaming,
+        ),
+        messages.NO_EFFECT,
+        messages.REFUSED,
+        DOCS[DOCS.index("## Messages") :],
+        (
+            {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+            {"diagnostics": {"previous_message_id": None}},
+            {"metadata": {"user_id": "someone"}},
+            {"service_tier": "auto"},
+            {"stream": True},
+        ),
+    ),
+}
+SENT_AS_HEADERS = {"user_profile_id", "workspace_id", "betas"}  # by Anthropic's SDK
+
+# A field's name where it differs: chat, text, responses, messages.
+NAMES = {
+    "limit": ("max_tokens", "max_tokens", "max_output_tokens", "max_tokens"),
+    "stops": ("stop", "stop", "stop", "stop_sequences"),
+}
+OK, NONE = "", "not a field"
+# A field, a value, and what each route says of it: a word of the refusal, or OK.
+VALUES: list[tuple[str, Any, str, str, str, str]] = [
+    ("colour", "red", NONE, NONE, NONE, NONE),
+    ("colour", None, OK, OK, OK, OK),
+    ("stream", "yes", *["boolean"] * 4),
+    ("temperature", 1.0, OK, OK, OK, OK),
+    ("temperature", 1.5, OK, OK, OK, "1.5"),
+    ("temperature", 2.1, *["2.1"] * 4),
+    ("temperature", "0.5", *["number"] * 4),
+    ("temperature", True, *["number"] * 4),
+    ("top_p", 0, *["greater than 0"] * 4),
+    ("top_p", 1.1, *["1.1"] * 4),
+    ("top_k", -1, OK, OK, OK, "-1"),
+    ("top_k", -2, *["-2"] * 4),
+    ("min_p", 0.5, OK, OK, OK, NONE),
+    ("min_p", 1.5, "1.5", "1.5", "1.5", NONE),
+    ("presence_penalty", -2, OK, OK, OK, NONE),
+    ("presence_penalty", -3, "-3", "-3", "-3", NONE),
+    ("frequency_penalty", 3, "3", "3", "3", NONE),
+    ("repetition_penalty", 0, "greater than 0", "greater than 0", "greater than 0", NONE),
+    ("limit", 0, *["0"] * 4),
+    ("limit", 1.5, *["integer"] * 4),
+    ("limit", 10**25, *["less than"] * 4),
+    ("min_tokens", -1, "-1", "-1", "-1", NONE),
+    ("ignore_eos", "yes", "boolean", "boolean", "boolean", NONE),
+    ("n", 2, OK, OK, NONE, NONE),
+    ("n", 0, "0", "0", NONE, NONE),
+    ("n", 129, "128", "128", NONE, NONE),
+    ("seed", 7, OK, OK, OK, NONE),
+    ("seed", 2**63, "less than", "less than", "less than", NONE),
+    ("priority", 2**31, "less than", "less than", "less than", NONE),
+    ("logit_bias", {"5": 2}, OK, OK, OK, NONE),
+    ("logit_bias", {"x": 1}, "'x'", "'x'", "'x'", NONE),
+    ("logit_bias", {"-1": 1}, "'-1'", "'-1'", "'-1'", NONE),
+    ("logit_bias", {"٣": 1}, "token ids", "token ids", "token ids", NONE),
+    ("logit_bias", {"201088": 1}, "201087", "201087", "201087", NONE),
+    ("logit_bias", {"1": 101}, "100", "100", "100", NONE),
+    ("stops", ["a", "b"], OK, OK, OK, OK),
+    ("stops", ["a"] * 17, *["16"] * 4),
+    ("stops", ["a", ""], *["at least 1"] * 4),
+    ("stop", "", "at least 1", "at least 1", "at least 1", NONE),
+    ("logprobs", 1, "boolean", OK, NONE, NONE),
+    ("logprobs", True, OK, "integer", NONE, NONE),
+    ("top_logprobs", 21, "20", NONE, "20", NONE),
+    ("stream_options", {"include_usage": True}, "stream: true", "stream: true", "stream", NONE),
+    ("tools", [], OK, NONE, OK, OK),
+    ("tools", "f", "list", NONE, "list", "list"),
+    ("tool_choice", "never", "auto", NONE, "auto", "dictionary"),
+    ("echo", True, NONE, OK, NONE, NONE),
+    ("thinking", {"type": "disabled"}, NONE, NONE, NONE, OK),
+    ("background", False, NONE, NONE, OK, NONE),
+]
+
+
+def _each(fields: Callable[[Route], Any]) -> list[Any]:
+    """A case for each field of each route."""
+    return [
+        pytest.param(
+            route, field, id=f"{name}-{field if isinstance(field, str) else next(iter(field))}"
+        )
+        for name, route in ROUTES.items()
+        for field in fields(route)
+    ]
+
+
+over_routes = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+
+
+@pytest.fixture
+def seen() -> list[EngineRequest]:
+    """What reached the engine."""
+    return []
+
+
+@pytest.fixture
+async def post(make_client: Fixture, make_runtime: Fixture, seen: list[EngineRequest]) -> Fixture:
+    def script(request: EngineRequest) -> list[int]:
+        seen.append(request)
+        return [200002]
+
+    client = await make_client(make_runtime(engine=FakeEngine(FakeOptions(script=(1,)), script)))
+
+    async def send(route: Route, **changes: Any) -> httpx.Response:
+        body = {"model": "gpt-oss-20b"} | route.body | changes
+        response: httpx.Response = await client.post(
+            route.path, json=body, headers={"X-Request-Id": "same"}
+        )
+        return response
+
+    return send
+
+
+def refusal(response: httpx.Response) -> dict[str, Any]:
+    """The error of a 400, in either API's shape; where there is a code, it is the client's."""
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@over_routes
+def test_no_field_of_the_published_schema_is_forgotten(route: Route) -> None:
+    published = {name for params in route.published for name in params.__annotations__}
+    assert route.body.keys() | {"stream"} <= published
+    assert published - SENT_AS_HEADERS - route.schema.model_fields.keys() == set()
+
+
+def test_no_field_of_counting_is_forgotten() -> None:
+    counted = {*MessageCountTokensParams.__annotations__}
+    assert counted - SENT_AS_HEADERS - messages.CountTokensRequest.model_fields.keys() == set()
+
+
+@over_routes
+def test_the_page_names_every_field_and_every_reason(route: Route) -> None:
+    fields = {*route.schema.model_fields} - {"reasoning", "text"}  # their parts are
+    fields |= {*CustomTool.model_fields} if route is ROUTES["messages"] else set()
+    assert [name for name in fields if f"`{name}" not in route.section] == []
+    reasons = (route.no_effect | route.refused).values()
+    assert [reason for reason in reasons if reason not in route.section] == []
+
+
+@over_routes
+def test_each_field_without_effect_is_tried_here(route: Route) -> None:
+    assert {name for fields in route.without_effect for name in fields} >= route.no_effect.keys()
+
+
+@pytest.mark.parametrize(("route", "fields"), _each(lambda route: route.without_effect))
+async def test_a_field_without_effect_changes_nothing(
+    post: Fixture, seen: list[EngineRequest], route: Route, fields: Fields
+) -> None:
+    for changes in ({}, fields):
+        response = await post(route, **changes)
+        assert response.status_code == 200, response.text
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(("route", "name"), _each(lambda route: route.refused))
+async def test_a_refused_field_is_named_with_the_reason(
+    post: Fixture, route: Route, name: str
+) -> None:
+    error = refusal(await post(route, **{name: {"x": 1}}))
+    assert error["message"].startswith(name)
+    assert route.refused[name] in error["message"]
+    assert error.get("code", "unsupported_parameter") == "unsupported_parameter"
+    assert error.get("param", name) == name
+
+
+@pytest.mark.parametrize(
+    ("route", "name"), _each(lambda r: sorted(r.schema.model_fields.keys() - r.body - {"model"}))
+)
+async def test_null_is_the_same_as_leaving_a_field_out(
+    post: Fixture, route: Route, name: str
+) -> None:
+    response = await post(route, **{name: None})
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("number", range(4), ids=ROUTES)
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [(field, value, said) for field, value, *said in VALUES],
+    ids=[f"{field}={str(value)[:20]}" for field, value, *_ in VALUES],
+)
+async def test_a_value_is_taken_or_refused_by_its_path(
+    post: Fixture, number: int, field: str, value: Any, said: list[str]
+) -> None:
+    name = NAMES[field][number] if field in NAMES else field
+    response = await post([*ROUTES.values()][number], **{name: value})
+    if not said[number]:
+        assert response.status_code == 200, response.text
+        return
+    error = refusal(response)
+    assert error["message"].startswith(name)
+    assert said[number] in error["message"]
+    assert error.get("param", name).startswith(name)
+
+
+@over_routes
+async def test_an_unknown_model_is_a_404_that_names_the_served_one(
+    post: Fixture, route: Route
+) -> None:
+    response = await post(route, model="gpt-17")
+    assert response.status_code == 404
+    message = response.json()["error"]["message"]
+    assert "gpt-17" in message
+    assert "gpt-oss-20b" in message
