@@ -114,7 +114,9 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: TemplateOptions | None = Field(
         None, description="Extension: `reasoning_effort`."
     )
-    include_reasoning: bool = Field(True, description="Extension; false leaves reasoning out.")
+    include_reasoning: bool | None = Field(
+        None, description="Extension; false leaves reasoning out."
+    )
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None

@@ -94,7 +94,7 @@ async def plan_of(
         stop_token_ids=_stop_ids(
             spec.sampling, is_guided=grammar is not None, is_hosted=hosted is not None
         ),
-        priority=spec.sampling.priority,
+        priority=spec.sampling.priority or 0,
         tool_names=frozenset(tool.name for tool in spec.tools),
         custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
         builtins=spec.offered.builtins,

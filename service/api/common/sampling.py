@@ -35,4 +35,6 @@ class SamplingFields(RequestModel):
         None, description="Extension: only the limit ends the answer; for benchmarks."
     )
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
-    priority: int = Field(0, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first.")
+    priority: int | None = Field(
+        None, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first; 0 when left out."
+    )

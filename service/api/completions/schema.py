@@ -53,8 +53,8 @@ class CompletionRequest(SamplingFields):
     stop: Stop | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None
-    skip_special_tokens: bool = Field(
-        True, description="Extension; false spells control tokens out in the answer."
+    skip_special_tokens: bool | None = Field(
+        None, description="Extension; false spells control tokens out in the answer."
     )
 
     user: str | None = None

@@ -155,7 +155,7 @@ NAMES = {
 }
 OK, NONE = "", "not a field"
 # A field, a value, and what each route says of it: a word of the refusal, or OK.
-VALUES: list[tuple[str, Any, str, str, str, str]] = [
+VALUES: list[tuple[Any, ...]] = [
     ("colour", "red", NONE, NONE, NONE, NONE),
     ("colour", None, OK, OK, OK, OK),
     ("stream", "yes", *["boolean"] * 4),

@@ -180,7 +180,6 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
 @pytest.mark.parametrize(
     ("changes", "param", "code"),
     [
-        ({"suffix": "end"}, "suffix", "unsupported_parameter"),
         ({"best_of": 3}, "best_of", "unsupported_value"),
         ({"echo": True, "logprobs": 1}, "logprobs", "unsupported_value"),
         ({"prompt": ""}, "prompt", "invalid_request"),
@@ -195,10 +194,6 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
         ({"prompt": ["a"] * 1000, "n": 2}, "n", "invalid_request"),
         ({"prompt": "a " * 300, "max_tokens": 10}, "prompt", "context_length_exceeded"),
         ({"max_tokens": 255}, "max_tokens", "context_length_exceeded"),
-        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-        ({"logprobs": True}, "logprobs", "invalid_value"),
-        ({"messages": []}, "messages", "unknown_parameter"),
-        ({"model": "gpt-4"}, "model", "model_not_found"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(
@@ -207,7 +202,7 @@ async def test_what_cannot_be_done_is_refused_by_name(
     client = await make_client(make_runtime(HELLO, max_model_len=256))
     response = await client.post(PATH, json=body_of(**changes))
     error = response.json()["error"]
-    assert response.status_code == (404 if code == "model_not_found" else 400)
+    assert response.status_code == 400
     assert (error["param"], error["code"]) == (param, code)
 
 
