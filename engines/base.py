@@ -83,7 +83,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """One flag for each wish that engines may lack; by default an engine can do everything."""
+    """What engines may lack; by default an engine can do all that a request may ask for."""
 
     grammar: bool = True
     seed: bool = True
@@ -97,6 +97,8 @@ class Capabilities:
     priority: bool = True
     cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
     continuation: bool = True  # of an answer that another run has begun
+    dialects: tuple[str, ...] = ("json_schema", "regex", "lark", "gbnf")  # parts of a grammar
+    max_drafts: int = 0  # guesses of a sequence that one step verifies
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from engines.admission import QueuedEngine, Receive
-from engines.base import EngineInfo, EngineRequest, EngineStats
+from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats
 from engines.errors import EngineDead, EngineStartError
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
@@ -57,6 +57,7 @@ class NativeRunner:
             vocab_size=core.vocab_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            capabilities=Capabilities(max_drafts=limits.max_drafts),
         )
 
     async def start(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
 from engines.capabilities import check_capabilities
 from engines.errors import InvalidGrammar, InvalidRequest
-from engines.grammar.tree import Text
+from engines.grammar.tree import Lark, Repeat, Sequence, Text
 
 SAMPLING: dict[str, Any] = {
     "seed": 0,
@@ -22,22 +23,29 @@ SAMPLING: dict[str, Any] = {
     "frequency_penalty": -0.5,
     "repetition_penalty": 1.1,
 }
-OUTER: dict[str, Any] = {"grammar": Text(None), "priority": -1, "cache_salt": ""}
+OUTER: dict[str, Any] = {
+    "grammar": Text(None),
+    "priority": -1,
+    "cache_salt": "",
+    "continuation": (5, 6),
+}
+COUNTS = {"max_logprobs", "max_drafts", "dialects"}
 
 
 def request_of(**wishes: Any) -> EngineRequest:
     sampling = {key: wishes.pop(key) for key in [*wishes] if key not in OUTER}
+    wishes["generated_token_ids"] = wishes.pop("continuation", ())
     return EngineRequest("r", (1,), SamplingParams(4, **sampling), stop_token_ids=(2,), **wishes)
 
 
 @pytest.mark.parametrize("name", [*SAMPLING, *OUTER])
 def test_each_wish_is_refused_where_it_is_not_supported(name: str) -> None:
-    flags = {field.name for field in fields(Capabilities)} - {"max_logprobs"}
+    flags = {field.name for field in fields(Capabilities)} - COUNTS
     assert flags == {*SAMPLING, *OUTER}
     request = request_of(**{name: (SAMPLING | OUTER)[name]})
     check_capabilities(request, Capabilities())
-    lacking = Capabilities(**{name: False})
-    with pytest.raises(InvalidRequest, match=f"^{name} is not supported"):
+    lacking = msgspec.convert({name: False}, Capabilities)
+    with pytest.raises(InvalidRequest, match=f"^{name} is .*leave it out$"):
         check_capabilities(request, lacking)
     check_capabilities(request_of(), lacking)
 
@@ -47,11 +55,20 @@ def test_a_grammar_is_refused_as_a_grammar() -> None:
         check_capabilities(request_of(grammar=Text(None)), Capabilities(grammar=False))
 
 
+def test_a_dialect_is_refused_wherever_it_stands_in_a_grammar() -> None:
+    grammar = Sequence((Text(None), Repeat(Lark("start: /a/"))))
+    check_capabilities(request_of(grammar=grammar), Capabilities(dialects=("lark",)))
+    with pytest.raises(InvalidGrammar, match=r"dialects is lark, .* use json_schema or regex"):
+        check_capabilities(
+            request_of(grammar=grammar), Capabilities(dialects=("json_schema", "regex"))
+        )
+
+
 @pytest.mark.parametrize(("logprobs", "is_refused"), [(None, False), (0, False), (3, True)])
 def test_more_logprobs_than_there_are_are_refused(logprobs: int | None, is_refused: bool) -> None:
     request, two = request_of(logprobs=logprobs), Capabilities(max_logprobs=2)
     if is_refused:
-        with pytest.raises(InvalidRequest, match=r"logprobs is 3; .* at most 2"):
+        with pytest.raises(InvalidRequest, match=r"logprobs is 3, .* use at most 2"):
             check_capabilities(request, two)
     else:
         check_capabilities(request, two)

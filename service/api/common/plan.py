@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
+from engines.capabilities import Lack, first_lack
 from engines.grammar.tree import Grammar
 from service.answer.hosted import NO_OFFERED_TOOLS, Hosted, OfferedTools
 from service.answer.plan import Output, Plan
@@ -75,6 +76,7 @@ class AnswerSpec:
     stop: str | Sequence[str] | None = None
     num_choices: int = 1
     num_logprobs: int | None = None
+    logprobs_param: str = "top_logprobs"
     max_calls: int | None = None
     has_reasoning: bool = True
     output: Output = "harmony"
@@ -86,7 +88,7 @@ async def plan_of(
     """What to run for a request; raises RequestError naming the field at fault."""
     max_tokens = _max_tokens(spec.limit, prompts, info.max_model_len)
     grammar, hosted = await _grammars(spec)
-    return Plan(
+    plan = Plan(
         context=context,
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
@@ -107,6 +109,36 @@ async def plan_of(
         has_reasoning=spec.has_reasoning,
         output=spec.output,
     )
+    if (lack := first_lack(plan.engine_request(0), info.capabilities)) is not None:
+        raise _refusal(lack, spec, plan)
+    return plan
+
+
+def _refusal(lack: Lack, spec: AnswerSpec, plan: Plan) -> RequestError:
+    """What the engine cannot do, under the name of the field that asks for it."""
+    engine = "the engine that serves this model"
+    if lack.name == "cache_salt":  # no field: it follows from the caller's key
+        return RequestError(
+            f"This key belongs to a tenant, and {engine} cannot keep the cached prompts of "
+            "tenants apart; ask the operator for a key without a tenant, or for another engine.",
+            code="not_supported",
+            status=501,
+            type="server_error",
+        )
+    param: str | None = lack.name
+    if lack.name == "logprobs":
+        param = spec.logprobs_param
+    elif lack.part is not None and lack.part.label:
+        param = lack.part.label
+    elif lack.name in ("grammar", "dialects"):
+        param = plan.grammar_param
+    told = {
+        "grammar": f"{param} asks for a guided answer, which {engine} cannot give",
+        "dialects": f"{param} is written as {lack.value}; {engine} follows {lack.able or 'none'}",
+        "logprobs": f"{param} is {lack.value}; {engine} gives {lack.able}",
+    }.get(lack.name, f"{param} is {lack.value}; {engine} does not support it")
+    remedy = "change it" if lack.able else "leave it out"
+    return RequestError(f"{told}; {remedy}.", param=param, code="not_supported")
 
 
 async def _grammars(spec: AnswerSpec) -> tuple[Grammar | None, Hosted | None]:

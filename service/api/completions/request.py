@@ -55,6 +55,7 @@ async def plan_completion(
         stop=request.stop,
         num_choices=request.n or 1,
         num_logprobs=request.logprobs,
+        logprobs_param="logprobs",
         output="marked" if request.skip_special_tokens is False else "text",
     )
     return await plan_of(spec, prompts, info, context)
