@@ -37,9 +37,10 @@ _AT_ONCE: Final = 3  # compilations; of one tenant one
 _LEAST_BYTES: Final = 1024**2  # that a compiled grammar counts as, and for each character of it:
 _BYTES_OF_CHAR: Final = 200
 
-# A mask takes 0.05 ms as a rule. A grammar may take longer now and then, not at every token.
-_FREE_S: Final = 1.0
-_TOKEN_S: Final = 0.02
+# A mask takes 0.05 ms as a rule, and all streams wait for it. A grammar may take longer now and
+# then, not at every token; cheap tokens earn no more than it had at the start.
+_FREE_S: Final = 0.5
+_TOKEN_S: Final = 0.01
 
 _Result = TypeVar("_Result")
 
@@ -71,7 +72,8 @@ class Guide:
         """
         started_s = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self._budget_s += _TOKEN_S - (time.thread_time() - started_s)
+        spent_s = time.thread_time() - started_s
+        self._budget_s = min(_FREE_S, self._budget_s + _TOKEN_S) - spent_s
         if self._matcher.is_error():
             error = self._matcher.get_error()
             if "NoExtensionBias" not in error:

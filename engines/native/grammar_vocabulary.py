@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
+import logging
 import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +20,8 @@ from engines.errors import EngineStartError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+
+log = logging.getLogger(__name__)
 
 _MARKER: Final = b"\xff"  # no text has this byte; llguidance knows control tokens by it
 _GRACE_S: Final = 1.0  # after the start, in which who has waited for it is told
@@ -47,6 +51,10 @@ class LazyTokenizer:
 
     async def start(self) -> None:
         """Read the file and see to the rest later; raises EngineStartError naming what is wrong."""
+        if importlib.util.find_spec("llguidance") is None:
+            raise EngineStartError(
+                "llguidance is not installed, without which no grammar is followed"
+            )
         await asyncio.to_thread(read_vocabulary, self._path, self._vocab_size)
         self._making = asyncio.create_task(self._made(), name="vocabulary")
 
@@ -70,7 +78,11 @@ class LazyTokenizer:
             for task in waiting:
                 task.cancel()
         await self._beside()
-        return await asyncio.to_thread(load_tokenizer, self._path, self._vocab_size)
+        try:
+            return await asyncio.to_thread(load_tokenizer, self._path, self._vocab_size)
+        except Exception:
+            log.exception("Guided answers will fail")
+            raise
 
     async def _is_idle(self) -> None:
         await asyncio.sleep(_GRACE_S)

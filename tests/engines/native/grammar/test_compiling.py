@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engines.base import FinishReason
@@ -16,7 +18,7 @@ from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.tree import Choice, JsonSchema, Lark, Literal, Regex
 from engines.native import grammar as native_grammar
 from engines.native import grammar_trial
-from engines.native.grammar import written
+from engines.native.grammar import Compiled, Guide, written
 from engines.native.grammar_harmless import is_harmless
 from engines.native.grammar_trial import Trials
 
@@ -153,6 +155,39 @@ async def test_an_ordinary_schema_needs_no_trial(
         process.kill()
     await collect(engine, make_request(JsonSchema('{"type":"null"}')))
     assert len(processes) == 1
+
+
+class Spending:
+    """In the library's place: masks that take as long as they are told."""
+
+    cost_s = 0.0
+
+    def deep_copy(self) -> Spending:
+        return self
+
+    def unsafe_compute_mask_ptr(self, pointer: int, num_bytes: int) -> None:
+        end_s = time.thread_time() + self.cost_s
+        while time.thread_time() < end_s:
+            pass
+
+    def is_error(self) -> bool:
+        return False
+
+
+def test_cheap_tokens_earn_nothing_for_costly_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_grammar, "_FREE_S", 0.02)
+    monkeypatch.setattr(native_grammar, "_TOKEN_S", 0.001)
+    spending: Any = Spending()
+    guide, mask = Guide(Compiled(spending, 0), 63, 62), np.zeros(2, np.int32)
+
+    def fill(number: int) -> None:
+        for _ in range(number):
+            guide.fill(mask)
+
+    fill(1_000)
+    spending.cost_s = 0.005
+    with pytest.raises(InvalidGrammar, match="each of its tokens takes too long"):
+        fill(20)
 
 
 TEXT = {"type": "string"}

@@ -90,3 +90,29 @@ async def test_it_is_not_made_while_requests_run(
 async def test_a_missing_file_is_told_at_the_start(make_engine: Fixture, tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match="cannot be read"):
         await make_engine(vocabulary_path=tmp_path / "none")
+
+
+async def test_a_missing_library_is_told_at_the_start(
+    make_engine: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineStartError, match="llguidance is not installed"):
+        await make_engine()
+
+
+async def test_what_cannot_be_made_is_logged_and_fails_its_requests_only(
+    make_engine: Fixture,
+    make_request: Fixture,
+    collect: Fixture,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise EngineStartError("llguidance cannot be imported: no glibc")
+
+    monkeypatch.setattr(grammar_vocabulary, "load_tokenizer", fail)
+    engine = await make_engine()
+    with pytest.raises(EngineStartError, match="no glibc"):
+        await collect(engine, make_request(Literal("a")))
+    assert "Guided answers will fail" in caplog.text
+    assert (await collect(engine, make_request(None, 1, 4)))[-1].finish_reason is not None
