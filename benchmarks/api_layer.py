@@ -238,11 +238,11 @@ async def _workers(address: str, folder: Path, load: Load) -> AsyncIterator[int]
             number=0,
             settings=settings,
             launch=prepare(settings),
-            engine_address=address,
+            engine_addresses=(address,),
             listener_fd=listener.fileno(),
             shared_folder=folder,
         )
-        pool = WorkerPool(spec, load.num_workers, lambda: EngineNews(None))
+        pool = WorkerPool(spec, load.num_workers, lambda: EngineNews((None,)))
         try:
             await pool.start()
             yield listener.getsockname()[1]

@@ -160,11 +160,11 @@ async def _server(case: Case) -> AsyncIterator[int]:
             number=0,
             settings=settings,
             launch=launch,
-            engine_address=supervisor.address,
+            engine_addresses=(supervisor.address,),
             listener_fd=listener.fileno(),
             shared_folder=Path(folder),
         )
-        pool = WorkerPool(spec, 1, lambda: EngineNews(supervisor.reason))
+        pool = WorkerPool(spec, 1, lambda: EngineNews((supervisor.reason,)))
         try:
             await supervisor.start()
             await pool.start()

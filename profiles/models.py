@@ -132,6 +132,7 @@ class Profile(Record):
     precision: Precision
     gpu: GpuRequirement | None = None  # None: runs on CPU
     parallelism: Parallelism = Parallelism()
+    replicas: Positive = 1  # engines side by side, each on GPUs of its own
     limits: Limits
     kv_dtype: KvDtype
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9  # of a device's memory
@@ -168,7 +169,8 @@ class Profile(Record):
     def name(self) -> str:
         """The readable name; unique among one model's profiles."""
         split = f"tp{self.parallelism.tp}-pp{self.parallelism.pp}"
-        return f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}"
+        side_by_side = f"-x{self.replicas}" if self.replicas > 1 else ""
+        return f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}{side_by_side}"
 
     @property
     def title(self) -> str:
@@ -196,5 +198,7 @@ class Profile(Record):
         content = self.model_dump(
             mode="json", exclude={"status": True, "source": True, "model": {"description"}}
         )
+        if self.replicas == 1:
+            del content["replicas"]  # as it was before there were any
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

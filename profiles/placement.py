@@ -17,11 +17,18 @@ class Placement:
     gpus: tuple[Gpu, ...]
     need: MemoryNeed
     usable_bytes: int  # of the device with the least
+    num_replicas: int = 1  # engines that share the devices out
 
     @property
     def kv_tokens(self) -> int:
         """How many tokens of context the devices hold together, in one sequence."""
         return self.need.num_tokens(self.usable_bytes)
+
+    @property
+    def by_replica(self) -> tuple[tuple[Gpu, ...], ...]:
+        """The GPUs of each engine."""
+        each = len(self.gpus) // self.num_replicas
+        return tuple(self.gpus[i * each : (i + 1) * each] for i in range(self.num_replicas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +40,27 @@ class Shortage:
     cause: str = ""  # why no GPU will do, in words that fit every profile
 
 
-def place(profile: Profile, hardware: Hardware, max_model_len: int) -> Placement | Shortage:
+def place(
+    profile: Profile, hardware: Hardware, max_model_len: int, num_replicas: int = 1
+) -> Placement | Shortage:
     """Put `profile` on the devices with the most free memory, neighbours or not."""
     if profile.gpu is None:
         usable = int(
             min(hardware.cpu.free_bytes, profile.memory_fraction * hardware.cpu.total_bytes)
         )
-        return _fit(profile, (), usable, max_model_len)
+        return _fit(profile, (), usable // num_replicas, max_model_len, num_replicas)
+    num_gpus = num_replicas * profile.num_devices
     matching = tuple(gpu for gpu in hardware.gpus if _matches(gpu, profile.gpu))
     # Several GPUs must be alike, and slices of a GPU cannot talk to each other.
     groups = [
         group
         for group in _alike(matching)
-        if len(group) >= profile.num_devices and not (profile.num_devices > 1 and group[0].is_mig)
+        if len(group) >= num_gpus and not (profile.num_devices > 1 and group[0].is_mig)
     ]
     if not groups:
-        return Shortage(_wrong_gpus(profile, hardware), cause=_no_gpus_for_it(hardware))
-    best = max(
-        (group[: profile.num_devices] for group in groups), key=lambda g: _usable(g, profile)
-    )
-    return _fit(profile, best, _usable(best, profile), max_model_len)
+        return Shortage(_wrong_gpus(profile, hardware, num_gpus), cause=_no_gpus_for_it(hardware))
+    best = max((group[:num_gpus] for group in groups), key=lambda g: _usable(g, profile))
+    return _fit(profile, best, _usable(best, profile), max_model_len, num_replicas)
 
 
 def _matches(gpu: Gpu, requirement: GpuRequirement) -> bool:
@@ -78,11 +86,11 @@ def _usable(gpus: tuple[Gpu, ...], profile: Profile) -> int:
 
 
 def _fit(
-    profile: Profile, gpus: tuple[Gpu, ...], usable: int, max_model_len: int
+    profile: Profile, gpus: tuple[Gpu, ...], usable: int, max_model_len: int, num_replicas: int
 ) -> Placement | Shortage:
     need = memory_need(profile)
     if need.total_bytes(max_model_len) <= usable:
-        return Placement(gpus, need, usable)
+        return Placement(gpus, need, usable, num_replicas)
     fitting = need.max_model_len(usable)
     each = " on each GPU" if len(gpus) > 1 else ""
     kv_bytes = need.total_bytes(max_model_len) - need.fixed_bytes
@@ -102,9 +110,9 @@ def _on(gpus: tuple[Gpu, ...]) -> str:
     return f"on {describe_gpus(gpus)}"
 
 
-def _wrong_gpus(profile: Profile, hardware: Hardware) -> str:
+def _wrong_gpus(profile: Profile, hardware: Hardware, num_gpus: int) -> str:
     assert profile.gpu is not None
-    wanted = f"needs {_wanted(profile.gpu, profile.num_devices)}"
+    wanted = f"needs {_wanted(profile.gpu, num_gpus)}"
     if not hardware.gpus:
         return f"{wanted}, found none: {hardware.no_gpu_reason}"
     return f"{wanted}, found {describe_gpus(hardware.gpus)}{_shortcoming(profile.gpu, hardware)}"

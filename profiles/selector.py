@@ -72,6 +72,8 @@ def check_constraints(profiles: tuple[Profile, ...], constraints: Constraints) -
     known_tags = {tag for profile in profiles for tag in profile.tags}
     for tag in constraints.tags:
         _check_known("tag", tag, known_tags)
+    if constraints.num_replicas is not None and constraints.num_replicas < 1:
+        raise InvalidConstraint(f"replicas {constraints.num_replicas} must be at least 1")
     if constraints.max_model_len is not None and constraints.max_model_len < 1:
         raise InvalidConstraint(f"max_model_len {constraints.max_model_len} must be at least 1")
 
@@ -101,7 +103,8 @@ def _classify(
         reason = f"is planned only: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
     max_model_len = constraints.max_model_len or profile.limits.max_model_len
-    placed = place(profile, hardware, max_model_len)
+    num_replicas = constraints.num_replicas or profile.replicas
+    placed = place(profile, hardware, max_model_len, num_replicas)
     missing = _missing_engine(profile, constraints)
     if isinstance(placed, Shortage):
         fit = Fit.INCOMPATIBLE if placed.max_model_len is None else Fit.LOW_MEMORY

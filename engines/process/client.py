@@ -91,8 +91,13 @@ class EngineClient:
 
     @property
     def life(self) -> int:
-        """A number of the engine process that answers, or answered last: another after a death."""
+        """A number of the engine process that answers or is only silent; 0 once it is gone."""
         return self._life
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine answers and serves."""
+        return self._link is not None and self._state == HostState.READY
 
     async def start(self) -> None:
         """Connect and wait until the engine is ready; raises EngineStartError if it never is."""
@@ -168,8 +173,9 @@ class EngineClient:
         return self._status.state if self._status is not None else None
 
     def _ready_link(self) -> Link:
-        if self._link is None or self._state != HostState.READY:
+        if not self.is_ready:
             raise EngineDead(self._why_dead())
+        assert self._link is not None
         return self._link
 
     def _why_dead(self) -> str:
@@ -189,7 +195,7 @@ class EngineClient:
 
     def _connect(self) -> None:
         assert self._context is not None
-        self._link = Link(self._context, self._address, self._on_message, self._on_lost)
+        self._link = Link(self._context, self._address, self._on_message, self._on_closed)
 
     def _disconnect(self, reason: str) -> None:
         link, self._link = self._link, None
@@ -203,6 +209,10 @@ class EngineClient:
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(EngineDead(self._why_dead()))
+
+    def _on_closed(self, reason: str) -> None:
+        self._life = 0
+        self._on_lost(reason)
 
     def _on_lost(self, reason: str) -> None:
         # A new socket for every connection: nothing meant for a dead host reaches its successor.

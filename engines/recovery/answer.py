@@ -11,7 +11,7 @@ class Answer:
     """Collects the tokens of one request; what is left of it is a request of its own."""
 
     def __init__(self, request: EngineRequest) -> None:
-        self._request = request
+        self.request = request
         self._token_ids = list(request.generated_token_ids)
         self._first: TokenEvent | None = None  # of the first run that showed anything
         self._is_continued = False
@@ -24,9 +24,9 @@ class Answer:
     def rest(self) -> EngineRequest:
         """What another run is to do."""
         if not self._token_ids:
-            return self._request
+            return self.request
         self._is_continued = True
-        return replace(self._request, generated_token_ids=tuple(self._token_ids))
+        return replace(self.request, generated_token_ids=tuple(self._token_ids))
 
     def take(self, event: TokenEvent) -> TokenEvent:
         """The event as the first run would have given it."""

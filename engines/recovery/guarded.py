@@ -1,9 +1,9 @@
 """An engine that may die, made fit to serve: a death costs requests nothing but time.
 
-A request goes on where it was, on the restarted engine: its next run is given the tokens that were
-shown, and its draws and its grammar go on from there. What ran in a death is on probation until
-it has come further than it had then (engines/recovery/trial.py); those that had shown nothing run
-one at a time, so that a second death convicts one and no other.
+A request goes on where it was, on another replica, or on the same once it is restarted: its next
+run is given the tokens that were shown, and its draws and its grammar go on from there. What ran in
+a death is on probation until it has come further than it had then (engines/recovery/trial.py);
+those that had shown nothing run one at a time, so that a second death convicts one and no other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
-from engines.process.client import EngineClient
 from engines.recovery.answer import Answer
-from engines.recovery.probe import Probe
+from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
 from engines.recovery.trial import Trial, judge
+from engines.replicas.fleet import Fleet, Replica
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
 MAX_DEATHS: Final = 6  # near one request: a killer is convicted before
@@ -30,46 +30,46 @@ log = logging.getLogger(__name__)
 
 
 class GuardedEngine:
-    """Implements engines.base.Engine around a client of an engine process."""
+    """Implements engines.base.Engine around the clients of engine processes."""
 
     def __init__(
         self,
-        engine: EngineClient,
+        fleet: Fleet,
         suspects: Suspects,
         *,
         restart_timeout_s: float = RESTART_TIMEOUT_S,
-        probe: Probe | None = None,
     ) -> None:
-        self._engine = engine
+        self._fleet = fleet
         self._suspects = suspects
         self._restart_timeout_s = restart_timeout_s
-        self._probe = probe or Probe(engine)
+        self._probes = Probes(fleet)
         self._trials: set[Trial] = set()  # that run, or ran in what may have been a death
         self._num_judged = 0  # deaths
         self._is_stopping = False
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine serves."""
-        return self._engine.info
+        """What the engines serve."""
+        return self._fleet.info
 
     async def start(self) -> None:
-        """Start the engine."""
-        await self._engine.start()
+        """Start the engines."""
+        await self._fleet.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
         answer, num_deaths = Answer(request), 0
         while True:
-            trial = await self._admit(request, answer.num_tokens, is_again=num_deaths > 0)
+            trial, replica = await self._admit(answer, is_again=num_deaths > 0)
             try:
-                async with aclosing(self._engine.generate(answer.rest())) as events:
+                async with aclosing(replica.engine.generate(answer.rest())) as events:
                     async for event in events:
                         trial.take(event)
                         yield answer.take(event)
                 return
             except EngineDead as error:
                 trial.is_lost = True
+                self._judge()
                 num_deaths += 1
                 if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
                     raise
@@ -84,42 +84,41 @@ class GuardedEngine:
             finally:
                 if not trial.is_lost:
                     self._trials.discard(trial)
-                trial.end()
+                trial.leave()
 
     async def stats(self) -> EngineStats:
-        """Ask the engine."""
-        return await self._engine.stats()
+        """Ask the engines."""
+        return await self._fleet.stats()
 
     async def check_health(self) -> None:
-        """Ask the engine, and whether it still generates."""
-        await self._engine.check_health()
-        await self._probe.check()
+        """Ask the engines, and whether one still generates."""
+        await self._probes.check()
 
     async def drain(self) -> None:
-        """Drain the engine."""
-        await self._engine.drain()
+        """Drain the engines."""
+        await self._fleet.drain()
 
     async def stop(self) -> None:
-        """Stop the engine; nothing is run again."""
+        """Stop the engines; nothing is run again."""
         self._is_stopping = True
-        await self._probe.stop()
-        await self._engine.stop()
+        await self._probes.stop()
+        await self._fleet.stop()
 
     def _may_go_on(self, answer: Answer) -> bool:
         if self._is_stopping:
             return False
-        return answer.num_tokens == 0 or self._engine.info.capabilities.continuation
+        return answer.num_tokens == 0 or self.info.capabilities.continuation
 
-    async def _admit(self, request: EngineRequest, num_tokens: int, *, is_again: bool) -> Trial:
+    async def _admit(self, answer: Answer, *, is_again: bool) -> tuple[Trial, Replica]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
-        trial = Trial(request, self._suspects, num_tokens)
+        trial = Trial(answer.request, self._suspects, answer.num_tokens)
         try:
             while True:
                 num_judged = self._num_judged
                 await trial.begin()
                 if is_again or trial.is_on_probation:
                     await self._until_restarted()
-                await self._engine.check_health()
+                replica = await self._fleet.choose(answer.rest())
                 self._judge()
                 if self._num_judged == num_judged:
                     break
@@ -127,28 +126,29 @@ class GuardedEngine:
         except BaseException:
             trial.end()
             raise
-        trial.life = self._engine.life
+        trial.run_on(replica)
         self._trials.add(trial)
-        return trial
+        return trial, replica
 
     def _judge(self) -> None:
-        """The engine is there: what ran on another process than this died with it.
+        """What ran on a process that is gone died with it.
 
-        What was lost on this one was lost to its silence, which proves nothing.
+        What was lost on one that answers again was lost to its silence, which proves nothing.
         """
-        dead = [trial for trial in self._trials if trial.life != self._engine.life]
-        self._trials = {t for t in self._trials if not (t.is_lost or t in dead)}
+        dead = {trial for trial in self._trials if trial.has_lost_engine}
+        self._trials = {t for t in self._trials - dead if not (t.is_lost and t.is_answered)}
         if dead and not self._is_stopping:
             judge(dead)
             self._num_judged += 1
 
     async def _until_restarted(self) -> None:
-        """Return when the engine is there; raises EngineDead if that takes too long."""
+        """Return when an engine is there; raises EngineDead if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._restart_timeout_s
         while True:
             try:
-                return await self._engine.check_health()
+                await self._fleet.healthy()
+                return
             except EngineDead:
                 if self._is_stopping or loop.time() > deadline_s:
                     raise

@@ -10,6 +10,7 @@ from typing import Final
 
 from engines.base import PROBE_ID, Engine, EngineRequest, SamplingParams
 from engines.errors import EngineDead
+from engines.replicas.fleet import Fleet
 
 INTERVAL_S: Final = 10.0  # an engine that made a step so recently is not asked for one
 STALL_S: Final = 30.0  # a busy engine that made none for so long is not ready
@@ -83,3 +84,34 @@ class Probe:
         self._probing = None
         if not probing.cancelled():
             probing.exception()  # whoever asked has gone
+
+
+class Probes:
+    """One for each replica: together ready while one of them is."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._probes = {replica: Probe(replica.engine) for replica in fleet.replicas}
+
+    async def check(self) -> None:
+        """Return as soon as one is found to generate; raises EngineDead if none does."""
+        checks = [
+            asyncio.create_task(self._probes[replica].check(), name="engine-check")
+            for replica in await self._fleet.healthy()
+        ]
+        try:
+            for number, check in enumerate(asyncio.as_completed(checks), start=1):
+                try:
+                    return await check
+                except EngineDead:
+                    if number == len(checks):
+                        raise
+        finally:
+            for task in checks:
+                task.cancel()
+            await asyncio.wait(checks)
+
+    async def stop(self) -> None:
+        """End probes that run."""
+        for probe in self._probes.values():
+            await probe.stop()

@@ -15,6 +15,7 @@ from engines.recovery.suspects import (
     Suspects,
     fingerprint,
 )
+from engines.replicas.fleet import Replica
 
 MARGIN: Final = 4  # tokens an engine may have made before its death that nobody has seen
 
@@ -30,7 +31,8 @@ class Trial:
         self.is_on_probation = False
         self.is_judged = False  # the engine died under it, and it is decided who is to blame
         self.is_lost = False  # the engine answers no more, for whatever reason
-        self.life: int | None = None  # of the engine it runs on
+        self.replica: Replica | None = None  # where it runs
+        self.life = 0  # of the engine there when it began
         self.has_turn = False
         self.is_apart = False  # it runs, or ran, with a turn
         self._request = request
@@ -46,6 +48,21 @@ class Trial:
             self.has_turn = self.is_apart = True
             if not self._look_up():  # somebody else's run cleared it meanwhile
                 self.end()
+
+    @property
+    def has_lost_engine(self) -> bool:
+        """Whether the process it ran on is gone."""
+        return self.replica is not None and self.replica.life != self.life
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the process it ran on serves."""
+        return self.replica is not None and self.replica.is_ready and not self.has_lost_engine
+
+    def run_on(self, replica: Replica) -> None:
+        """It runs there from now on."""
+        self.replica, self.life = replica, replica.life
+        replica.num_running += 1
 
     def take(self, event: TokenEvent) -> None:
         """Count what the engine made."""
@@ -66,6 +83,12 @@ class Trial:
                 self._request.request_id,
                 self._suspects.keep_s,
             )
+
+    def leave(self) -> None:
+        """It runs no more."""
+        if self.replica is not None:
+            self.replica.num_running -= 1
+        self.end()
 
     def end(self) -> None:
         """Give the turn to the next."""

@@ -60,7 +60,7 @@ def _build(launch: Launch) -> int:
 
 
 async def _start_and_stop(launch: Launch) -> None:
-    environment = engine_environment(launch.spec.environment)
+    environment = engine_environment({**launch.devices[0], **launch.spec.environment})
     supervisor = EngineSupervisor(launch.spec, environment=environment)
     try:
         await supervisor.start()

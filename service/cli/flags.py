@@ -30,6 +30,8 @@ FOREIGN: Final = {
     " its engine takes",
     "--mem-fraction-static": "--max-model-len or --model-profile: a profile says how much memory"
     " its engine takes",
+    "--data-parallel-size": "--replicas",
+    "--dp-size": "--replicas",
     "--tensor-parallel-size": "--tags-selector tp=N",
     "--tp-size": "--tags-selector tp=N",
     "--tp": "--tags-selector tp=N",

@@ -90,6 +90,7 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=asked.max_model_len or settings.max_model_len,
+        num_replicas=settings.replicas,
         installed=None if asked.all_engines else installed_engines(),
     )
     return constraints, profiles

@@ -28,7 +28,7 @@ class WorkerSpec:
     number: int  # from 0; kept by the successor of a worker that died
     settings: Settings
     launch: Launch
-    engine_address: str
+    engine_addresses: tuple[str, ...]  # of each replica
     listener_fd: int
     shared_folder: Path  # where the workers count together
 
@@ -48,10 +48,12 @@ class WorkerSpec:
 
 
 class EngineNews(msgspec.Struct, frozen=True):
-    """What the supervisor of the engine knows."""
+    """What the supervisors of the engines know."""
 
-    reason: str | None  # why there is no engine now; None while one is ready
-    num_restarts: int = 0
+    reasons: tuple[
+        str | None, ...
+    ]  # of each replica: why there is none now; None while it is ready
+    num_restarts: int = 0  # of all
 
     def to_line(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"

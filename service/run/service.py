@@ -35,15 +35,21 @@ class SharedService:
         self._settings = settings
         self._stop = StopSignal()
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
-        self._supervisor = EngineSupervisor(
-            launch.spec, policy, engine_environment(launch.spec.environment), self._tell_workers
-        )
+        self._supervisors = [
+            EngineSupervisor(
+                launch.spec,
+                policy,
+                engine_environment({**devices, **launch.spec.environment}),
+                self._tell_workers,
+            )
+            for devices in launch.devices
+        ]
         self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
         first = WorkerSpec(
             number=0,
             settings=settings,
             launch=launch,
-            engine_address=self._supervisor.address,
+            engine_addresses=tuple(supervisor.address for supervisor in self._supervisors),
             listener_fd=listener.fileno(),
             shared_folder=self._folder,
         )
@@ -64,7 +70,8 @@ class SharedService:
             await asyncio.wait((starting,))
             await self._pool.kill()
             grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
-            await self._supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
+            for supervisor in self._supervisors:
+                await supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
             shutil.rmtree(self._folder, ignore_errors=True)
         log.info("Stopped.")
         return FORCED if self._stop.forced.is_set() else 0
@@ -77,7 +84,8 @@ class SharedService:
             log.info("API workers: %d", self._settings.api_workers)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._supervisor.start())
+                for supervisor in self._supervisors:
+                    group.create_task(supervisor.start())
                 group.create_task(self._pool.start())
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
@@ -89,7 +97,10 @@ class SharedService:
         self._pool.signal(signal.SIGCONT)
 
     def _news(self) -> EngineNews:
-        return EngineNews(self._supervisor.reason, self._supervisor.num_restarts)
+        return EngineNews(
+            tuple(supervisor.reason for supervisor in self._supervisors),
+            sum(supervisor.num_restarts for supervisor in self._supervisors),
+        )
 
     def _tell_workers(self) -> None:
         self._pool.tell()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from profiles import catalogue, own_shape, selector, store
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.models import ArtifactFile, Profile
+from profiles.placement import Placement
 from profiles.store import Fetching
 from profiles.verdicts import Constraints, Selection
 from service.harmony.vocabulary_file import write_vocabulary
@@ -30,6 +32,7 @@ class Launch:
     model_dir: Path
     spec: EngineSpec
     served_name: str
+    devices: tuple[Mapping[str, str], ...] = ({},)  # of each replica: what its environment adds
     to_fetch: tuple[ArtifactFile, ...] = ()  # what `obtain` has to bring first
 
 
@@ -47,6 +50,7 @@ def prepare(settings: Settings) -> Launch:
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=settings.max_model_len,
+        num_replicas=settings.replicas,
         installed=installed_engines(),
     )
     selection = selector.select(profiles, hardware, constraints)
@@ -69,6 +73,7 @@ def prepare(settings: Settings) -> Launch:
             settings.cache_path / "engines",
         ),
         served_name=settings.served_model_name or chosen.profile.model.name,
+        devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
     )
 
@@ -115,6 +120,18 @@ def spec_of(
         expert_parallel=parallelism.ep,
         attention_dp=parallelism.attention_dp,
         environment=profile.environment,
+    )
+
+
+def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, str], ...]:
+    """Each replica sees the GPUs it was placed on; nothing is hidden that nobody else could use."""
+    if len(placement.gpus) == len(hardware.gpus) and placement.num_replicas == 1:
+        return ({},)
+    return tuple(
+        {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid or str(gpu.index) for gpu in group)}
+        if group
+        else {}
+        for group in placement.by_replica
     )
 
 

@@ -21,6 +21,7 @@ from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
+from engines.replicas.fleet import Fleet
 from profiles.gpu_usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
@@ -35,7 +36,6 @@ from service.tools.toolbox import Toolbox, ToolLimits
 if TYPE_CHECKING:
     from auth.jwt_bearer import JwtBearer
     from auth.key_source import KeySource
-    from engines.process.client import EngineClient
     from service.admission.gate import Gate
     from service.run.startup import Launch
     from service.runtime import Runtime
@@ -58,7 +58,7 @@ def build_runtime(
     settings: Settings,
     launch: Launch,
     supervisor: EngineHistory,
-    engine: EngineClient,
+    fleet: Fleet,
     shared_folder: Path | None = None,
 ) -> Runtime:
     """Wire what a request needs; reads the vocabulary, so that no request waits for it.
@@ -81,7 +81,7 @@ def build_runtime(
     )
     return Runtime(
         engine=GuardedEngine(
-            engine, Suspects(engine.folder / "suspects", settings.engine_quarantine_s)
+            fleet, Suspects(fleet.folder / "suspects", settings.engine_quarantine_s)
         ),
         model=ServedModel(
             id=launch.served_name,

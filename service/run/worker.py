@@ -20,6 +20,7 @@ import uvloop
 from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
 from engines.process.wire import Alive, Fatal, Ready
+from engines.replicas.fleet import Fleet
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,
@@ -44,10 +45,15 @@ class Worker:
     def __init__(self, spec: WorkerSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
-        self._news = EngineNews("the engine has not been started")
+        self._news = EngineNews(("the engine has not been started",) * len(spec.engine_addresses))
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
-        self._engine = EngineClient(spec.engine_address, explain=lambda: self._news.reason)
+        self._fleet = Fleet(
+            [
+                EngineClient(address, explain=partial(self._reason_of, number))
+                for number, address in enumerate(spec.engine_addresses)
+            ]
+        )
 
     @property
     def num_restarts(self) -> int:
@@ -57,14 +63,17 @@ class Worker:
     def learn(self, news: EngineNews) -> None:
         """Take what the parent says of the engine."""
         self._news = news
-        if news.reason is None:
+        if not any(news.reasons):
             self._is_engine_up.set()
+
+    def _reason_of(self, number: int) -> str | None:
+        return self._news.reasons[number]
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until SIGTERM; returns the exit code."""
         spec = self._spec
         runtime = build_runtime(
-            spec.settings, spec.launch, self, self._engine, shared_folder=spec.shared_folder
+            spec.settings, spec.launch, self, self._fleet, shared_folder=spec.shared_folder
         )
         shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
         beating = asyncio.create_task(self._beat())
@@ -81,13 +90,13 @@ class Worker:
             for task in (beating, starting):
                 task.cancel()
             await asyncio.wait((beating, starting))
-            await self._engine.stop()
+            await self._fleet.stop()
             shares.close()
         return FORCED if self._stop.forced.is_set() else 0
 
     async def _start_engine(self) -> None:
         await self._is_engine_up.wait()
-        await self._engine.start()
+        await self._fleet.start()
 
     async def _beat(self) -> None:
         while True:

@@ -39,6 +39,12 @@ class ModelSettings(BaseSettings):
     max_model_len: int | None = Field(
         None, ge=1, description="Most tokens of prompt and answer together; unset: the profile's."
     )
+    replicas: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Engines side by side, each on GPUs of its own; unset: as the profile says.",
+    )
     cache_path: Path = Field(
         Path("~/.cache/harmonium"), description="Where model files are kept between starts."
     )

@@ -26,6 +26,7 @@ from engines.factory import create
 from engines.process import host
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
+from engines.replicas.fleet import Fleet
 from service import __main__ as command_line
 from service.run import service as parent
 from service.run import worker
@@ -89,7 +90,7 @@ async def look(folder: Path) -> tuple[set[Path], set[Path]]:
     engine = await asyncio.to_thread(create, launch.spec)
     await engine.start()
     server.serve(engine)
-    runtime = build_runtime(settings, launch, _NoRestarts(), client)
+    runtime = build_runtime(settings, launch, _NoRestarts(), Fleet([client]))
     with listen("127.0.0.1", 0) as listener:
         async with ApiServer(runtime).listening(listener), httpx.AsyncClient(timeout=60) as http:
             await client.start()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -54,6 +56,32 @@ def test_a_stream_outlives_the_engine_and_reads_as_if_nothing_had_happened(
     assert usage.completion_tokens == undisturbed.usage.completion_tokens == 200
     client.close()
     assert own_server.interrupt() == 0
+
+
+def test_with_two_replicas_one_may_die_and_the_service_stays_ready(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    command = [str(Path(sys.executable).parent / "harmonium"), "serve", "--replicas=2"]
+    server = start_server(command=command, folder=tmp_path)
+    client: Any = OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0)
+    model = client.models.list().data[0].id
+    asked: dict[str, Any] = {"model": model, "max_tokens": 200, "temperature": 0, **ENDLESS}
+    undisturbed = client.chat.completions.create(**asked)
+    streams = [client.chat.completions.create(stream=True, **asked) for _ in range(2)]
+    first = [next(iter(stream)) for stream in streams]
+    engines = [
+        child
+        for child in psutil.Process(server.process.pid).children(recursive=True)
+        if "engines.process.host" in " ".join(child.cmdline())
+    ]
+    assert len(engines) == 2
+    engines[0].kill()
+    assert server.ready_status() == 200
+    for begun, stream in zip(first, streams, strict=True):
+        words = "".join(text_of(c.delta) for chunk in [begun, *stream] for c in chunk.choices)
+        assert words == text_of(undisturbed.choices[0].message)
+    client.close()
+    assert server.interrupt() == 0
 
 
 @pytest.mark.faults

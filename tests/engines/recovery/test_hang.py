@@ -20,6 +20,7 @@ from engines.process.wire import HEARTBEAT_S, Alive, Ready
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.probe import Probe
 from engines.recovery.suspects import Suspects
+from engines.replicas.fleet import Fleet
 
 HARMFUL = 666
 QUICK = RestartPolicy(first_delay_s=0.05, step_timeout_s=1.0)
@@ -121,7 +122,7 @@ async def test_an_idle_engine_that_generates_nothing_is_not_ready(
 ) -> None:
     probe_token = {"token": 0, "kind": "stall"}
     client = await start_client(await start_engine(faults=[probe_token]))
-    engine = GuardedEngine(client, Suspects(temp_folder / "suspects", 600.0))
+    engine = GuardedEngine(Fleet([client]), Suspects(temp_folder / "suspects", 600.0))
     await client.check_health()  # the heartbeat knows nothing
     for _ in range(2):
         with pytest.raises(TimeoutError):

@@ -16,6 +16,7 @@ from engines.process.keeper import RestartPolicy
 from engines.process.supervisor import EngineSupervisor
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Level, Suspects, fingerprint
+from engines.replicas.fleet import Fleet
 
 POISON = 666
 QUICK = RestartPolicy(first_delay_s=0.05)
@@ -29,7 +30,9 @@ async def guard(start_client: Any) -> Guard:
 
     async def make(supervisor: EngineSupervisor, **options: Any) -> GuardedEngine:
         client = await start_client(supervisor)
-        return GuardedEngine(client, Suspects(client.folder / "suspects", 600.0), **options)
+        return GuardedEngine(
+            Fleet([client]), Suspects(client.folder / "suspects", 600.0), **options
+        )
 
     return make
 
@@ -153,7 +156,7 @@ async def test_an_engine_that_was_only_silent_has_not_died(
     supervisor = await start_engine(step_s=0.01)
     client = await start_client(supervisor, heartbeat_timeout_s=0.6)
     suspects = Suspects(client.folder / "suspects", 600.0)
-    engine, shown = GuardedEngine(client, suspects), 0
+    engine, shown = GuardedEngine(Fleet([client]), suspects), 0
     async for event in engine.generate(request_of(1, max_tokens=60)):
         if shown < 9 <= shown + len(event.token_ids):
             os.kill(supervisor.pid, signal.SIGSTOP)

@@ -11,6 +11,7 @@ import pytest
 
 from engines.factory import NO_ADAPTER
 from engines.process.supervisor import EngineSupervisor
+from engines.replicas.fleet import Fleet
 from profiles import store
 from profiles.errors import ModelStoreError
 from profiles.hardware import parse_hardware
@@ -224,12 +225,12 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     settings = load(given | {"cors_allow_origins": "https://chat.example"})
     launched = prepare(settings)
     supervisor = EngineSupervisor(launched.spec)
-    runtime = build_runtime(settings, launched, supervisor, supervisor.client())
+    runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
     assert runtime.limits.max_body_bytes == 2048
     assert runtime.limits.sse_keepalive_s == 3
     assert runtime.authenticator is not None
     assert runtime.cors_origins == ("https://chat.example",)
-    open_runtime = build_runtime(load(), launched, supervisor, supervisor.client())
+    open_runtime = build_runtime(load(), launched, supervisor, Fleet([supervisor.client()]))
     assert open_runtime.authenticator is None
 
 

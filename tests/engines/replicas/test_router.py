@@ -1,0 +1,94 @@
+"""Requests go where their prompt is cached, as long as no replica is left idle for it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.replicas import router as routers
+from engines.replicas.router import BLOCK, Router
+
+
+def request_of(prompt: tuple[int, ...], salt: str | None = None) -> EngineRequest:
+    return EngineRequest("r", prompt, SamplingParams(8), cache_salt=salt)
+
+
+def prompt_of(name: int, num_blocks: int) -> tuple[int, ...]:
+    return (name,) * (num_blocks * BLOCK)
+
+
+IDLE = {0: 0, 1: 0, 2: 0}
+
+
+def test_a_conversation_stays_where_its_prefix_is_and_others_take_turns() -> None:
+    router = Router(3)
+    first = [router.choose(request_of(prompt_of(name, 2)), IDLE) for name in range(3)]
+    assert sorted(first) == [0, 1, 2]
+    for turn in range(3, 6):
+        for name in (2, 0, 1):
+            assert router.choose(request_of(prompt_of(name, turn)), IDLE) == first[name]
+
+
+def test_the_longest_prefix_counts_and_salts_share_nothing() -> None:
+    router = Router(2)
+    home = router.choose(request_of(prompt_of(7, 4)), {0: 0, 1: 0})
+    other = router.choose(request_of(prompt_of(8, 1)), {0: 0, 1: 0})
+    assert other != home
+    assert router.choose(request_of(prompt_of(7, 2) + prompt_of(9, 2)), {0: 0, 1: 0}) == home
+    loads = {home: 1, other: 0}
+    assert router.choose(request_of(prompt_of(7, 4), salt="b"), loads) == other
+
+
+def test_imbalance_is_bounded() -> None:
+    router, loads = Router(3), {0: 0, 1: 0, 2: 0}
+    for _ in range(90):
+        loads[router.choose(request_of(prompt_of(1, 4)), loads)] += 1
+        assert max(loads.values()) <= max(min(loads.values()) * 1.25, min(loads.values()) + 4) + 1
+    assert min(loads.values()) > 20
+
+
+def test_a_replica_that_is_away_is_not_chosen_and_has_forgotten_when_it_returns() -> None:
+    router = Router(2)
+    home = router.choose(request_of(prompt_of(1, 4)), {0: 0, 1: 0})
+    away = {1 - home: 9}
+    assert router.choose(request_of(prompt_of(1, 4)), away) == 1 - home
+    router.forget(home)
+    assert router.choose(request_of(prompt_of(1, 4)), {0: 0, 1: 0}) == 1 - home
+
+
+def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routers, "MAX_BLOCKS", 4)
+    record = routers.PrefixRecord()
+    record.add([1, 2, 3])
+    record.add([1, 2, 4, 5])
+    assert record.num_cached([1, 2, 3]) == 2
+    assert record.num_cached([1, 2, 4, 5]) == 4
+
+
+def test_prefix_hits_beat_round_robin_on_conversations_of_several_turns() -> None:
+    """40 conversations of 6 turns, their turns mixed; hits as replicas that never forget have."""
+    rng = random.Random(0)
+    turns = [name for name in range(40) for _ in range(6)]
+    rng.shuffle(turns)
+
+    def hits(choose: object) -> float:
+        seen: list[set[tuple[int, int]]] = [set(), set()]
+        lengths, num_hits, total = dict.fromkeys(range(40), 1), 0, 0
+        for number, name in enumerate(turns):
+            lengths[name] += 2
+            chosen = choose(number, request_of(prompt_of(name, lengths[name])))  # type: ignore[operator]
+            blocks = {(name, block) for block in range(lengths[name])}
+            num_hits += len(blocks & seen[chosen])
+            total += len(blocks)
+            seen[chosen] |= blocks
+        return num_hits / total
+
+    router = Router(2)
+    routed = hits(lambda _, request: router.choose(request, {0: 0, 1: 0}))
+    in_turn = hits(lambda number, _: number % 2)
+    assert routed == pytest.approx(hits(lambda _, __: 0))  # as good as one replica for all
+    assert routed > 1.2 * in_turn
