@@ -19,7 +19,7 @@ def checksum(tensor: Tensor) -> str:
     if padding:
         flat = torch.cat([flat, flat.new_zeros(padding)])
     words = flat.view(torch.int64)
-    most = min(len(words), _WORDS_AT_ONCE)
+    most = max(1, min(len(words), _WORDS_AT_ONCE))
     odd = torch.arange(1, 2 * most, 2, dtype=torch.int64, device=words.device)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for first in range(0, len(words), _WORDS_AT_ONCE):

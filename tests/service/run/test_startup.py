@@ -13,7 +13,7 @@ from engines.factory import NO_ADAPTER
 from engines.process.supervisor import EngineSupervisor
 from engines.replicas.fleet import Fleet
 from profiles import store
-from profiles.errors import ModelStoreError
+from profiles.errors import ModelStoreError, NoCompatibleProfile
 from profiles.hardware import parse_hardware
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
@@ -83,15 +83,15 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
     ("hardware", "engines", "said"),
     [
         (
-            "h200x8",
+            "b200x8",
             {"native": None, "vllm": NO_ADAPTER, "tensorrt_llm": NO_ADAPTER},
-            "8 x NVIDIA H200 stays idle: nano runs on the CPU. Missing: engine tensorrt_llm is "
+            "8 x NVIDIA B200 stays idle: nano runs on the CPU. Missing: engine tensorrt_llm is "
             "not installed: the adapter is not part of this release; engine vllm is not "
             "installed: the adapter is not part of this release. No command mends that in this "
             "release; `harmonium profiles --all-engines` shows what would serve then.",
         ),
         (
-            "h200",
+            "b200",
             {"native": None, "vllm": "not installed: pip install 'harmonium[vllm]'"},
             "Missing: engine tensorrt_llm is not installed: there is no adapter for it; engine "
             "vllm is not installed: pip install 'harmonium[vllm]'.",
@@ -111,6 +111,43 @@ def test_a_gpu_that_stays_idle_is_a_warning(
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 1
     assert warnings[0].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        (None, ["7 of 8 GPUs stay idle. NIM_REPLICAS=8 (or --replicas) serves from 8 of them:"]),
+        (3, ["5 of 8 GPUs stay idle. NIM_REPLICAS=8"]),
+        (8, []),
+    ],
+)
+def test_replicas_have_gpus_of_their_own_and_idle_ones_are_told(
+    replicas: int | None,
+    expected: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = parse_hardware("h200x8")
+    gpus = tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in machine.gpus)
+    monkeypatch.setattr(startup, "detect", lambda: replace(machine, gpus=gpus))
+    launched = launch(replicas=replicas, tags_selector="tp=1")
+    tell(launched)
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [any(w.startswith(e) for w in warnings) for e in expected] == [True] * len(expected)
+    assert len(warnings) == len(expected)
+    number = replicas or 1
+    assert launched.devices == tuple(
+        {"CUDA_VISIBLE_DEVICES": f"GPU-{index}"} for index in range(number)
+    )
+
+
+def test_on_a_machine_with_one_gpu_nothing_is_hidden() -> None:
+    assert launch().devices == ({},)
+
+
+def test_more_replicas_than_gpus_are_refused_with_what_is_there() -> None:
+    with pytest.raises(NoCompatibleProfile, match="needs other GPUs, or more of them"):
+        launch(replicas=2, tags_selector="tp=1,gpu=hopper")
 
 
 def test_a_gpu_with_too_little_free_memory_is_told_the_context_that_fits(
@@ -167,7 +204,8 @@ REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the s
     "options": ({"dtype": "bfloat16"}, "options"),
     "environment": ({"A": "1"}, "environment"),
 }
-ONLY_CHOOSE = {"goal", "status", "source"}  # they say when to take the profile, and why
+# They say when to take the profile, why, and how often.
+ONLY_CHOOSE = {"goal", "status", "source", "replicas"}
 
 
 @pytest.mark.parametrize("name", REACHES)

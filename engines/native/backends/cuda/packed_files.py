@@ -44,7 +44,7 @@ def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) ->
                 checksums |= done.result()
         return checksums
 
-    return Recipe(_num_bytes(config), write)
+    return Recipe(_num_bytes(checkpoint, config), write)
 
 
 def _packed(
@@ -77,7 +77,7 @@ def read(
 def _save(tensors: dict[str, Tensor], folder: Path, file: str) -> dict[str, str]:
     named = {f"{file}.{name}": tensor for name, tensor in tensors.items()}
     checksums = {name: checksum(tensor) for name, tensor in named.items()}
-    host = {name: tensor.cpu() for name, tensor in named.items()}
+    host = {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
     save_file(host, folder / f"{file}.safetensors")
     return checksums
 
@@ -116,14 +116,15 @@ def _layer_of(tensors: dict[str, Tensor]) -> LayerWeights:
     return LayerWeights(**values)
 
 
-def _num_bytes(config: ModelConfig) -> int:
-    """Of all tensors, packed, and some for the headers."""
+def _num_bytes(checkpoint: Checkpoint, config: ModelConfig) -> int:
+    """Of all tensors, in the kernels' layout, and some for the headers."""
     total = 1 << 20
-    for spec in tensor_specs(config).values():
-        if spec.is_packable:
-            experts, num_in, num_out = spec.shape
-            codes = experts * num_out * padded(num_in)  # half a byte, and a 24th for scales
-            total += codes // 2 + codes // 24
-        else:
+    for name, spec in tensor_specs(config).items():
+        if not spec.is_packable:
             total += 2 * math.prod(spec.shape)
+            continue
+        experts, num_in, num_out = spec.shape
+        numbers = experts * num_out * padded(num_in)
+        is_packed = checkpoint.packed(name) is not None
+        total += numbers // 2 + numbers // 24 if is_packed else 2 * numbers  # half a byte, scales
     return total

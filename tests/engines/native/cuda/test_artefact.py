@@ -90,6 +90,18 @@ def test_packed_weights_come_back_to_the_bit_and_are_made_once(
     assert files(config) == made
 
 
+def test_plain_experts_come_back_too(config: NativeConfig) -> None:
+    for path in config.model_dir.glob("model*"):
+        path.unlink()
+    plain = {name: torch.randn(s.shape).bfloat16() for name, s in tensor_specs(MODEL).items()}
+    save_file(plain, config.model_dir / "model.safetensors")
+    for _ in range(2):
+        assert are_equal(load(config), directly(config))
+    assert config.artefact_dir is not None
+    folder = config.artefact_dir / weights_part(config).name
+    assert len(list(folder.glob("*.safetensors"))) == MODEL.num_hidden_layers + 1
+
+
 def counted(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The same for ever: bytes that count up, from where the name says."""
     count = torch.arange(tensor.numel()) + len(name)
