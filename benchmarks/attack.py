@@ -78,6 +78,8 @@ async def measure(engine: str, attacks: Iterable[Attack], seconds: float) -> Rep
                 async with _probing(server.port) as prober:
                     await asyncio.sleep(_WARM_UP_S)
                     await prober.window()
+                    await asyncio.sleep(_WARM_UP_S)
+                    report.quiet.append(await prober.window())
                     has_recovered = True
                     while waiting and has_recovered:
                         attack = waiting.pop(0)

@@ -38,7 +38,7 @@ from service.run.startup import prepare
 from service.settings.settings import Settings, load
 
 OVERLOAD: Final = 3
-RETRY_S: Final = 0.2  # a refused client of the closed loop asks again, but not at once
+RETRY_S: Final = 1.0  # a refused client of the closed loop asks again, as Retry-After says
 NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second
 SHORTEST, LONGEST = 5, 45  # tokens of an answer
 WARM_UP_S: Final = 4.0  # of each run; not counted
