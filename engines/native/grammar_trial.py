@@ -118,6 +118,8 @@ class Trial:
                 with contextlib.suppress(ConnectionError):
                     await process.stdin.drain()
                 answer = await process.stdout.readline()
+                if not answer:  # it has died; a signal to it now would lose how
+                    await process.wait()
         except TimeoutError:
             reason = f"compiling it takes longer than {self._timeout_s:g} s; simplify it"
             raise InvalidGrammar(reason) from None
