@@ -2,7 +2,7 @@
 
 A request goes on where it was, on another replica, or on the same once it is restarted: its next
 run is given the tokens that were shown, and its draws and its grammar go on from there. What ran in
-a death is on probation until it has come further than it had then (engines/recovery/trial.py);
+a death is on probation until it has come further than it had then (engines/recovery/attempt.py);
 those that had shown nothing run one at a time, so that a second death convicts one and no other.
 """
 
@@ -17,9 +17,9 @@ from typing import Final
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
 from engines.recovery.answer import Answer
+from engines.recovery.attempt import RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
-from engines.recovery.trial import Trial, judge
 from engines.replicas.fleet import Fleet, Replica
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
@@ -43,7 +43,7 @@ class GuardedEngine:
         self._suspects = suspects
         self._restart_timeout_s = restart_timeout_s
         self._probes = Probes(fleet)
-        self._trials: set[Trial] = set()  # that run, or ran in what may have been a death
+        self._attempts: set[RetryAttempt] = set()  # that run, or ran in what may have been a death
         self._num_judged = 0  # deaths
         self._is_stopping = False
 
@@ -60,15 +60,15 @@ class GuardedEngine:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
         answer, num_deaths = Answer(request), 0
         while True:
-            trial, replica = await self._admit(answer, is_again=num_deaths > 0)
+            attempt, replica = await self._admit(answer, is_again=num_deaths > 0)
             try:
                 async with aclosing(replica.engine.generate(answer.rest())) as events:
                     async for event in events:
-                        trial.take(event)
+                        attempt.take(event)
                         yield answer.take(event)
                 return
             except EngineDead as error:
-                trial.is_lost = True
+                attempt.is_lost = True
                 self._judge()
                 num_deaths += 1
                 if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
@@ -82,9 +82,9 @@ class GuardedEngine:
                     raise
                 await asyncio.sleep(_LOOK_S)  # all who ran before the death come back at once
             finally:
-                if not trial.is_lost:
-                    self._trials.discard(trial)
-                trial.leave()
+                if not attempt.is_lost:
+                    self._attempts.discard(attempt)
+                attempt.leave()
 
     async def stats(self) -> EngineStats:
         """Ask the engines."""
@@ -109,34 +109,34 @@ class GuardedEngine:
             return False
         return answer.num_tokens == 0 or self.info.capabilities.continuation
 
-    async def _admit(self, answer: Answer, *, is_again: bool) -> tuple[Trial, Replica]:
+    async def _admit(self, answer: Answer, *, is_again: bool) -> tuple[RetryAttempt, Replica]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
-        trial = Trial(answer.request, self._suspects, answer.num_tokens)
+        attempt = RetryAttempt(answer.request, self._suspects, answer.num_tokens)
         try:
             while True:
                 num_judged = self._num_judged
-                await trial.begin()
-                if is_again or trial.is_on_probation:
+                await attempt.begin()
+                if is_again or attempt.is_on_probation:
                     await self._until_restarted()
                 replica = await self._fleet.choose(answer.rest())
                 self._judge()
                 if self._num_judged == num_judged:
                     break
-                trial.end()  # a death was judged meanwhile: what is held against it may be new
+                attempt.end()  # a death was judged meanwhile: what is held against it may be new
         except BaseException:
-            trial.end()
+            attempt.end()
             raise
-        trial.run_on(replica)
-        self._trials.add(trial)
-        return trial, replica
+        attempt.run_on(replica)
+        self._attempts.add(attempt)
+        return attempt, replica
 
     def _judge(self) -> None:
         """What ran on a process that is gone died with it.
 
         What was lost on one that answers again was lost to its silence, which proves nothing.
         """
-        dead = {trial for trial in self._trials if trial.has_lost_engine}
-        self._trials = {t for t in self._trials - dead if not (t.is_lost and t.is_answered)}
+        dead = {attempt for attempt in self._attempts if attempt.has_lost_engine}
+        self._attempts = {t for t in self._attempts - dead if not (t.is_lost and t.is_answered)}
         if dead and not self._is_stopping:
             judge(dead)
             self._num_judged += 1

@@ -15,9 +15,10 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.errors import StorageError
 
-from service.admission.outage import TIMEOUT_S, redis_outage
+from service.store.guard import OutageGuard
 
 WINDOW_S: Final = 60
+TIMEOUT_S: Final = 1.0  # of one question to Redis
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,15 @@ class Counters:
     def __init__(self, redis_url: str | None = None) -> None:
         self._memory = MemoryStorage()
         self._redis = _redis(redis_url) if redis_url else None
-        self._outage = redis_outage()
+        self._guard = redis_guard()
 
     async def take(self, name: str, who: str, per_min: int, cost: int) -> Standing:
         """Count the cost if the limit leaves room for it; `cost` is at most the limit."""
-        if self._redis is not None and not self._outage.is_on:
+        if self._redis is not None and not self._guard.is_closed:
             try:
                 return await _take(self._redis, name, who, per_min, cost)
             except StorageError as error:
-                self._outage.begin(error.storage_error)
+                self._guard.close(error.storage_error)
         return await _take(self._memory, name, who, per_min, cost)
 
     async def close(self) -> None:
@@ -105,3 +106,7 @@ class _Window:
             return self.last_ttl_s - (weight - self.running) * WINDOW_S / self.last
         left_s = self.running_ttl_s - WINDOW_S
         return left_s + WINDOW_S * (1 - weight / self.running)
+
+
+def redis_guard() -> OutageGuard:
+    return OutageGuard("Redis", "limits count for this process alone until it is back")

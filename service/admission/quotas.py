@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from auth.base import PrincipalLimits
+from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import Counters, Standing
-from service.admission.places import Places
 from service.errors import RequestError
 from service.request.context import RequestContext
 
@@ -32,13 +32,13 @@ class Quotas:
         self,
         defaults: PrincipalLimits = _NO_LIMITS,
         counters: Counters | None = None,
-        places: Places | None = None,
+        concurrency: ConcurrencyLimit | None = None,
         num_sharers: int = 1,
     ) -> None:
         self._defaults = defaults
         self._counters = counters or Counters()
         self._num_sharers = num_sharers
-        self._places = places or Places()
+        self._concurrency = concurrency or ConcurrencyLimit()
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
 
     async def count(self, context: RequestContext) -> None:
@@ -72,14 +72,14 @@ class Quotas:
     async def close(self) -> None:
         """Close what counts."""
         await self._counters.close()
-        await self._places.close()
+        await self._concurrency.close()
 
     @asynccontextmanager
     async def _place(self, who: str, at_once: int | None) -> AsyncIterator[None]:
         if not at_once:
             yield
             return
-        async with self._places.hold(who, at_once) as has_place:
+        async with self._concurrency.hold(who, at_once) as has_place:
             if not has_place:
                 message = f"{at_once} requests of this caller run already, which is the limit"
                 raise self._refusal(f"{message}; wait until one has ended.", 1.0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.harmony.decode import TokenDecoder
-from service.harmony.header import Piece
 from service.harmony.types import Delta, DeltaKind
-from service.harmony.vocabulary import is_ordinary, name_of
+from service.harmony.vocabulary import Piece, TokenDecoder, is_ordinary, name_of
 
 
 class RawText:

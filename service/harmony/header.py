@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-Piece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
+from service.harmony.vocabulary import Piece
 
 
 class Slot(Enum):

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from service.harmony.builtin import NO_BUILTINS, Builtins
-from service.harmony.decode import TokenDecoder
-from service.harmony.header import Header, Piece, Reading, Slot
+from service.harmony.header import Header, Reading, Slot
 from service.harmony.route import Route, route
 from service.harmony.types import Delta, DeltaKind
 from service.harmony.vocabulary import (
@@ -25,6 +24,8 @@ from service.harmony.vocabulary import (
     RETURN,
     START,
     WHOLE_TEXTS,
+    Piece,
+    TokenDecoder,
     is_ordinary,
 )
 

@@ -7,14 +7,18 @@ token.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
-from service.harmony.pieces import encode_pieces
-from service.harmony.turns import count_tokens, rest
+from service.harmony.turns import count_tokens, encode_pieces, rest
+
+Piece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 ENDOFTEXT = 199999
 RETURN = 200002
@@ -156,3 +160,31 @@ class _WholeTexts(dict[int, str | None]):
 
 # A constant, filled lazily: all 200,000 would take about 0.2 s.
 WHOLE_TEXTS = _WholeTexts()
+
+
+class TokenDecoder:
+    """Holds the bytes of an unfinished character until its last token has come."""
+
+    __slots__ = ("_positions", "_utf8", "is_mid_character")
+
+    def __init__(self) -> None:
+        self._utf8 = _UTF8("replace")
+        self._positions: list[int] = []
+        self.is_mid_character = False
+
+    def push(self, token_id: int, position: int) -> Piece | None:
+        """Take one ordinary token; give what text is whole now."""
+        self._positions.append(position)
+        return self._piece(self._utf8.decode(decode_bytes(token_id)))
+
+    def flush(self) -> Piece | None:
+        """Give U+FFFD for a character that will never be whole."""
+        return self._piece(self._utf8.decode(b"", final=True))
+
+    def _piece(self, text: str) -> Piece | None:
+        self.is_mid_character = bool(self._utf8.getstate()[0])
+        if not text:
+            return None
+        piece = text, tuple(self._positions)
+        self._positions = []
+        return piece

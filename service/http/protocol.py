@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.http.connections import LEAST_BYTES_S, NUM_SPARE, Idle, ReaderWatch, Surplus
 from service.http.failures import Failure, Row
-from service.http.slow_reader import LEAST_BYTES_S, ReaderWatch
-from service.http.surplus import NUM_SPARE, Idle, Surplus
 from service.http.tls import peer_state
 
 _BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")

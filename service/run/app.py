@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from service.api.about import health, models, tokens
 from service.api.chat import routes as chat
-from service.api.common.common import ErrorEnvelope
+from service.api.common.schema import ErrorEnvelope
 from service.api.completions import routes as completions
 from service.api.messages import routes as messages
 from service.api.responses import routes as openai_responses

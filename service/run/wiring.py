@@ -172,9 +172,9 @@ def _key_source(settings: Settings, issuer: str) -> KeySource:
 
 def gate_of(settings: Settings) -> Gate:
     """The limits that are set; workers without a Redis to count in share them out evenly."""
+    from service.admission.concurrency import ConcurrencyLimit
     from service.admission.counters import Counters
     from service.admission.gate import Bounds, Gate
-    from service.admission.places import Places
     from service.admission.quotas import Quotas
 
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
@@ -185,7 +185,7 @@ def gate_of(settings: Settings) -> Gate:
             settings.rate_limit_concurrent,
         ),
         Counters(url),
-        Places(url),
+        ConcurrencyLimit(url),
         num_sharers=1 if url else settings.api_workers,
     )
     bounds = Bounds(

@@ -20,7 +20,7 @@ from service.store.base import (
     Record,
     StoreError,
 )
-from service.store.outage import Outage
+from service.store.guard import OutageGuard
 from service.store.sqlite_file import open_database
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
         # Written by that thread alone:
         self._opened: sqlite3.Connection | None = None
-        self._outage = Outage(
+        self._guard = OutageGuard(
             f"the file of responses ({path})", "nothing is stored or read until it is free again"
         )
         self._lasts: bool | None = None  # None: not opened yet
@@ -57,7 +57,7 @@ class SqliteStore:
         if self._lasts is None:
             with contextlib.suppress(StoreError):  # what is put then will say so itself
                 await self._run(self._connection)
-        return self._lasts is not False and not self._outage.is_on
+        return self._lasts is not False and not self._guard.is_closed
 
     async def put(self, record: Record, pieces: bytes = b"") -> None:
         await self._run(self._put, record, pieces)
@@ -102,14 +102,14 @@ class SqliteStore:
     def _guarded(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """One transaction; while another process locks the file, only now and then one waits."""
         place = self._path or "in memory"
-        if self._outage.is_on:
+        if self._guard.is_closed:
             raise StoreError(f"The store of responses ({place}) is locked by another process")
         try:
             with self._connection():
                 return work(*args, **kwargs)
         except (sqlite3.Error, OSError) as error:
             if _is_locked(error):
-                self._outage.begin(error)
+                self._guard.close(error)
             else:
                 log.error("the store of responses (%s) failed: %s", place, error)
             raise StoreError(f"The store of responses ({place}) failed: {error}") from error

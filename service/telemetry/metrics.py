@@ -24,8 +24,7 @@ from engines.base import Engine
 from engines.errors import EngineError
 from service.request.context import RequestContext
 from service.telemetry import aliases
-from service.telemetry.engine_collector import EngineCollector
-from service.telemetry.gpu_collector import GpuCollector, ReadGpus
+from service.telemetry.collectors import EngineCollector, GpuCollector, ReadGpus
 from service.telemetry.series import (
     CALLER_LABELS,
     FINISH_REASONS,

@@ -61,6 +61,7 @@ class Watch:
             self._names.add(frame.f_code.co_filename)
 
     def begin(self) -> None:
+        self._names.clear()
         self._is_on = True
 
     def end(self) -> set[Path]:
@@ -96,7 +97,7 @@ async def look(folder: Path) -> tuple[set[Path], set[Path]]:
             await client.start()
             url = f"{url_of(listener)}/v1/chat/completions"
             runtime.lifecycle.mark_ready()
-            for _ in range(2):  # what only the first one loads belongs to the start
+            for _ in range(2):  # what the first one alone loads and wakes belongs to the start
                 loaded = _ours(getattr(m, "__file__", None) for m in list(sys.modules.values()))
                 watch.begin()
                 async with http.stream("POST", url, json=BODY) as response:

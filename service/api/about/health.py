@@ -6,13 +6,13 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Response
 
-from service.api.common.dependencies import CurrentRuntime
-from service.api.common.service import (
+from service.api.about.schema import (
     Health,
     Metadata,
     ModelInfo,
     Version,
 )
+from service.api.common.dependencies import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
 RELEASE = version("harmonium")

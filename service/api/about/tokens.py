@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter, Response
 
-from service.api.about.token_schema import (
+from service.api.about.schema import (
     DetokenizeRequest,
     DetokenizeResponse,
     RenderedPrompt,

@@ -19,8 +19,7 @@ from service.api.chat.response_schema import (
     ChatCompletion,
     ChoiceLogprobs,
 )
-from service.api.common.logprobs import entries
-from service.api.common.usage import StreamedUsage, usage_of
+from service.api.common.answer import StreamedUsage, entries, usage_of
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.api.common.common import ResponseModel, Usage
-from service.api.common.fields import TokenLogprob
+from service.api.common.schema import ResponseModel, TokenLogprob, Usage
 
 
 class ChoiceLogprobs(ResponseModel):

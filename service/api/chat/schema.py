@@ -12,9 +12,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.chat.message_schema import ChatMessage
-from service.api.common.common import OfferedModel, RequestModel
 from service.api.common.custom_tools import NestedInputFormat
-from service.api.common.fields import Stop, StreamOptions, TokenLimit
 from service.api.common.guidance import (
     Choice,
     FunctionName,
@@ -22,6 +20,7 @@ from service.api.common.guidance import (
     StructuredOutputs,
 )
 from service.api.common.sampling import NVEXT, SamplingFields
+from service.api.common.schema import OfferedModel, RequestModel, Stop, StreamOptions, TokenLimit
 
 NO_EFFECT: dict[str, str] = {
     "user": "the server keeps no record of end users",

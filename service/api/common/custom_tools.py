@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from service.api.common.common import RequestModel
+from service.api.common.schema import RequestModel
 from service.harmony.types import FreeText
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from service.api.common.common import RequestModel
+from service.api.common.schema import RequestModel
 
 NVEXT = (
     "NIM's extensions are fields of their own here: `structured_outputs` for guided_json and the "

@@ -10,8 +10,7 @@ import msgspec
 
 from service.answer.choice import AnswerFinish, Choice, Step
 from service.answer.generation import Generation
-from service.api.common.legacy_logprobs import LegacyLogprobs
-from service.api.common.usage import StreamedUsage, usage_of
+from service.api.common.answer import LegacyLogprobs, StreamedUsage, usage_of
 from service.api.completions.schema import Completion, CompletionChoice, CompletionLogprobs
 from service.http.streaming import DataEvents
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
+from service.api.common.answer import StreamedUsage
 from service.api.common.dependencies import CurrentContext, CurrentRuntime
-from service.api.common.usage import StreamedUsage
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
 from service.api.completions.request import echoes, plan_completion
 from service.api.completions.schema import Completion, CompletionRequest

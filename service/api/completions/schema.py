@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.common import ResponseModel, Usage
-from service.api.common.fields import Stop, StreamOptions, TokenLimit
 from service.api.common.sampling import NVEXT, SamplingFields
+from service.api.common.schema import ResponseModel, Stop, StreamOptions, TokenLimit, Usage
 
 MAX_CHOICES = 1024
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.common import OfferedModel, Replayed
-from service.api.common.fields import CALLED_NAME, MAX_CALLED_CHARS
+from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, OfferedModel, Replayed
 from service.api.messages.sealed_thoughts import unsealed
 
 TOOL_NAME = r"^[A-Za-z0-9_-]{1,128}$"

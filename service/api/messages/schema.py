@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.common import RequestModel
-from service.api.common.fields import StopString, TokenLimit
+from service.api.common.schema import RequestModel, StopString, TokenLimit
 from service.api.messages.block_schema import CustomTool, TextContent, Turn
 
 NO_EFFECT: dict[str, str] = {

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from service.answer.generation import Generation
-from service.api.common.usage import usage_of
+from service.api.common.answer import usage_of
 from service.api.responses.output import ItemStatus, Output
 from service.api.responses.pieces import Piece
 from service.http.failures import Failure

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.api.common.common import Replayed
-from service.api.common.fields import CALLED_NAME, MAX_CALLED_CHARS
+from service.api.common.schema import CALLED_NAME, MAX_CALLED_CHARS, Replayed
 
 _PART_TYPES = ("input_text", "output_text", "refusal")
 ITEM_TYPES = (

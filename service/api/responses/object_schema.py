@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from service.api.common.common import ResponseModel
-from service.api.common.fields import TokenLogprob
+from service.api.common.schema import ResponseModel, TokenLogprob
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

@@ -9,7 +9,7 @@ import msgspec
 
 from engines.base import TokenLogprob
 from service.answer.choice import Step
-from service.api.common.logprobs import entries
+from service.api.common.answer import entries
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 
 Json = dict[str, Any]

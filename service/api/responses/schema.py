@@ -19,10 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.api.common.common import OfferedModel, RequestModel
 from service.api.common.custom_tools import InputFormat
-from service.api.common.fields import Stop, TokenLimit
 from service.api.common.sampling import SamplingFields
+from service.api.common.schema import OfferedModel, RequestModel, Stop, TokenLimit
 from service.api.responses.item_schema import InputItem, NamespaceName
 
 NO_EFFECT: dict[str, str] = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from auth.base import PrincipalLimits
+from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import Counters
 from service.admission.gate import Gate
-from service.admission.places import Places
 from service.admission.quotas import Quotas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -152,10 +152,10 @@ async def test_replicas_count_together_in_redis(
 async def test_replicas_count_running_requests_together_in_redis(
     make_runtime: Any, make_client: Any, hello: str, chat_body: Any, redis_url: str
 ) -> None:
-    places = [Places(redis_url), Places(redis_url)]
+    places = [ConcurrencyLimit(redis_url), ConcurrencyLimit(redis_url)]
     runtimes, clients = [], []
     for each in places:
-        gate = Gate(quotas=Quotas(PrincipalLimits(max_concurrent=2), places=each))
+        gate = Gate(quotas=Quotas(PrincipalLimits(max_concurrent=2), concurrency=each))
         runtimes.append(make_runtime(hello, gate=gate, step_s=0.05))
         clients.append(await make_client(runtimes[-1]))
     path = "/v1/chat/completions"
@@ -174,7 +174,7 @@ async def test_replicas_count_running_requests_together_in_redis(
 async def test_the_places_of_a_dead_replica_come_free_and_those_of_a_living_stay(
     redis_url: str,
 ) -> None:
-    dead, living, other = (Places(redis_url, lease_s=0.6) for _ in range(3))
+    dead, living, other = (ConcurrencyLimit(redis_url, lease_s=0.6) for _ in range(3))
     async with dead.hold("eve", 2), living.hold("eve", 2):
         await dead.close()  # as if its process had ended: nobody renews
         async with other.hold("eve", 2) as has_place:
@@ -196,7 +196,7 @@ async def test_a_lost_redis_locks_nobody_out_and_limits_go_on_in_memory(
     make_runtime: Any, make_client: Any, hello: str, chat_body: Any, caplog: Any
 ) -> None:
     counters = Counters("redis://127.0.0.1:1/0")
-    places = Places("redis://127.0.0.1:1/0")
+    places = ConcurrencyLimit("redis://127.0.0.1:1/0")
     limits = PrincipalLimits(requests_per_min=2, max_concurrent=1)
     gate = Gate(quotas=Quotas(limits, counters, places))
     client = await make_client(make_runtime(hello, gate=gate))

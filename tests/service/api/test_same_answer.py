@@ -20,7 +20,7 @@ from service.answer.choice import Step
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.chat.answer import ChatAnswer, ChatChunks
-from service.api.common.usage import StreamedUsage
+from service.api.common.answer import StreamedUsage
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.responses.document import end_of, ended

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.api.common.common import BAGGAGE
+from service.api.common.schema import BAGGAGE
 
 Fixture = Callable[..., Any]
 

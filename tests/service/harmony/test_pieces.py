@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from openai_harmony import load_harmony_encoding
 
 from service.budget import Budget, OverBudget
-from service.harmony import pieces
-from service.harmony.pieces import MOST_CHARS, PIECE_CHARS, encode_pieces
-from service.harmony.turns import in_turns
+from service.harmony.turns import MOST_CHARS, PIECE_CHARS, encode_pieces, in_turns, pieces
 from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, NUM_ORDINARY, decode_bytes, encode_text
 
 LIBRARY = load_harmony_encoding("HarmonyGptOss")
@@ -46,14 +44,14 @@ PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u030
 def test_a_cut_changes_no_ids(text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PIECE_CHARS", size)
-        assert "".join(pieces.pieces(text)) == text
+        assert "".join(pieces(text)) == text
         assert encode_text(text) == LIBRARY.encode(text, disallowed_special=())
 
 
 def test_texts_as_people_write_them_are_cut_small() -> None:
     for line in ("The quick brown fox. ", "今日は、世界。", '{"a":[1,2],"b":"c"},', "x = f(y)\n"):
         text = line * 3000
-        sizes = [len(piece) for piece in pieces.pieces(text)]
+        sizes = [len(piece) for piece in pieces(text)]
         assert max(sizes) < PIECE_CHARS + 100
         assert in_turns(partial(encode_text, text)) == LIBRARY.encode(text)
 
@@ -83,7 +81,7 @@ def test_two_long_texts_take_turns() -> None:
 @pytest.mark.parametrize("letter", ["a", " ", "\n", "漢", "-"])
 def test_a_text_that_cannot_be_cut_is_cut_all_the_same(letter: str) -> None:
     text = letter * 3 * MOST_CHARS
-    sizes = [len(piece) for piece in pieces.pieces(text)]
+    sizes = [len(piece) for piece in pieces(text)]
     assert sum(sizes) == len(text)
     assert max(sizes) <= MOST_CHARS
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 import uvicorn
 
-from service.http import surplus
+from service.http import connections
+from service.http.connections import NUM_SPARE
 from service.http.protocol import BoundedProtocol
-from service.http.surplus import NUM_SPARE
 from service.run.app import create_app
 from service.run.listener import listen
 from service.runtime import Runtime
@@ -241,7 +241,7 @@ async def test_who_is_silent_makes_room_for_who_asks(
     flood: Flood,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(surplus, "GRACE_S", 0.1)
+    monkeypatch.setattr(connections, "GRACE_S", 0.1)
     monkeypatch.setattr(Hasty, "patience_s", 30.0)
     port = await serve(make_runtime(ANSWER))
     flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]

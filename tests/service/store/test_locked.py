@@ -12,7 +12,7 @@ import pytest
 
 from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import load
-from service.store import outage, sqlite_file
+from service.store import guard, sqlite_file
 from service.store.base import (
     Bounds,
     MissingRecord,
@@ -41,7 +41,7 @@ async def test_one_operation_waits_for_the_lock_and_the_others_fail_at_once(
     path: Path, locker: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(outage, "PAUSE_S", 60.0)
+    monkeypatch.setattr(guard, "PAUSE_S", 60.0)
     store = SqliteStore(path)
     await store.put(RECORD)
     locker.execute("BEGIN EXCLUSIVE")
@@ -58,7 +58,7 @@ async def test_it_is_used_again_after_the_pause(
     path: Path, locker: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(outage, "PAUSE_S", 0.05)
+    monkeypatch.setattr(guard, "PAUSE_S", 0.05)
     store = SqliteStore(path)
     await store.put(RECORD)
     locker.execute("BEGIN EXCLUSIVE")
@@ -79,7 +79,7 @@ async def test_a_lock_at_the_first_use_leaves_nothing_in_memory_for_good(
     path: Path, locker: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(outage, "PAUSE_S", 0.0)
+    monkeypatch.setattr(guard, "PAUSE_S", 0.0)
     locker.execute("BEGIN EXCLUSIVE")
     store = SqliteStore(path, can_fall_back=True)
     with pytest.raises(StoreError):
@@ -94,7 +94,7 @@ async def test_a_lock_at_the_start_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(outage, "PAUSE_S", 0.0)
+    monkeypatch.setattr(guard, "PAUSE_S", 0.0)
     path = tmp_path / FOLDER_NAME / FILE_NAME
     path.parent.mkdir(mode=0o700)
     other = sqlite3.connect(path, isolation_level=None)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cpu.linear import Linear
+from engines.native.backends.cpu.layers import Linear
 from engines.native.config import ModelConfig
 
 

@@ -10,13 +10,17 @@ from torch import Tensor
 
 from engines.native.backends.cpu.attention import Attention
 from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
-from engines.native.backends.cpu.head import Head
 from engines.native.backends.cpu.kv_cache import KVCache
+from engines.native.backends.cpu.layers import (
+    Head,
+    Linear,
+    RmsNorm,
+    RotaryEmbedding,
+    interleave_halves,
+    rotate,
+)
 from engines.native.backends.cpu.layout import Layout
-from engines.native.backends.cpu.linear import Linear
 from engines.native.backends.cpu.logits import Logits
-from engines.native.backends.cpu.norm import RmsNorm
-from engines.native.backends.cpu.rope import RotaryEmbedding, interleave_halves, rotate
 from engines.native.backends.cpu.threads import ThreadChooser
 from engines.native.config import LayerType, ModelConfig
 from engines.native.tensors import EMBEDDING, HEAD, NORM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends.cpu.rope import RotaryEmbedding
+from engines.native.backends.cpu.layers import RotaryEmbedding
 from engines.native.backends.cuda.fragment_order import RAISED
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts

@@ -22,7 +22,7 @@ MARGIN: Final = 4  # tokens an engine may have made before its death that nobody
 log = logging.getLogger(__name__)
 
 
-class Trial:
+class RetryAttempt:
     """Counts an answer's tokens; on probation until it has come further than it had in a death."""
 
     def __init__(self, request: EngineRequest, suspects: Suspects, num_tokens: int = 0) -> None:
@@ -118,14 +118,14 @@ class Trial:
         return is_early or record.level is Level.GRAVE
 
 
-def judge(trials: Iterable[Trial]) -> None:
+def judge(attempts: Iterable[RetryAttempt]) -> None:
     """The engine died under these runs: convict the one it can only have been, suspect the rest."""
-    running = [trial for trial in trials if not trial.is_judged]
-    suspects = [trial for trial in running if trial.is_on_probation]
-    apart = [trial for trial in suspects if trial.is_apart]
+    running = [attempt for attempt in attempts if not attempt.is_judged]
+    suspects = [attempt for attempt in running if attempt.is_on_probation]
+    apart = [attempt for attempt in suspects if attempt.is_apart]
     convicted = apart or (suspects if len(suspects) == 1 else [])
-    for trial in running:
-        if trial in convicted:
-            trial.blame(Level.QUARANTINED)
+    for attempt in running:
+        if attempt in convicted:
+            attempt.blame(Level.QUARANTINED)
         else:
-            trial.blame(Level.GRAVE if trial.is_on_probation else Level.SUSPECT)
+            attempt.blame(Level.GRAVE if attempt.is_on_probation else Level.SUSPECT)

@@ -1,4 +1,4 @@
-"""The routes about tokens, in vLLM's shapes."""
+"""The schemas of the routes about the service itself, and of vLLM's about tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,48 @@ from pydantic_core import PydanticCustomError
 
 from service.api.chat.message_schema import ChatMessage
 from service.api.chat.schema import Tool
-from service.api.common.common import RequestModel, ResponseModel
+from service.api.common.schema import RequestModel, ResponseModel
+
+
+class ModelCard(ResponseModel):
+    """One served model, in vLLM's shape."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "harmonium"
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(ResponseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Health(ResponseModel):
+    object: Literal["health.response"] = "health.response"
+    message: str
+
+
+class Version(ResponseModel):
+    release: str
+    api: str
+
+
+class ModelInfo(ResponseModel):
+    shortName: str
+    modelUrl: str
+
+
+class Metadata(ResponseModel):
+    """What runs here, in NIM's spelling."""
+
+    version: str
+    modelInfo: list[ModelInfo]
+    selectedModelProfileId: str
+
 
 NO_EFFECT: dict[str, str] = {
     "add_special_tokens": "gpt-oss has no tokens that go around every text",

@@ -1,14 +1,17 @@
-"""The engine's own counts as series, from the last snapshot."""
+"""What the engine counts and the GPUs do, as series: each from its last reading."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from engines.base import EngineInfo, EngineStats
-from service.telemetry.series import ENGINE, MAX_REQUESTS, RESTARTS, UP, Series
+from profiles.gpu_usage import GpuUsage
+from service.telemetry.series import ENGINE, GPU, MAX_REQUESTS, RESTARTS, UP, Series
+
+ReadGpus = Callable[[], Sequence[GpuUsage]]
 
 
 class EngineCollector(Collector):
@@ -33,3 +36,21 @@ class EngineCollector(Collector):
         metric = Metric(series.family, series.text, series.kind)
         metric.add_sample(series.sample, self._labels, value)
         return metric
+
+
+class GpuCollector(Collector):
+    """Boards by their index; what a board does not tell is left out."""
+
+    def __init__(self) -> None:
+        self.usage: Sequence[GpuUsage] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        for item in GPU:
+            series = item.series
+            metric = Metric(series.family, series.text, series.kind)
+            for usage in self.usage:
+                value = item.value(usage)
+                if value is not None:
+                    metric.add_sample(series.sample, {"gpu": str(usage.index)}, value)
+            if metric.samples:
+                yield metric

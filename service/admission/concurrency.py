@@ -16,7 +16,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from service.admission.outage import TIMEOUT_S, redis_outage
+from service.admission.counters import TIMEOUT_S, redis_guard
 
 LEASE_S: Final = 30.0
 _PREFIX: Final = "harmonium:limits:running:"
@@ -46,13 +46,13 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1] * 2)
 )
 
 
-class Places:
+class ConcurrencyLimit:
     """Counts running requests by caller."""
 
     def __init__(self, redis_url: str | None = None, lease_s: float = LEASE_S) -> None:
         self._running: Counter[str] = Counter()  # here; never 0
         self._redis = _redis(redis_url) if redis_url else None
-        self._outage = redis_outage()
+        self._guard = redis_guard()
         self._lease_s = lease_s
         self._lease_ms = str(round(1000 * lease_s))
         self._leases: dict[str, str] = {}  # caller by lease id
@@ -82,14 +82,14 @@ class Places:
             await self._redis.aclose()
 
     async def _take(self, who: str, at_once: int, lease: str) -> bool:
-        if self._redis is None or self._outage.is_on:
+        if self._redis is None or self._guard.is_closed:
             return self._running[who] < at_once
         try:
             is_taken = await self._redis.eval(
                 _TAKE, 1, _PREFIX + who, str(at_once), self._lease_ms, lease
             )
         except RedisError as error:
-            self._outage.begin(error)
+            self._guard.close(error)
             return self._running[who] < at_once
         if is_taken:
             self._leases[lease] = who
@@ -98,24 +98,24 @@ class Places:
 
     async def _give_back(self, lease: str) -> None:
         who = self._leases.pop(lease, None)
-        if who is None or self._redis is None or self._outage.is_on:
+        if who is None or self._redis is None or self._guard.is_closed:
             return
         try:
             await self._redis.zrem(_PREFIX + who, lease)
         except RedisError as error:
-            self._outage.begin(error)
+            self._guard.close(error)
 
     async def _renew(self) -> None:
         assert self._redis is not None
         while True:
             await asyncio.sleep(self._lease_s / 3)
             for lease, who in list(self._leases.items()):
-                if self._outage.is_on:
+                if self._guard.is_closed:
                     break
                 try:
                     await self._redis.eval(_RENEW, 1, _PREFIX + who, self._lease_ms, lease)
                 except RedisError as error:
-                    self._outage.begin(error)
+                    self._guard.close(error)
 
 
 def _redis(url: str) -> Redis:

@@ -11,7 +11,7 @@ log = logging.getLogger("harmonium")
 PAUSE_S: Final = 5.0  # after a failure, before it is asked again
 
 
-class Outage:
+class OutageGuard:
     """Remembers the last failure, so that one request waits for a time-out and not each."""
 
     def __init__(self, what: str, consequence: str) -> None:
@@ -20,11 +20,11 @@ class Outage:
         self._until = 0.0
 
     @property
-    def is_on(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it is left alone now."""
         return time.monotonic() < self._until
 
-    def begin(self, error: Exception) -> None:
+    def close(self, error: Exception) -> None:
         """It has failed; the log says so once in a while."""
         self._until = time.monotonic() + PAUSE_S
         name = type(error).__name__

@@ -1,4 +1,4 @@
-"""What happens when there are too many connections: who has to go, and what a new one gets.
+"""When connections have to go: there are too many, or their client does not read.
 
 Somebody without credentials can open connections as fast as a probe can. So those that carry no
 request make room, the longest idle first: a flood of idle ones then drives out itself.
@@ -6,6 +6,8 @@ request make room, the longest idle first: a flood of idle ones then drives out 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sized
 from typing import Final, Generic, TypeVar
 
@@ -19,6 +21,10 @@ NUM_SPARE: Final = 64  # connections beyond the limit
 GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection
 
 C = TypeVar("C")
+
+log = logging.getLogger("harmonium.limits")
+
+LEAST_BYTES_S: Final = 500  # slower than this is no connection worth keeping
 
 
 class Idle(Generic[C]):
@@ -80,3 +86,40 @@ class Surplus:
             await self._app(scope, receive, send)
         else:
             await error_response(self._error, scope)(scope, receive, send)
+
+
+class ReaderWatch:
+    """Watches how what is written leaves one connection, while there is too much of it."""
+
+    def __init__(self, transport: asyncio.Transport, patience_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._patience_s = patience_s
+        self._num_unread = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """From now on the client has to read, or the connection is cut."""
+        self.stop()
+        self._num_unread = self._transport.get_write_buffer_size()
+        if self._num_unread:
+            self._timer = self._loop.call_later(self._patience_s, self._look)
+
+    def stop(self) -> None:
+        """The client has read, or is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        num_unread = self._transport.get_write_buffer_size()
+        num_read = self._num_unread - num_unread
+        if num_unread and num_read < LEAST_BYTES_S * self._patience_s:
+            log.warning(
+                "A client read %d bytes of its answer in %g s; its connection is closed.",
+                num_read,
+                self._patience_s,
+            )
+            self._transport.abort()
+        else:
+            self.start()

@@ -1,0 +1,162 @@
+"""The plain layers: matrix times weight, normalisation, rotary positions and the output head.
+
+Linear goes through oneDNN's own weight layout on CPU, plainly elsewhere. The rotary embedding is
+YaRN's: the checkpoint rotates pairs (i, i + head_dim / 2). Loading interleaves the rows of the
+query and key projections (`interleave_halves`), so that a pair lies side by side and one complex
+product rotates it; attention scores do not change, as both sides are permuted alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engines.native.backends.cpu.logits import Columns, Logits
+from engines.native.config import RopeConfig
+
+_TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
+# The longer call costs more than the layout saves with a smaller weight and fewer rows.
+_MIN_PACKED_WEIGHT = 262_144
+_MIN_PACKED_ROWS = 8
+
+
+class Linear:
+    """y = x @ weight.T + bias, with weight (out, in) and bias (out)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._bias = bias
+        self._packed = _pack(weight) if can_pack(weight) else None
+        is_small = weight.numel() < _MIN_PACKED_WEIGHT
+        self._plain = weight.contiguous() if self._packed is None or is_small else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (rows, in) -> (rows, out)."""
+        if self._plain is not None and (self._packed is None or len(x) < _MIN_PACKED_ROWS):
+            return F.linear(x, self._plain, self._bias)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(
+            x, self._packed, self._bias, "none", [], ""
+        )
+        return y
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether oneDNN can hold this weight in its own layout (the one torch.compile uses)."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.bfloat16:  # needs AVX-512 or AVX_NE_CONVERT
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
+
+
+def _pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(
+        weight.contiguous(), _TUNED_ROWS
+    )
+    return packed
+
+
+class RmsNorm:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimension."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight, self._eps = weight, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
+
+
+def interleave_halves(rows: Tensor, head_dim: int) -> Tensor:
+    """Reorder dimension 0 of (heads * head_dim, ...): a b c d -> a c b d for head_dim 4."""
+    halves: Tensor = rows.unflatten(0, (-1, 2, head_dim // 2))
+    return halves.transpose(1, 2).flatten(0, 2)
+
+
+class RotaryEmbedding:
+    """Rotations by position; computed for each step, as a table would cost more than it saves."""
+
+    def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        scale = rope.attention_factor
+        if scale is None:
+            scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
+        self._scale = torch.tensor(scale, device=device)
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """positions (tokens) -> the complex rotation of each pair: (tokens, head_dim / 2)."""
+        return torch.polar(self._scale, torch.outer(positions.float(), self._frequencies))
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Radians per position of each pair: (head_dim / 2).
+
+    Pairs that turn often within the original context keep their frequency, pairs that turn
+    less than once are slowed by `factor`, and a linear ramp joins the two.
+    """
+    num_pairs = head_dim // 2
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    periods = rope.theta**exponents
+    low, high = _ramp_bounds(rope, head_dim)
+    ramp = (torch.arange(num_pairs, dtype=torch.float32) - low) / (high - low)
+    slowed = ramp.clamp(0, 1)
+    return slowed / (rope.factor * periods) + (1 - slowed) / periods
+
+
+def rotate(x: Tensor, rotations: Tensor) -> None:
+    """Rotate x (tokens, heads, head_dim) in place by rotations (tokens, head_dim / 2)."""
+    rotations = rotations.unsqueeze(1)
+    if x.dtype == torch.float32:
+        torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(rotations)
+        return
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    x.copy_(torch.view_as_real(pairs * rotations).flatten(-2))
+
+
+def _ramp_bounds(rope: RopeConfig, head_dim: int) -> tuple[float, float]:
+    """The pairs between which the ramp runs, as transformers computes them."""
+    low, high = (_pair_turning(rope, head_dim, n) for n in (rope.beta_fast, rope.beta_slow))
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    return low, high + 0.001 if low == high else high
+
+
+def _pair_turning(rope: RopeConfig, head_dim: int, num_turns: float) -> float:
+    """The (fractional) pair that turns num_turns times within the original context."""
+    wavelength = rope.original_max_position_embeddings / (num_turns * 2 * math.pi)
+    return head_dim * math.log(wavelength) / (2 * math.log(rope.theta))
+
+
+_MIN_SHARED = 0.25  # of the vocabulary, for the compact head to pay
+
+
+class Head:
+    """logits = hidden @ weight.T, exactly, without repeating equal rows.
+
+    The rows of tokens that training never met may all be alike (nano's are). Of the rows equal
+    to the last one only the first is computed.
+    """
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        """`weight` (vocabulary, hidden), in any float dtype."""
+        is_shared = (weight == weight[-1]).all(dim=-1)
+        self._columns: Columns | None = None
+        if is_shared.sum() >= _MIN_SHARED * len(weight):
+            self._columns = _columns(is_shared)
+            weight = weight[self._columns.token_ids]
+        self._linear = Linear(weight.to(dtype), None)
+        self.num_weights = weight.numel()
+
+    def __call__(self, hidden: Tensor) -> Logits:
+        """hidden (rows, hidden_size) -> logits."""
+        return Logits(self._linear(hidden).float(), self._columns)
+
+
+def _columns(is_shared: Tensor) -> Columns:
+    first = int(is_shared.nonzero()[0])
+    is_kept = ~is_shared
+    is_kept[first] = True
+    shared = int(is_kept[:first].sum())
+    return Columns(is_kept.nonzero().squeeze(-1), shared, len(is_shared))

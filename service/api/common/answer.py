@@ -1,0 +1,127 @@
+"""What OpenAI's routes report of a generation beside its text: token counts, log-probabilities."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.base import TokenLogprob
+from service.answer.generation import Generation
+from service.api.common.schema import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    StreamOptions,
+    Usage,
+)
+from service.harmony.types import Delta
+from service.harmony.vocabulary import WHOLE_TEXTS, decode_bytes, is_ordinary, name_of
+
+_FLOOR = -9999.0  # JSON has no minus infinity; OpenAI documents this value for it
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
+
+def usage_of(generation: Generation) -> Usage:
+    """All choices together; every generated token counts, control tokens included."""
+    num_prompt, num_completion = generation.num_prompt_tokens, generation.num_completion_tokens
+    return Usage(
+        prompt_tokens=num_prompt,
+        completion_tokens=num_completion,
+        total_tokens=num_prompt + num_completion,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=generation.num_cached_tokens),
+        completion_tokens_details=CompletionTokensDetails(
+            reasoning_tokens=generation.num_reasoning_tokens
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedUsage:
+    """Where the chunks of a stream say how many tokens there were."""
+
+    at_end: bool = False  # in a chunk of its own; the others say null
+    always: bool = False  # in every chunk, as many as there are until then
+
+    @classmethod
+    def asked(cls, options: StreamOptions | None) -> StreamedUsage:
+        """What the client's stream_options ask for."""
+        if options is None:
+            return cls()
+        return cls(bool(options.include_usage), bool(options.continuous_usage_stats))
+
+    def field(self, generation: Generation) -> bytes:
+        """The last field of a chunk's object."""
+        if self.always:
+            return b',"usage":' + usage_of(generation).model_dump_json().encode()
+        return b',"usage":null' if self.at_end else b""
+
+
+def entries(delta: Delta, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """One entry for each token that the delta's text came from."""
+    return [_entry(logprobs[position]) for position in delta.positions]
+
+
+def clamped(logprob: float) -> float:
+    return max(logprob, _FLOOR)
+
+
+def _entry(chosen: TokenLogprob) -> dict[str, Any]:
+    top = [_token(token_id, logprob) for token_id, logprob in chosen.top]
+    return {**_token(chosen.token_id, chosen.logprob), "top_logprobs": top}
+
+
+def _token(token_id: int, logprob: float) -> dict[str, Any]:
+    raw = decode_bytes(token_id)
+    return {
+        "token": raw.decode("utf-8", "replace"),
+        "logprob": clamped(logprob),
+        "bytes": list(raw),
+    }
+
+
+class LegacyLogprobs:
+    """Entries of one choice's visible tokens, with where in the text each one begins."""
+
+    def __init__(self, num_chars_before: int) -> None:
+        self._num_chars = num_chars_before  # of the text up to the next delta
+        self._num_read = num_chars_before  # of the tokens' own characters
+        self._utf8 = _UTF8("replace")
+        self._entries: list[tuple[str, float, dict[str, float], int]] = []
+
+    def add(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> None:
+        """Take a piece of text; its positions count in `logprobs`."""
+        if self._num_read != self._num_chars:  # a broken character or a stop string lay between
+            self._utf8.reset()
+            self._num_read = self._num_chars
+        self._num_chars += len(delta.text)
+        for position in delta.positions:
+            self._add(logprobs[position])
+
+    def take(self) -> dict[str, list[Any]]:
+        """The entries since the last call."""
+        columns = [list(column) for column in zip(*self._entries, strict=True)] or [[], [], [], []]
+        self._entries.clear()
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return dict(zip(names, columns, strict=True))
+
+    def _add(self, chosen: TokenLogprob) -> None:
+        token, logprob = _spelling(chosen.token_id), clamped(chosen.logprob)
+        top = {_spelling(token_id): clamped(value) for token_id, value in chosen.top}
+        offset = min(self._num_read, self._num_chars)
+        self._entries.append((token, logprob, {**top, token: logprob}, offset))
+        if is_ordinary(chosen.token_id):
+            self._num_read += len(self._utf8.decode(decode_bytes(chosen.token_id)))
+        else:
+            self._num_read += len(token)
+
+
+def _spelling(token_id: int) -> str:
+    """The token's text; its bytes, as OpenAI writes them, when it is no whole characters."""
+    if not is_ordinary(token_id):
+        return name_of(token_id)
+    text = WHOLE_TEXTS[token_id]
+    if text is not None:
+        return text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in decode_bytes(token_id))
