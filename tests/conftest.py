@@ -19,10 +19,11 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".cache" / "bytecode")
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-# A shell that starts us in the background has us ignore SIGINT, and what we start inherits that. It
-# does not inherit a handler, and with this one we still do not end by Ctrl-C.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, lambda *_: None)
+# A shell that starts us in the background, or nohup, has us ignore signals, and what we start
+# inherits that. It does not inherit a handler, and with this one we still ignore them.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # Each process of pytest-xdist has one core; threads of torch that wait for one another burn it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

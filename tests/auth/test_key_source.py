@@ -126,7 +126,7 @@ async def test_old_keys_serve_at_once_while_new_ones_are_fetched(clock: Clock) -
     await keys.key("a")
     provider.gate.clear()
     clock.now_s += 301
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert await keys.key("a")
     await until(lambda: provider.num_asked == 2)
     provider.gate.set()

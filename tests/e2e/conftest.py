@@ -31,7 +31,7 @@ class Server:
     def ready_status(self) -> int:
         """The status of /v1/health/ready, 0 while nothing listens."""
         try:
-            return httpx.get(f"{self.url}/v1/health/ready", timeout=5).status_code
+            return httpx.get(f"{self.url}/v1/health/ready", timeout=60).status_code
         except httpx.TransportError:
             return 0
 
@@ -55,7 +55,7 @@ class Server:
 
     def metric(self, name: str) -> float:
         """The value of a metric without labels, or the sum over its labels."""
-        lines = httpx.get(f"{self.url}/v1/metrics", timeout=5).text.splitlines()
+        lines = httpx.get(f"{self.url}/v1/metrics", timeout=60).text.splitlines()
         values = [
             float(line.rsplit(" ", 1)[1])
             for line in lines
@@ -151,5 +151,5 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="package")
 def model(server: Server) -> str:
-    served: str = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+    served: str = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"][0]["id"]
     return served

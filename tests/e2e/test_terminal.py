@@ -63,9 +63,9 @@ class Shell:
         self.read_until("code=")
         return int(self.read_until(".").rstrip("."))
 
-    def is_live(self) -> bool:
+    def is_live(self, within_s: float = WITHIN_S) -> bool:
         try:
-            return httpx.get(f"{self.url}/v1/health/live", timeout=1).status_code == 200
+            return httpx.get(f"{self.url}/v1/health/live", timeout=within_s).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -105,7 +105,7 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     shell.serve()
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
-    assert not shell.is_live()
+    assert not shell.is_live(within_s=1)
     shell.to_foreground()
     assert shell.is_live()
     shell.type(CTRL_C)
@@ -118,7 +118,7 @@ def test_keys_reach_what_was_started_in_the_background(shell: Shell) -> None:
     shell.to_foreground()
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
-    assert not shell.is_live()
+    assert not shell.is_live(within_s=1)
     shell.type("bg\n")
     shell.read_until(PROMPT)
     assert shell.is_live()

@@ -93,7 +93,7 @@ def test_a_soak_that_is_ended_leaves_no_server_behind(number: signal.Signals) ->
         assert started
         soak.send_signal(number)
         assert soak.wait(60) != 0
-        assert psutil.wait_procs(started, timeout=1)[1] == []
+        assert psutil.wait_procs(started, timeout=60)[1] == []
     finally:
         soak.kill()
         soak.communicate()

@@ -17,7 +17,7 @@ LONG = "<|channel|>final<|message|>" + "word " * 400 + "<|return|>"
 
 
 async def assert_idle(runtime: Runtime) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (stats := await runtime.engine.stats()).num_running:
             await asyncio.sleep(0.005)
     assert stats.num_free_kv_blocks == stats.num_kv_blocks

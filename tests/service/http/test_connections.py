@@ -175,7 +175,7 @@ async def test_one_connection_too_many_is_told_and_probes_are_answered(
 ) -> None:
     port = await serve(make_runtime(ANSWER))
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         refused = await client.post(PATH, json=chat_body())
         assert refused.json()["error"]["code"] == "too_many_connections"
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -247,7 +247,7 @@ async def test_who_is_silent_makes_room_for_who_asks(
     flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
     idle = [reader for reader, _ in flood]
     await asyncio.sleep(0.2)  # the grace
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.post(PATH, json=chat_body())).status_code == 200
     await until(lambda: idle[0].at_eof() or idle[0].exception() is not None)
     assert not idle[1].at_eof(), "one was enough"
@@ -285,5 +285,5 @@ async def test_an_address_has_no_more_connections_than_it_may(
         writer.close()
         await writer.wait_closed()
     await until(lambda: not Hasty.num_connections_of)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.get("/v1/health/live")).status_code == 200

@@ -113,7 +113,7 @@ def test_the_log_tells_the_way_to_a_first_answer_and_ctrl_c_ends_it(serve: Fixtu
     assert "native-cpu" in found[1]
     _, pasted_url, _, header, _, body = shlex.split(server.wait_for("curl "))
     name, value = header.split(": ")
-    answer = httpx.post(pasted_url, headers={name: value}, content=body)
+    answer = httpx.post(pasted_url, headers={name: value}, content=body, timeout=PATIENCE_S)
     assert answer.json()["choices"][0]["message"]["content"].startswith("word word")
     assert pasted_url == f"{url}/v1/chat/completions"
     children = psutil.Process(server.process.pid).children(recursive=True)
@@ -148,9 +148,9 @@ def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -
         next(lines)
         server.process.terminate()
         server.wait_for("Stopping")
-        assert httpx.get(f"{server.url}/v1/health/ready").status_code == 503
-        assert httpx.get(f"{server.url}/v1/health/live").status_code == 200
-        refused = httpx.post(path, json=BODY)
+        assert httpx.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 503
+        assert httpx.get(f"{server.url}/v1/health/live", timeout=PATIENCE_S).status_code == 200
+        refused = httpx.post(path, json=BODY, timeout=PATIENCE_S)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "not_ready"
         rest = list(lines)
@@ -200,16 +200,16 @@ def test_a_killed_engine_ends_streams_turns_readiness_and_comes_back(serve: Fixt
         rest = list(lines)
     assert '"code":"engine_dead"' in rest[-4]
     assert rest[-2] == "data: [DONE]"
-    ready = httpx.get(f"{server.url}/v1/health/ready")
+    ready = httpx.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S)
     assert ready.status_code == 503
     assert "SIGKILL" in ready.json()["error"]["message"]
     server.wait_for("started again")
     deadline = time.monotonic() + PATIENCE_S
-    while httpx.get(f"{server.url}/v1/health/ready").status_code != 200:
+    while httpx.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code != 200:
         assert time.monotonic() < deadline, server.log
         time.sleep(0.02)
     assert httpx.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
-    metrics = httpx.get(f"{server.url}/v1/metrics").text
+    metrics = httpx.get(f"{server.url}/v1/metrics", timeout=PATIENCE_S).text
     assert 'harmonium_engine_restarts_total{model="nano"} 1.0' in metrics
 
 
@@ -272,7 +272,7 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     url = ready["message"].split(" on ")[-1]
     assert "a context of 64 tokens" in server.wait_for("Model:")
     assert "Authorization: Bearer" in server.wait_for("curl ")
-    with httpx.Client(base_url=url, headers={"X-API-Key": TWO}) as client:
+    with httpx.Client(base_url=url, headers={"X-API-Key": TWO}, timeout=PATIENCE_S) as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "my/model"
         assert client.post("/v1/chat/completions", content=b" " * 2000).status_code == 413
         assert client.get("/v1/models", headers={"X-API-Key": "three"}).status_code == 401

@@ -27,11 +27,11 @@ class Collector:
 
     def received(self, signal: str) -> list[tuple[str, Any]]:
         """(transport, message) of one signal, in the order of arrival."""
-        everything = httpx.get(f"{self._web}/received").json()
+        everything = httpx.get(f"{self._web}/received", timeout=60).json()
         return [(transport, message) for transport, kind, message in everything if kind == signal]
 
     def delay(self, seconds: float) -> None:
-        httpx.get(f"{self._web}/delay/{seconds}")
+        httpx.get(f"{self._web}/delay/{seconds}", timeout=60)
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ class Connection:
 
 
 async def wait_until_running(engine: FakeEngine, num_running: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (await engine.stats()).num_running != num_running:
             await asyncio.sleep(0)
 

@@ -229,7 +229,7 @@ async def test_a_client_that_leaves_frees_its_sequences(
     scope = {"type": "http", "method": "POST", "path": PATH, "raw_path": PATH.encode()}
     scope |= {"query_string": b"", "headers": [(b"content-type", b"application/json")]}
     task = asyncio.create_task(create_app(runtime)(scope, receive, send))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (await engine.stats()).num_running:
             await asyncio.sleep(0)
         left.set()

@@ -82,7 +82,7 @@ async def serve() -> AsyncIterator[Serve]:
         config = uvicorn.Config(create_app(runtime), port=0, log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not server.started:
                 await asyncio.sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]

@@ -69,7 +69,7 @@ def client_of(runtime: Runtime) -> httpx.AsyncClient:
 
 async def written(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     """The response once it has some text."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (seen := (await client.get(f"{PATH}/{id}")).json())["output"]:
             await asyncio.sleep(0.01)
     result: dict[str, Any] = seen

@@ -28,7 +28,7 @@ def endless(make_runtime: Fixture) -> Runtime:
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (value := await condition()):
             await asyncio.sleep(0.005)
     return value
