@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest
 from engines.grammar.tree import Regex
-from engines.spec import EngineSpec
-from tests.engines.contract.conftest import VOCAB_SIZE, running
+from tests.engines.contract.contenders import VOCAB_SIZE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["native", "overlapped"])
-async def model(
-    request: pytest.FixtureRequest, spec_of: Callable[[str], EngineSpec]
-) -> AsyncIterator[Engine]:
-    spec = spec_of("native")
-    options = {**spec.options, "overlap_steps": request.param == "overlapped"}
-    async with running(replace(spec, options=options), "native") as engine:
-        yield engine
 
 
 async def events(engine: Engine, request: EngineRequest) -> list[TokenEvent]:

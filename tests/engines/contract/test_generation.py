@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest, PromptTooLong
+from tests.engines.contract.contenders import Checkpoint, Started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NOWHERE = Checkpoint(Path(), Path())
 
 
 async def collect(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
@@ -24,8 +28,8 @@ def ids(events: list[TokenEvent]) -> tuple[int, ...]:
     return tuple(token for event in events for token in event.token_ids)
 
 
-async def test_info_is_what_was_asked_for(engine: Engine) -> None:
-    assert engine.info.engine in ("fake", "native")
+async def test_info_is_what_was_asked_for(engine: Engine, started: Started) -> None:
+    assert engine.info.engine == started.contender.spec(NOWHERE).engine
     assert engine.info.version != ""
     assert (engine.info.max_model_len, engine.info.vocab_size) == (256, 512)
     assert engine.info.max_num_seqs == 8

@@ -31,6 +31,7 @@ from engines.grammar.tree import (
     Until,
     optional,
 )
+from tests.engines.contract.contenders import Started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,11 +70,13 @@ CASES: list[tuple[Grammar, str]] = [
 
 
 @pytest.mark.parametrize(("grammar", "pattern"), CASES, ids=lambda v: repr(v)[:40])
-async def test_a_node_is_followed(engine: Engine, grammar: Grammar, pattern: str) -> None:
+async def test_a_node_is_followed(
+    engine: Engine, started: Started, grammar: Grammar, pattern: str
+) -> None:
     async with asyncio.timeout(60):
         answers = [await written(engine, asked(grammar, seed)) for seed in range(3)]
     assert all(reason is not None for _, reason in answers)
-    if engine.info.engine == "fake":
+    if not started.contender.is_model:
         return
     whole = [text for text, reason in answers if reason is FinishReason.STOP]
     assert whole or isinstance(grammar, Sequence)  # text may go on until the limit
@@ -81,7 +84,7 @@ async def test_a_node_is_followed(engine: Engine, grammar: Grammar, pattern: str
         assert re.fullmatch(f"(?s:{pattern})<{END}>", text), text
 
 
-async def test_objects_are_what_their_schema_says(engine: Engine) -> None:
+async def test_objects_are_what_their_schema_says(engine: Engine, started: Started) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "boolean"}, "b": {"const": "é"}},
@@ -89,7 +92,7 @@ async def test_objects_are_what_their_schema_says(engine: Engine) -> None:
         "additionalProperties": False,
     }
     text, reason = await written(engine, asked(JsonSchema(json.dumps(schema))))
-    if engine.info.engine != "fake" and reason is FinishReason.STOP:
+    if started.contender.is_model and reason is FinishReason.STOP:
         found = json.loads(text.removesuffix(f"<{END}>"))
         assert list(found) == ["a", "b"]
         assert found["b"] == "é"
@@ -105,9 +108,9 @@ BAD: list[tuple[EngineRequest, str]] = [
 
 @pytest.mark.parametrize(("request_", "reason"), BAD, ids=lambda v: str(v)[-30:])
 async def test_what_cannot_be_followed_is_refused(
-    engine: Engine, request_: EngineRequest, reason: str
+    engine: Engine, started: Started, request_: EngineRequest, reason: str
 ) -> None:
-    if engine.info.engine == "fake":
+    if not started.contender.is_model:
         assert await written(engine, request_)
         return
     with pytest.raises(InvalidGrammar, match=reason):

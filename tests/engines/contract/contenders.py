@@ -1,0 +1,144 @@
+"""The engines that keep the contract: an adapter joins by one line of CONTENDERS.
+
+Every test of this folder then runs on it, in this process and behind the engine process. An adapter
+that passes them is right; what it cannot do it says in its capabilities, and the tests that
+need it say so and pass it over.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from engines.base import Engine
+from engines.factory import create
+from engines.process.supervisor import EngineSupervisor
+from engines.spec import EngineSpec
+
+MAX_MODEL_LEN: Final = 256
+VOCAB_SIZE: Final = 512
+LIMITS: Final = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
+_SCRIPT: Final = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
+_IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A tiny random gpt-oss in the published format, and its vocabulary."""
+
+    folder: Path
+    vocabulary: Path  # the 256 bytes; all other ids are control tokens
+
+    def spec(self, engine: str, options: dict[str, Any], num_devices: int = 0) -> EngineSpec:
+        paths = (str(self.folder), str(self.vocabulary))
+        return EngineSpec(engine, options, LIMITS, *paths, num_devices=num_devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An engine and how to start it."""
+
+    spec: Callable[[Checkpoint], EngineSpec]
+    is_model: bool = True  # its tokens follow from logits; else from a script
+    is_here: bool = True  # this machine can run it
+    is_variant: bool = False  # only how it samples may differ from the one above it
+
+
+CONTENDERS: Final = {
+    "fake": Contender(lambda _: EngineSpec("fake", _SCRIPT, LIMITS), is_model=False),
+    "native": Contender(lambda c: c.spec("native", {"num_threads": 1})),
+    "native-overlapped": Contender(
+        lambda c: c.spec("native", {"num_threads": 1, "overlap_steps": True}), is_variant=True
+    ),
+    "native-cuda": Contender(
+        lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),
+        is_here=_IS_GPU,
+    ),
+}
+
+
+def modes(
+    *, models_only: bool = False, variants: bool = False, processes: bool = True
+) -> list[str]:
+    """The names that parametrise a test: of engines, and behind an engine process `-process`."""
+
+    def names() -> Iterator[str]:
+        for name, contender in CONTENDERS.items():
+            if not contender.is_here or (models_only and not contender.is_model):
+                continue
+            if variants or not contender.is_variant:
+                yield name
+            if processes and not contender.is_variant:
+                yield f"{name}-process"
+
+    return list(names())
+
+
+def contender_of(mode: str) -> Contender:
+    """The engine of a mode."""
+    return CONTENDERS[mode.removesuffix("-process")]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An engine, and what keeps its process if it has one."""
+
+    engine: Engine
+    contender: Contender
+    supervisor: EngineSupervisor | None
+
+
+@asynccontextmanager
+async def running(mode: str, checkpoint: Checkpoint, **changes: Any) -> AsyncIterator[Started]:
+    """Start an engine the way the mode says and leave nothing of it.
+
+    `changes` are limits, and options where LIMITS has no such key.
+    """
+    contender = contender_of(mode)
+    spec = contender.spec(checkpoint)
+    limits = {name: value for name, value in changes.items() if name in LIMITS}
+    options = {name: value for name, value in changes.items() if name not in LIMITS}
+    spec = replace(spec, limits={**spec.limits, **limits}, options={**spec.options, **options})
+    supervisor = EngineSupervisor(spec) if mode.endswith("-process") else None
+    if supervisor is not None:
+        await supervisor.start()
+    engine: Engine = supervisor.client() if supervisor is not None else create(spec)
+    await engine.start()
+    try:
+        yield Started(engine, contender, supervisor)
+    finally:
+        await engine.stop()
+        if supervisor is not None:
+            await supervisor.stop()
+
+
+def write_checkpoint(folder: Path) -> Checkpoint:
+    """Random weights, wide enough that greedy answers vary."""
+    import torch
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(0)
+    config = GptOssConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=32,
+        max_position_embeddings=1024,
+        initializer_range=0.5,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    GptOssForCausalLM(config).save_pretrained(folder)
+    vocabulary = folder / "bytes"
+    vocabulary.write_bytes(b"".join(b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    return Checkpoint(folder, vocabulary)
