@@ -182,8 +182,9 @@ def text_of(events: list[dict[str, Any]]) -> str:
 @FUZZ
 @given(st.text(), st.dictionaries(st.text(), anything, max_size=4), st.text())
 def test_tool_schema_renderer(name: str, schema: dict[str, Any], description: str) -> None:
-    text = describe_tools([Tool(name or "f", description, schema)])
-    assert text.endswith("} // namespace functions")
+    tool = Tool(name or "f", description, schema)  # a dot in a name ends its namespace
+    text = describe_tools([tool])
+    assert text.endswith(f"}} // namespace {tool.namespace}")
     assert len(text) < 20 * (len(json.dumps(schema)) + len(name) + len(description) + 100)
     write_type(schema)
 

@@ -85,21 +85,26 @@ class Balancer:
     async def watch(self) -> None:
         """Ask for readiness as a kubelet does, only more often."""
         while True:
-            answers = await asyncio.gather(*(self._is_ready(port) for port in self.ports))
-            self._ready = [p for p, is_ready in zip(self.ports, answers, strict=True) if is_ready]
+            ports = self.ports  # they may be others by the time of the answers
+            answers = await asyncio.gather(*map(self._is_ready, ports))
+            self._ready = [p for p, is_ready in zip(ports, answers, strict=True) if is_ready]
             await asyncio.sleep(0.02)
 
     async def _is_ready(self, port: int) -> bool:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        try:
             request = (
                 "GET /v1/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             )
             writer.write(request.encode())
             status = await reader.readline()
-            writer.close()
         except OSError:
             return False
+        finally:
+            writer.close()
         return b" 200 " in status
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -159,6 +164,7 @@ async def balancer() -> AsyncIterator[tuple[Balancer, str]]:
     watching = asyncio.create_task(balancer.watch())
     listener = await asyncio.start_server(balancer.connect, "127.0.0.1", 0)
     yield balancer, f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    assert not watching.done(), watching
     watching.cancel()
     listener.close()
     await balancer.close()
@@ -185,19 +191,20 @@ async def test_a_rolling_restart_under_load_loses_nothing(
     servers = [await Server.start(options) for _ in range(2)]
     try:
         front.ports = [server.port for server in servers]
-        clients = [asyncio.create_task(client()) for _ in range(NUM_CLIENTS)]
-        for old in list(servers):
-            new = await Server.start(options)
-            servers.append(new)
-            front.ports = [*front.ports, new.port]
-            assert await old.replace() == 0
-            front.ports = [port for port in front.ports if port != old.port]
-        before = outcomes["answered"]
-        async with asyncio.timeout(PATIENCE_S):
-            while outcomes["answered"] < before + NUM_CLIENTS:
-                await asyncio.sleep(0.05)
-        is_over.set()
-        await asyncio.gather(*clients)
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(NUM_CLIENTS):
+                clients.create_task(client())
+            for old in list(servers):
+                new = await Server.start(options)
+                servers.append(new)
+                front.ports = [*front.ports, new.port]
+                assert await old.replace() == 0
+                front.ports = [port for port in front.ports if port != old.port]
+            before = outcomes["answered"]
+            async with asyncio.timeout(PATIENCE_S):
+                while outcomes["answered"] < before + NUM_CLIENTS:
+                    await asyncio.sleep(0.05)
+            is_over.set()
     finally:
         for server in servers:
             await server.kill()
