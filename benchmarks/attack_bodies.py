@@ -241,7 +241,7 @@ def _long() -> list[Attack]:
     text: dict[str, Callable[[], str]] = {
         "one letter": lambda: "a" * MAX_BYTES,
         "words": lambda: "word " * (MAX_BYTES // 5),
-        "lines": lambda: "\n" * 1_000_000,
+        "lines": lambda: "\n" * 500_000,
         "commas": lambda: "," * MAX_BYTES,
         "marks": lambda: "<|end|>" * (MAX_BYTES // 7),
     }

@@ -19,7 +19,7 @@ MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for ea
 MAX_OBJECTS: Final = 16_384  # objects and lists
 MAX_KEYS: Final = 32_768
 MAX_KEYS_OF_ONE: Final = 4_096
-MAX_ESCAPES: Final = 1_048_576  # in strings; each costs more than sixty plain letters
+MAX_ESCAPES: Final = 524_288  # in strings; each costs more than sixty plain letters
 MAX_DEPTH: Final = 100
 
 # What the conversation may be; pydantic looks at each of its objects for four microseconds.
@@ -29,6 +29,8 @@ _CONVERSATION: Final = ("messages", "input", "system")
 
 _BODY: Final = "The body"
 _CONTAINERS: Final = (dict, list)
+_KINDS: Final = frozenset(_CONTAINERS)
+_FEW: Final = 64
 _PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 
 
@@ -115,14 +117,18 @@ def _num_objects(root: Any, key: str) -> int:
         number += len(level)
         for node in level:
             _check_keys(node, key)
-        level = [child for node in level for child in _values(node) if type(child) in _CONTAINERS]
+        level = [child for node in level for child in _containers(node)]
         if not level:
             return number
     raise too_deep()
 
 
-def _values(node: Any) -> Any:
-    return node.values() if type(node) is dict else node
+def _containers(node: Any) -> list[Any]:
+    """The objects and lists in one; a list of a hundred thousand numbers is seen to have none."""
+    values = node.values() if type(node) is dict else node
+    if len(values) > _FEW and _KINDS.isdisjoint(map(type, values)):
+        return []
+    return [value for value in values if type(value) in _CONTAINERS]
 
 
 def _check_keys(node: Any, key: str) -> None:
