@@ -26,7 +26,6 @@ class Stream(NamedTuple):
     step: int
     groups: int
     depth: int = 1
-    columns: int = 8
     side: int = 1
 
 

@@ -263,7 +263,6 @@ def _stream(choice: Stream, rows: int) -> dict[str, Any]:
         "SIDE": choice.side,
         "GROUPS": choice.groups,
         "DEPTH": choice.depth,
-        "COLUMNS": choice.columns,
         "num_warps": choice.num_warps,
     }
 

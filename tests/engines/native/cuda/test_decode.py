@@ -19,12 +19,14 @@ TOLERANCE = 6e-3 if IS_GPU else 5e-2
 TIE = 1e-2  # between router logits; closer, either expert is right
 
 ROWS = [1, 7, 32, 100, 200] if IS_GPU else [1, 2]
+LONG = [(1, 32_000), (3, 32_000)] if IS_GPU else []
 
 
-@pytest.mark.parametrize("rows", ROWS)
-def test_logits_are_those_of_the_model(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "longest"), [*((rows, 3000 if IS_GPU else 40) for rows in ROWS), *LONG]
+)
+def test_logits_are_those_of_the_model(rows: int, longest: int) -> None:
     torch.manual_seed(rows)
-    longest = 3000 if IS_GPU else 40
     lengths = [int(n) for n in torch.randint(1, longest, (rows,))]
     lengths[0] = longest
     case = DecodeCase(model_config(), lengths, block_size=16)

@@ -24,8 +24,6 @@ from engines.native.backends.cuda.kernels.fragments import (
     load_columns,
     load_supertiles,
     product_8,
-    product_16,
-    product_24,
 )
 
 
@@ -33,26 +31,20 @@ from engines.native.backends.cuda.kernels.fragments import (
 def _multiply(
     words,
     scales,
-    x0,
-    x1,
-    x2,
-    is_in0,
-    is_in1,
-    is_in2,
+    x,
+    is_in,
     K: tl.constexpr,
     STEP: tl.constexpr,
     SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ):
-    """SIDE * GROUPS groups of rows times 8, 16 or 24 columns.
+    """SIDE * GROUPS groups of rows times the 8 columns that x points at.
 
-    x0, x1 and x2 point at columns 0..7, 8..15 and 16..23. Warps stand side by side over SIDE
-    groups or, if that is 1, over STEP supertiles of the inputs; either way each thread has GROUPS
-    groups, SIDE apart, which share its activations. DEPTH steps are in flight. Returns six
-    accumulators (SIDE, 128), each as `product_8` lays them: the columns' blocks of the first
-    groups, then of the second; what is not wanted is 0.
+    Warps stand side by side over SIDE groups or, if that is 1, over STEP supertiles of the inputs;
+    either way each thread has GROUPS groups, SIDE apart, which share its activations. DEPTH steps
+    are in flight. Returns two accumulators (SIDE, 128), each as `product_8` lays them: of the first
+    groups and of the second, 0 if there is none.
     """
     NUM: tl.constexpr = K // 192
     N: tl.constexpr = SIDE * STEP
@@ -62,12 +54,8 @@ def _multiply(
     scales += side * (K // 6)
     more_words = words + SIDE * 2 * K
     more_scales = scales + SIDE * (K // 6)
-    a0 = tl.zeros([N, 128], tl.float32)
-    a1 = tl.zeros([N, 128], tl.float32)
-    a2 = tl.zeros([N, 128], tl.float32)
-    b0 = tl.zeros([N, 128], tl.float32)
-    b1 = tl.zeros([N, 128], tl.float32)
-    b2 = tl.zeros([N, 128], tl.float32)
+    a = tl.zeros([N, 128], tl.float32)
+    b = tl.zeros([N, 128], tl.float32)
     w0, w1, w2, s = load_supertiles(words, scales, offset, NUM)
     v0, v1, v2, vs = w0, w1, w2, s
     if GROUPS == 2:
@@ -84,53 +72,19 @@ def _multiply(
             v0, v1, v2, vs = load_supertiles(words, scales, now + 2 * STEP, NUM)
         if GROUPS == 2:
             m0, m1, m2, ms = load_supertiles(more_words, more_scales, now + STEP, NUM)
-        at = now[:, None] * 96
-        c0, c1, c2, c3, c4, c5 = load_columns(x0[None, :] + at, is_in0[None, :] & is_now)
-        if COLUMNS == 8:
-            a0 += product_8(w0, w1, w2, s, c0, c1, c2, c3, c4, c5)
-            if GROUPS == 2:
-                b0 += product_8(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5)
-        else:
-            d0, d1, d2, d3, d4, d5 = load_columns(x1[None, :] + at, is_in1[None, :] & is_now)
-            if COLUMNS == 16:
-                p, q = product_16(w0, w1, w2, s, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5)
-                a0 += p
-                a1 += q
-                if GROUPS == 2:
-                    p, q = product_16(
-                        v0, v1, v2, vs, c0, c1, c2, c3, c4, c5, d0, d1, d2, d3, d4, d5
-                    )
-                    b0 += p
-                    b1 += q
-            else:
-                e0, e1, e2, e3, e4, e5 = load_columns(x2[None, :] + at, is_in2[None, :] & is_now)
-                p, q, r = product_24(
-                    w0, w1, w2, s, c0, c1, c2, c3, c4, c5,
-                    d0, d1, d2, d3, d4, d5, e0, e1, e2, e3, e4, e5,
-                )  # fmt: skip
-                a0 += p
-                a1 += q
-                a2 += r
-                if GROUPS == 2:
-                    p, q, r = product_24(
-                        v0, v1, v2, vs, c0, c1, c2, c3, c4, c5,
-                        d0, d1, d2, d3, d4, d5, e0, e1, e2, e3, e4, e5,
-                    )  # fmt: skip
-                    b0 += p
-                    b1 += q
-                    b2 += r
+        at = x[None, :] + now[:, None] * 96
+        c0, c1, c2, c3, c4, c5 = load_columns(at, is_in[None, :] & is_now)
+        a += product_8(w0, w1, w2, s, c0, c1, c2, c3, c4, c5)
+        if GROUPS == 2:
+            b += product_8(v0, v1, v2, vs, c0, c1, c2, c3, c4, c5)
         w0, w1, w2, s = n0, n1, n2, ns
         if GROUPS == 2:
             v0, v1, v2, vs = m0, m1, m2, ms
     if STEP > 1:
         tl.static_assert(SIDE == 1, "warps split the inputs or stand side by side, not both")
-        a0 = tl.sum(a0, 0, keep_dims=True)
-        a1 = tl.sum(a1, 0, keep_dims=True)
-        a2 = tl.sum(a2, 0, keep_dims=True)
-        b0 = tl.sum(b0, 0, keep_dims=True)
-        b1 = tl.sum(b1, 0, keep_dims=True)
-        b2 = tl.sum(b2, 0, keep_dims=True)
-    return a0, a1, a2, b0, b1, b2
+        a = tl.sum(a, 0, keep_dims=True)
+        b = tl.sum(b, 0, keep_dims=True)
+    return a, b
 
 
 @triton.jit
@@ -167,7 +121,6 @@ def gate_up_kernel(
     SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (INNER / 8 / SIDE / GROUPS, active experts): h[pair] = SwiGLU(gate_up(x[token]))."""
@@ -185,51 +138,29 @@ def gate_up_kernel(
         i = (group + tl.arange(0, SIDE))[:, None] * 8 + (out // 8)[None, :]
         gates = bias + expert * 2 * INNER + 2 * i
         count = 1 if IS_ONE_ROW else tl.load(counts + expert)
-        for first in tl.range(0, count, COLUMNS, num_stages=1):
+        for first in tl.range(0, count, 8, num_stages=1):
             column = first + lane // 16
-            in0 = column < count
-            in1 = column + 8 < count
-            in2 = column + 16 < count
-            x0 = x + within
-            x1 = x0
-            x2 = x0
+            is_in = column < count
+            source = x + within
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
-                x0 = x + (tl.load(listed, mask=in0, other=0) // TOP_K) * X_WORDS + within
-                if COLUMNS >= 16:
-                    x1 = x + (tl.load(listed + 8, mask=in1, other=0) // TOP_K) * X_WORDS + within
-                if COLUMNS == 24:
-                    x2 = x + (tl.load(listed + 16, mask=in2, other=0) // TOP_K) * X_WORDS + within
-            a0, a1, a2, b0, b1, b2 = _multiply(
-                words + row * (2 * K),
-                scales + row * (K // 6),
-                x0,
-                x1,
-                x2,
-                in0,
-                in1,
-                in2,
-                K,
-                STEP,
-                SIDE,
-                GROUPS,
-                DEPTH,
-                COLUMNS,
-            )
-            for part in tl.static_range(COLUMNS // 8):
-                a, b = (a0, b0) if part == 0 else ((a1, b1) if part == 1 else (a2, b2))
-                to = first + 8 * part + 2 * ((out // 2) % 4) + out % 2
-                is_to = (to < count)[None, :]
-                pair = tl.zeros([1, 64], tl.int32) + slot
-                if not IS_ONE_ROW:
-                    listed = pairs + expert * CAPACITY + to[None, :]
-                    pair = tl.load(listed, mask=is_to, other=0)
-                at = h + pair * H_STRIDE + i
-                value = _swiglu(a, gates, SIDE, ALPHA, LIMIT)
-                tl.store(at, value.to(tl.float16), mask=is_to)
-                if GROUPS == 2:
-                    value = _swiglu(b, gates + 16 * SIDE, SIDE, ALPHA, LIMIT)
-                    tl.store(at + 8 * SIDE, value.to(tl.float16), mask=is_to)
+                source += (tl.load(listed, mask=is_in, other=0) // TOP_K) * X_WORDS
+            a, b = _multiply(
+                words + row * (2 * K), scales + row * (K // 6), source, is_in,
+                K, STEP, SIDE, GROUPS, DEPTH,
+            )  # fmt: skip
+            to = first + 2 * ((out // 2) % 4) + out % 2
+            is_to = (to < count)[None, :]
+            pair = tl.zeros([1, 64], tl.int32) + slot
+            if not IS_ONE_ROW:
+                listed = pairs + expert * CAPACITY + to[None, :]
+                pair = tl.load(listed, mask=is_to, other=0)
+            at = h + pair * H_STRIDE + i
+            value = _swiglu(a, gates, SIDE, ALPHA, LIMIT)
+            tl.store(at, value.to(tl.float16), mask=is_to)
+            if GROUPS == 2:
+                value = _swiglu(b, gates + 16 * SIDE, SIDE, ALPHA, LIMIT)
+                tl.store(at + 8 * SIDE, value.to(tl.float16), mask=is_to)
 
 
 @triton.jit
@@ -255,7 +186,6 @@ def down_kernel(
     SIDE: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (HIDDEN / 16 / SIDE / GROUPS, active experts): outputs[pair] = down(h[pair]) + bias.
@@ -279,49 +209,27 @@ def down_kernel(
         count = 1 if IS_ONE_ROW else tl.load(counts + expert, cache_modifier=".cg")
         if IS_DEPENDENT:
             gdc_wait()
-        for first in tl.range(0, count, COLUMNS, num_stages=1):
+        for first in tl.range(0, count, 8, num_stages=1):
             column = first + lane // 16
-            in0 = column < count
-            in1 = column + 8 < count
-            in2 = column + 16 < count
-            x0 = h + slot * H_WORDS + within
-            x1 = x0
-            x2 = x0
+            is_in = column < count
+            source = h + slot * H_WORDS + within
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
-                x0 = h + tl.load(listed, mask=in0, other=0) * H_WORDS + within
-                if COLUMNS >= 16:
-                    x1 = h + tl.load(listed + 8, mask=in1, other=0) * H_WORDS + within
-                if COLUMNS == 24:
-                    x2 = h + tl.load(listed + 16, mask=in2, other=0) * H_WORDS + within
-            a0, a1, a2, b0, b1, b2 = _multiply(
-                words + row * (2 * K),
-                scales + row * (K // 6),
-                x0,
-                x1,
-                x2,
-                in0,
-                in1,
-                in2,
-                K,
-                STEP,
-                SIDE,
-                GROUPS,
-                DEPTH,
-                COLUMNS,
-            )
-            for part in tl.static_range(COLUMNS // 8):
-                v, u = (a0, b0) if part == 0 else ((a1, b1) if part == 1 else (a2, b2))
-                to = first + 8 * part + to0
-                is_to = (to < count)[None, :]
-                pair = tl.zeros([1, 128], tl.int32) + slot
-                if not IS_ONE_ROW:
-                    listed = pairs + expert * CAPACITY + to[None, :]
-                    pair = tl.load(listed, mask=is_to, other=0)
-                at = outputs + pair * HIDDEN + r
-                tl.store(at, v + tl.load(b), mask=is_to)
-                if GROUPS == 2:
-                    tl.store(at + 16 * SIDE, u + tl.load(b + 16 * SIDE), mask=is_to)
+                source = h + tl.load(listed, mask=is_in, other=0) * H_WORDS + within
+            v, u = _multiply(
+                words + row * (2 * K), scales + row * (K // 6), source, is_in,
+                K, STEP, SIDE, GROUPS, DEPTH,
+            )  # fmt: skip
+            to = first + to0
+            is_to = (to < count)[None, :]
+            pair = tl.zeros([1, 128], tl.int32) + slot
+            if not IS_ONE_ROW:
+                listed = pairs + expert * CAPACITY + to[None, :]
+                pair = tl.load(listed, mask=is_to, other=0)
+            at = outputs + pair * HIDDEN + r
+            tl.store(at, v + tl.load(b), mask=is_to)
+            if GROUPS == 2:
+                tl.store(at + 16 * SIDE, u + tl.load(b + 16 * SIDE), mask=is_to)
         if IS_ONE_ROW:
             tl.debug_barrier()
             arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")

@@ -18,31 +18,23 @@ from engines.native.backends.cuda.kernels.launch import IS_INTERPRETED
 _TILES = 3
 
 
-def _assembly(num_blocks: int) -> str:
-    """PTX for one lane: accumulators of `num_blocks` x 8 columns from words, scales, columns."""
-    num_out = 4 * num_blocks
-    words, scales = num_out, num_out + 4 * _TILES
+def _assembly() -> str:
+    """PTX for one lane: 4 accumulators, from words, scales and columns."""
+    words, scales = 4, 4 + 4 * _TILES
     columns = scales + 4
-    lines = [
-        "{ .reg .b32 a0,a1,a2,a3,t,sa,sb; .reg .f32 f0,f1;",
-        "".join(f".reg .f32 d{i};" for i in range(num_out)),
-    ]
-    lines += [f"mov.f32 ${i}, 0f00000000;" for i in range(num_out)]
+    lines = ["{ .reg .b32 a0,a1,a2,a3,t,sa,sb; .reg .f32 f0,f1,d0,d1,d2,d3;"]
+    lines += [f"mov.f32 ${i}, 0f00000000;" for i in range(4)]
     for tile in range(_TILES):
         for block in range(2):
+            lines += [f"mov.f32 d{i}, 0f00000000;" for i in range(4)]
             for pair in range(2):
-                word = f"${words + 4 * tile + 2 * block + pair}"
-                lines += _decode(word)
-                if pair == 0:
-                    lines += [f"mov.f32 d{i}, 0f00000000;" for i in range(num_out)]
-                for n in range(num_blocks):
-                    x = columns + 24 * n + 12 * block + 4 * tile + 2 * pair
-                    d = ",".join(f"d{4 * n + i}" for i in range(4))
-                    lines.append(
-                        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                        f"{{{d}}},{{a0,a1,a2,a3}},{{${x},${x + 1}}},{{{d}}};"
-                    )
-            lines += _scale(f"${scales + tile}", block, num_blocks)
+                x = columns + 12 * block + 4 * tile + 2 * pair
+                lines += _decode(f"${words + 4 * tile + 2 * block + pair}")
+                lines.append(
+                    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                    f"{{d0,d1,d2,d3}},{{a0,a1,a2,a3}},{{${x},${x + 1}}},{{d0,d1,d2,d3}};"
+                )
+            lines += _scale(f"${scales + tile}", block)
     return "\n".join([*lines, "}"])
 
 
@@ -62,7 +54,7 @@ def _decode(word: str) -> list[str]:
     ]
 
 
-def _scale(scale: str, block: int, num_blocks: int) -> list[str]:
+def _scale(scale: str, block: int) -> list[str]:
     """Add the accumulators of one block of 32 inputs, times the scales of rows g and g + 8."""
     shifts = ("shl.b32 sa,{0},23;", "shl.b32 sb,{0},15;")
     if block == 1:
@@ -70,23 +62,12 @@ def _scale(scale: str, block: int, num_blocks: int) -> list[str]:
     lines = [shift.format(scale) for shift in shifts]
     lines += ["and.b32 sa,sa,0x7F800000;", "and.b32 sb,sb,0x7F800000;"]
     lines += ["mov.b32 f0,sa;", "mov.b32 f1,sb;"]
-    for i in range(4 * num_blocks):
-        lines.append(f"fma.rn.f32 ${i},d{i},f{(i // 2) % 2},${i};")
+    lines += [f"fma.rn.f32 ${i},d{i},f{i // 2},${i};" for i in range(4)]
     return lines
 
 
-def _constraints(num_blocks: int) -> str:
-    num_in = 4 * _TILES + 4 + 24 * num_blocks
-    return ",".join(["=&f"] * (4 * num_blocks) + ["r"] * num_in)
-
-
-_ASSEMBLY_8 = tl.constexpr(_assembly(1))
-_CONSTRAINTS_8 = tl.constexpr(_constraints(1))
-_ASSEMBLY_16 = tl.constexpr(_assembly(2))
-_CONSTRAINTS_16 = tl.constexpr(_constraints(2))
-_ASSEMBLY_24 = tl.constexpr(_assembly(3))
-_CONSTRAINTS_24 = tl.constexpr(_constraints(3))
-
+_ASSEMBLY = tl.constexpr(_assembly())
+_CONSTRAINTS = tl.constexpr(",".join(["=&f"] * 4 + ["r"] * (4 * _TILES + 4 + 24)))
 
 # From a word and the bf16 scales (twice) of rows g and g + 8: rows g and g + 8 of inputs 0, 1, then
 # of inputs 2, 3. A code becomes a bf16 short of 2**126, which its scale makes up for.
@@ -191,53 +172,13 @@ def product_8(w0, w1, w2, s, x0, x1, x2, x3, x4, x5):
     if IS_INTERPRETED:
         return _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
     return tl.inline_asm_elementwise(
-        _ASSEMBLY_8,
-        _CONSTRAINTS_8,
+        _ASSEMBLY,
+        _CONSTRAINTS,
         [w0, w1, w2, s, x0, x1, x2, x3, x4, x5],
         dtype=tl.float32,
         is_pure=True,
         pack=4,
     )
-
-
-@triton.jit
-def product_16(w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5):
-    """The same for columns 0 to 7 (x) and 8 to 15 (y), decoding the weights once."""
-    if IS_INTERPRETED:
-        a = _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
-        b = _product_spelt_out(w0, w1, w2, s, y0, y1, y2, y3, y4, y5)
-        return a, b
-    return tl.inline_asm_elementwise(
-        _ASSEMBLY_16,
-        _CONSTRAINTS_16,
-        [w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5],
-        dtype=(tl.float32, tl.float32),
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
-def product_24(
-    w0, w1, w2, s, x0, x1, x2, x3, x4, x5, y0, y1, y2, y3, y4, y5, z0, z1, z2, z3, z4, z5
-):
-    """The same for columns 0 to 23."""
-    if IS_INTERPRETED:
-        a = _product_spelt_out(w0, w1, w2, s, x0, x1, x2, x3, x4, x5)
-        b = _product_spelt_out(w0, w1, w2, s, y0, y1, y2, y3, y4, y5)
-        c = _product_spelt_out(w0, w1, w2, s, z0, z1, z2, z3, z4, z5)
-        return a, b, c
-    return tl.inline_asm_elementwise(
-        _ASSEMBLY_24,
-        _CONSTRAINTS_24,
-        [
-            w0, w1, w2, s, x0, x1, x2, x3, x4, x5,
-            y0, y1, y2, y3, y4, y5, z0, z1, z2, z3, z4, z5,
-        ],
-        dtype=(tl.float32, tl.float32, tl.float32),
-        is_pure=True,
-        pack=4,
-    )  # fmt: skip
 
 
 @triton.jit

@@ -1,0 +1,109 @@
+"""The native engine's core over the CUDA backend with a random model, and its greedy answers'
+oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engines.base import EngineRequest, SamplingParams, TokenEvent
+from engines.errors import EngineError
+from engines.native.backends.base import Capacity
+from engines.native.backends.cuda.backend import CudaBackend
+from engines.native.backends.cuda.reference import forward_reference
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.core import EngineCore, assemble_core
+from engines.native.sequence import Sequence
+from tests.engines.native.cuda.kernel_fixtures import DEVICE
+
+MARGIN = 0.15  # of logits of about unit variance: a choice nearer than this may go either way
+BLOCK = 16
+
+
+@dataclass
+class EngineCase:
+    """A model on its device; cores of it share one backend."""
+
+    config: ModelConfig
+    weights: ModelWeights
+    num_blocks: int
+    max_model_len: int
+    max_num_seqs: int = 4
+    chunk: int = 256
+
+    def __post_init__(self) -> None:
+        kinds = self.config.layer_types
+        group = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
+        cache = torch.zeros(
+            (group, self.num_blocks, BLOCK * 2 * self.config.kv_size),
+            dtype=torch.bfloat16,
+            device=DEVICE,
+        )
+        self.backend = CudaBackend(
+            self.config,
+            self.weights,
+            cache,
+            Capacity(self.num_blocks, BLOCK, self.max_model_len),
+            self.max_num_seqs,
+            self.chunk,
+        )
+
+    def core(self, *, is_overlapped: bool = True, is_cached: bool = True) -> EngineCore:
+        config = NativeConfig(
+            Path(), dtype="bfloat16", max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.chunk, overlap_steps=is_overlapped,
+            enable_prefix_caching=is_cached,
+        )  # fmt: skip
+        window, size = self.config.sliding_window, self.config.vocab_size
+        return assemble_core(config, self.backend, window, size)
+
+    def prompts(self, seed: int, lengths: list[int]) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        size = self.config.vocab_size
+        return [torch.randint(0, size, (n,), generator=generator).tolist() for n in lengths]
+
+    def share_greedy(self, prompt: list[int], answer: list[int]) -> float:
+        """How much of an answer is, in float64, the likeliest token or as good as that.
+
+        An expert chosen the other way moves a row by more: some rows may be, most may not.
+        """
+        ids = torch.tensor(prompt + answer[:-1], device=DEVICE)
+        empty = torch.zeros(
+            (0, self.config.num_key_value_heads, self.config.head_dim),
+            dtype=torch.float64,
+            device=DEVICE,
+        )
+        past = [(empty, empty) for _ in self.config.layer_types]
+        outcome = forward_reference(Shape(self.config), self.weights, ids, past)
+        logits = outcome.logits[len(prompt) - 1 :]
+        chosen = logits.gather(1, torch.tensor(answer, device=DEVICE)[:, None]).squeeze(1)
+        return float((logits.amax(1) - chosen < MARGIN).double().mean())
+
+
+def submit(core: EngineCore, name: str, prompt: list[int], params: SamplingParams) -> Sequence:
+    return core.scheduler.add(EngineRequest(name, tuple(prompt), params))
+
+
+def finish(core: EngineCore) -> list[tuple[Sequence, TokenEvent | EngineError]]:
+    """Step to the end."""
+    outcomes = []
+    while core.has_work:
+        outcomes += core.step()
+    return outcomes
+
+
+def generate(
+    core: EngineCore, prompts: list[list[int]], num_tokens: int, **sampling: object
+) -> tuple[list[list[int]], list[TokenEvent]]:
+    """All at once; the answers and their events."""
+    params = SamplingParams(max_tokens=num_tokens, **sampling)  # type: ignore[arg-type]
+    sequences = [submit(core, str(i), prompt, params) for i, prompt in enumerate(prompts)]
+    events = []
+    for _, event in finish(core):
+        assert isinstance(event, TokenEvent), event
+        events.append(event)
+    return [s.token_ids[s.num_prompt_tokens :] for s in sequences], events

@@ -1,0 +1,90 @@
+"""The native engine on a GPU under what a service asks of it, on both models' true layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, ON_GPU_ONLY
+
+from engines.base import SamplingParams, TokenEvent  # isort: skip
+from engines.errors import OutOfMemory  # isort: skip
+from engines.native.backends.cuda.random_model import gpt_oss, random_weights  # isort: skip
+from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip
+
+pytestmark = ON_GPU_ONLY
+
+LONGEST = 1024
+
+
+@pytest.fixture(scope="module", params=["20b", "120b"])
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    """Two layers of the true shape, room for 200 sequences."""
+    config = gpt_oss(request.param, 2)
+    weights = random_weights(config, LONGEST, DEVICE)
+    return EngineCase(config, weights, num_blocks=3000, max_model_len=LONGEST, max_num_seqs=200)
+
+
+def test_256_greedy_tokens_are_the_models(case: EngineCase) -> None:
+    prompts = case.prompts(1, [1, 40, 300, 700])
+    answers, _ = generate(case.core(), prompts, 256, temperature=0)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 256
+        assert case.share_greedy(prompt, answer) >= 0.9
+
+
+@pytest.mark.parametrize("width", [7, 32, 64, 128, 200])
+def test_wide_batches_answer_as_the_model(case: EngineCase, width: int) -> None:
+    prompts = case.prompts(width, [5 + 3 * (i % 30) for i in range(width)])
+    answers, _ = generate(case.core(), prompts, 24, temperature=0)
+    looked_at = range(0, width, max(width // 6, 1))
+    shares = [case.share_greedy(prompts[i], answers[i]) for i in looked_at]
+    assert sum(shares) / len(shares) >= 0.9
+
+
+def test_the_same_request_alone_gives_the_same_bits(case: EngineCase) -> None:
+    prompt = case.prompts(2, [300])
+    found = []
+    for _ in range(3):
+        core = case.core(is_cached=False)
+        answers, events = generate(core, prompt, 32, temperature=1.0, seed=5, logprobs=2)
+        found.append((answers, [event.logprobs for event in events]))
+    assert found[0] == found[1] == found[2]
+
+
+def test_who_is_preempted_goes_on_as_the_model_would() -> None:
+    config = gpt_oss("20b", 2)
+    weights = random_weights(config, LONGEST, DEVICE)
+    case = EngineCase(config, weights, num_blocks=64, max_model_len=256)
+    core, prompts = case.core(is_cached=False), case.prompts(3, [100, 101, 102, 103])
+    answers, _ = generate(core, prompts, 150, temperature=0)
+    assert core.scheduler.counters.num_preemptions
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 150
+        assert case.share_greedy(prompt, answer) >= 0.9
+
+
+def test_who_finds_no_memory_on_the_device_ends_alone(case: EngineCase) -> None:
+    core, prompts = case.core(), case.prompts(4, [20, 30, 40])
+    greedy, filtered = (
+        SamplingParams(max_tokens=60, temperature=0.0),
+        SamplingParams(max_tokens=60, temperature=1.0, top_p=0.9),  # sorts the vocabulary
+    )
+    running = [submit(core, str(i), prompt, greedy) for i, prompt in enumerate(prompts[:2])]
+    before = [outcome for _ in range(5) for outcome in core.step()]
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.0)
+    try:
+        hungry = submit(core, "hungry", prompts[2], filtered)
+        outcomes = [*before, *finish(core)]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    errors = {s: e for s, e in outcomes if not isinstance(e, TokenEvent)}
+    assert [*errors] == [hungry]
+    assert isinstance(errors[hungry], OutOfMemory)
+    for prompt, sequence in zip(prompts, running, strict=False):
+        answer = sequence.token_ids[sequence.num_prompt_tokens :]
+        assert len(answer) == 60
+        assert case.share_greedy(prompt, answer) >= 0.9
+    answers, _ = generate(core, prompts[2:], 60, temperature=1.0, top_p=0.9)
+    assert len(answers[0]) == 60
