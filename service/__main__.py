@@ -1,4 +1,4 @@
-"""The command line: one file of service/commands for each command."""
+"""The command line: one file of service/cli for each command."""
 
 from __future__ import annotations
 
