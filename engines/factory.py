@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -41,6 +42,16 @@ def installed_engines() -> dict[str, str | None]:
         "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
         "fake": None,
         **dict.fromkeys(_WITHOUT_ADAPTER, NO_ADAPTER),
+    }
+
+
+def cpu_only_engines() -> dict[str, str]:
+    """Say of each engine that is installed here without what GPUs need, what that is."""
+    if find_spec("torch") is None or ("+cpu" not in version("torch") and find_spec("triton")):
+        return {}
+    return {
+        "native": "here for the CPU only: PyTorch is its CPU build, without Triton "
+        "(packaging/install.py takes the CUDA build where there is a GPU)"
     }
 
 

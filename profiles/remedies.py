@@ -53,6 +53,9 @@ def refusal(selection: Selection, unasked: Selection, constraints: Constraints) 
 def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints) -> str:
     if shorter := shorter_context(asked):
         return f"Set {shorter}."
+    unfit = next((r for r in asked if _needs_gpu_build(r, constraints)), None)
+    if unfit is not None:
+        return f"Install what its GPU needs: {unfit.missing_engine}."
     on_cpu = next((r for r in asked if r.profile.gpu is None), None)
     if unasked.compatible:
         model = unasked.chosen.profile.model.name
@@ -64,6 +67,11 @@ def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints
     if asked and all(r.missing_engine or r.profile.status == "planned" for r in asked):
         return f"{remedy} No engine of this release can run what was asked for, on any machine."
     return remedy
+
+
+def _needs_gpu_build(rejection: Rejection, constraints: Constraints) -> bool:
+    is_fit = rejection.fit is Fit.NOT_INSTALLED and rejection.profile.gpu is not None
+    return is_fit and rejection.profile.engine in constraints.cpu_only
 
 
 def shorter_context(rejections: Iterable[Rejection]) -> str:

@@ -46,7 +46,8 @@ def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     profiles = tuple(profiles)
     selection = survey(profiles, hardware, constraints)
     if not selection.compatible:
-        unasked = survey(profiles, hardware, Constraints(installed=constraints.installed))
+        here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
+        unasked = survey(profiles, hardware, here)
         reasons = {r.profile.title: r.reason for r in selection.rejections}
         raise NoCompatibleProfile(refusal(selection, unasked, constraints), reasons)
     return selection
@@ -137,6 +138,8 @@ def _missing_engine(profile: Profile, constraints: Constraints) -> str:
     if constraints.installed is None:
         return ""
     reason = constraints.installed.get(profile.engine, "not installed: there is no adapter for it")
+    if reason is None and profile.gpu is not None:
+        reason = constraints.cpu_only.get(profile.engine)
     return "" if reason is None else f"engine {profile.engine} is {reason}"
 
 

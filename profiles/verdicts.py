@@ -34,6 +34,7 @@ class Constraints:
     # Engine name to None (usable) or 'not installed: <why>'; a missing name is not
     # installed. None as a whole: take every engine as installed.
     installed: Mapping[str, str | None] | None = None
+    cpu_only: Mapping[str, str] = field(default_factory=dict)  # engine: why no GPU can be used
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from engines.factory import installed_engines
+from engines.factory import cpu_only_engines, installed_engines
 from profiles import selector, store
 from profiles.catalogue import Catalogue, load
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
@@ -97,6 +97,7 @@ def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Prof
         tags=settings.tags,
         max_model_len=settings.max_model_len,
         installed=installed_engines(),
+        cpu_only=cpu_only_engines(),
     )
     return [selector.select(catalogue.profiles, detect(), constraints).chosen.profile]
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import click
 
-from engines.factory import installed_engines
+from engines.factory import cpu_only_engines, installed_engines
 from profiles import own_shape
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
@@ -92,6 +92,8 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
         max_model_len=asked.max_model_len or settings.max_model_len,
         num_replicas=settings.replicas,
         installed=None if asked.all_engines else installed_engines(),
+        # What is built in here says nothing of a machine that is only named.
+        cpu_only={} if asked.all_engines or asked.hardware else cpu_only_engines(),
     )
     return constraints, profiles
 

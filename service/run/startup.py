@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.factory import installed_engines
+from engines.factory import cpu_only_engines, installed_engines
 from engines.spec import EngineSpec
 from profiles import catalogue, own_shape, selector, store
 from profiles.hardware import detect
@@ -52,6 +52,7 @@ def prepare(settings: Settings) -> Launch:
         max_model_len=settings.max_model_len,
         num_replicas=settings.replicas,
         installed=installed_engines(),
+        cpu_only=cpu_only_engines(),
     )
     selection = selector.select(profiles, hardware, constraints)
     chosen = selection.chosen

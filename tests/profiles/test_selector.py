@@ -341,3 +341,14 @@ def test_mig_slices_serve_what_one_slice_holds() -> None:
     selection = survey(PROFILES, machine, Constraints(installed=ALL))
     assert selection.chosen.profile.model.name == "gpt-oss-20b"
     assert all(candidate.profile.num_devices == 1 for candidate in selection.compatible)
+
+
+def test_an_engine_built_for_the_cpu_only_is_not_chosen_for_a_gpu() -> None:
+    cpu_only = {"native": "here for the CPU only: PyTorch is its CPU build"}
+    wish = Constraints(installed=NATIVE, cpu_only=cpu_only)
+    selection = survey(PROFILES, parse_hardware("h100"), wish)
+    assert selection.chosen.profile.gpu is None
+    assert any(cpu_only["native"] in r.missing_engine for r in selection.rejections)
+    assert survey(PROFILES, parse_hardware("h100"), replace(wish, cpu_only={})).chosen.profile.gpu
+    with pytest.raises(NoCompatibleProfile, match=r"^Install what its GPU needs: engine native is"):
+        select(PROFILES, parse_hardware("h100"), replace(wish, model="gpt-oss-20b"))
