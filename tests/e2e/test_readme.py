@@ -46,7 +46,7 @@ def served(start_server: StartServer) -> Server:
 def run(command: list[str]) -> str:
     """Run a command in the checkout; fail with its output if it fails."""
     result = subprocess.run(
-        command, capture_output=True, text=True, env=plain_environment(), cwd=ROOT, check=False
+        command, capture_output=True, text=True, env=plain_environment(), cwd=ROOT, timeout=300
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
