@@ -12,9 +12,9 @@ from engines.errors import InvalidRequest, PromptTooLong
 def check_request(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
     """Raise InvalidRequest or PromptTooLong, naming the key and the value, unless it can run."""
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
-    _check_generated(request, vocab_size, max_model_len)
     _check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_sampling(request.sampling, vocab_size)
+    _check_generated(request, vocab_size, max_model_len)
 
 
 def _check_prompt(token_ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -43,7 +42,7 @@ def build_engine(dry_run: bool, **flags: Any) -> int:
         launch = prepare(settings)
         tell(launch)
         if dry_run:
-            return _tell_states(_states(launch))
+            return _tell_states(launch)
         obtain(settings, launch)
         return _build(launch)
     except (ProfileError, EngineStartError) as error:
@@ -56,7 +55,7 @@ def _build(launch: Launch) -> int:
         started_s = time.monotonic()
         asyncio.run(_start_and_stop(launch))
         log.info("Built or checked in %.1f s", time.monotonic() - started_s)
-    return _tell_states(_states(launch))
+    return _tell_states(launch)
 
 
 async def _start_and_stop(launch: Launch) -> None:
@@ -73,10 +72,12 @@ def _states(launch: Launch) -> dict[str, str | None]:
     return prebuilt(launch.spec, gpus[0].compute_capability) if gpus else {}
 
 
-def _tell_states(states: Mapping[str, str | None]) -> int:
+def _tell_states(launch: Launch) -> int:
     """One line for each part; 0 if all are there."""
+    states = _states(launch)
     if not states:
-        click.echo("Nothing to build: this profile's engine starts from the checkpoint as it is.")
+        title = launch.selection.chosen.profile.title
+        click.echo(f"Nothing to build: {title} starts from the checkpoint as it is.")
     for folder, reason in states.items():
         click.echo(f"{folder} {reason or 'is there'}")
     return NOT_BUILT if any(states.values()) else BUILT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 from engines.native.config import ModelConfig
 
 IS_GPU = torch.cuda.is_available()
-if not IS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, hence before kernels
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 import triton.language as tl  # noqa: E402
