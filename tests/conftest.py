@@ -25,6 +25,11 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+# Without a GPU kernels run through Triton's interpreter. Triton reads this once, when whatever
+# first needs it imports it.
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Each process of pytest-xdist has one core; threads of torch that wait for one another burn it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
