@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engines.native.config import ModelConfig
-from engines.native.tensors import EMBEDDING, tensor_specs
-from engines.native.weights import TensorSpec
+from engines.native.weights import EMBEDDING, TensorSpec, tensor_specs
 
 _INDEX = "model.safetensors.index.json"
 _SCALES = (117, 123)  # exponents with a bias of 127, the end left out: bounded activations

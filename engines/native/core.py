@@ -16,12 +16,10 @@ import numpy as np
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.native.backends import load_backend
-from engines.native.backends.base import Backend, Sampled, Step, TokenMask
-from engines.native.batch import build_batch
+from engines.native.backends.base import Backend, Batch, Row, Sampled, SlotStart, Step, TokenMask
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.failures import Failure, FailureCount
-from engines.native.out_of_memory import give_back
+from engines.native.failures import Failure, FailureCount, give_back
 from engines.native.scheduler import Chunk, Limits, Scheduler
 from engines.native.sequence import Sequence
 
@@ -263,4 +261,43 @@ def assemble_core(
     )
     return EngineCore(
         backend, Scheduler(blocks, limits), vocab_size, is_overlapped=config.overlap_steps
+    )
+
+
+def build_batch(chunks: list[Chunk]) -> Batch:
+    """Describe the chunks; from here on the backend is taken to know what they say."""
+    starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
+    return Batch(tuple(starts), tuple(map(_row, chunks)))
+
+
+def _start(chunk: Chunk) -> SlotStart:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
+    sequence.is_started = True
+    sequence.num_sent_blocks = len(sequence.full_blocks)
+    return SlotStart(
+        sequence.slot,
+        tuple(sequence.token_ids),
+        sequence.num_prompt_tokens,
+        tuple(sequence.full_blocks),
+        tuple(sequence.window_blocks),
+        sequence.sampling,
+        sequence.seed,
+    )
+
+
+def _row(chunk: Chunk) -> Row:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    full: tuple[int, ...] = ()
+    window: tuple[int, ...] = ()
+    num_sent, num_blocks = sequence.num_sent_blocks, len(sequence.full_blocks)
+    if num_blocks > num_sent:
+        full = tuple(sequence.full_blocks[num_sent:])
+        window = tuple(sequence.window_blocks[num_sent:])
+        sequence.num_sent_blocks = num_blocks
+    is_masked = chunk.is_last and sequence.is_masked
+    return Row(
+        sequence.slot, chunk.start, chunk.end, chunk.is_last, full, window, is_masked, chunk.drafts
     )

@@ -15,8 +15,8 @@ from engines.errors import EngineDead, EngineStartError
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
 from engines.native.grammar import GrammarCompiler
-from engines.native.validation import check_request
 from engines.native.worker import Delivery, Ticket, Worker
+from engines.validation import check_request
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a failed step costs: one request, all of its own, or the engine."""
+"""What a failed step means: who ends with it, whether memory was short, when the engine is lost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
-from engines.native.out_of_memory import is_lasting, is_out_of_memory
 from engines.native.scheduler import Chunk
 from engines.native.sequence import Sequence
 
@@ -17,6 +18,12 @@ log = logging.getLogger(__name__)
 MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
 FATAL: Final = (AssertionError,)  # no other request would fare better
 NUM_TOKENS_ALWAYS_POSSIBLE: Final = 32  # an engine without the memory for so few is broken
+
+# The CPU allocator and cuBLAS raise plain RuntimeErrors.
+_WORDS: Final = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+# oneDNN had no memory for a kernel. It remembers that in the thread and makes none any more.
+_LASTING: Final = "could not create a primitive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +87,21 @@ class FailureCount:
 def _largest(chunks: list[Chunk]) -> Sequence:
     """Who has the most to compute; of equals the last to come."""
     return max(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.rank)).sequence
+
+
+def is_lasting(error: BaseException | None) -> bool:
+    """Whether every later step may fail like this one, whatever it computes."""
+    return isinstance(error, RuntimeError) and str(error) == _LASTING
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a step failed for lack of memory, on whichever device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+def give_back() -> None:
+    """Return to the device what a failed step held; its exception must be gone by now."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

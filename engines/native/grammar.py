@@ -20,8 +20,7 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
-from engines.native.grammar_harmless import is_harmless
-from engines.native.grammar_trial import STACK, Trials, compiled, readable
+from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, readable
 from engines.native.grammar_vocabulary import LazyTokenizer
 
 if TYPE_CHECKING:

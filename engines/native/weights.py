@@ -1,4 +1,4 @@
-"""Reading a checkpoint folder: safetensors files, checked against what the model expects."""
+"""The tensors of a published gpt-oss checkpoint: names, shapes, reading them, unpacking MXFP4."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native import mxfp4
+from engines.native.config import ModelConfig
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _FLOATS = {"F32", "BF16", "F16"}
+
+EMBEDDING: Final = "model.embed_tokens.weight"
+NORM: Final = "model.norm.weight"
+HEAD: Final = "lm_head.weight"
+
+# MXFP4: blocks of 32 four-bit floats (e2m1) that share one power-of-two scale (OCP MX 1.0).
+BLOCK_SIZE = 32  # values that share a scale
+BYTES_PER_BLOCK = BLOCK_SIZE // 2
+_SCALE_BIAS = 127
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class Checkpoint:
         if name in self._entries:
             return self._read(name).to(dtype)
         blocks, scales = self._read(f"{name}_blocks"), self._read(f"{name}_scales")
-        return mxfp4.dequantise(blocks, scales, dtype).transpose(1, 2)
+        return dequantise(blocks, scales, dtype).transpose(1, 2)
 
     def packed(self, name: str) -> tuple[Tensor, Tensor] | None:
         """The blocks and scales of a tensor stored as MXFP4; None if it is not."""
@@ -99,8 +109,8 @@ class Checkpoint:
         for name, spec in self._specs.items():
             if spec.is_packable and name not in self._entries and self._is_packed(name):
                 experts, num_in, num_out = spec.shape
-                groups = (experts, num_out, num_in // mxfp4.BLOCK_SIZE)
-                expected[f"{name}_blocks"] = ((*groups, mxfp4.BYTES_PER_BLOCK), {"U8"})
+                groups = (experts, num_out, num_in // BLOCK_SIZE)
+                expected[f"{name}_blocks"] = ((*groups, BYTES_PER_BLOCK), {"U8"})
                 expected[f"{name}_scales"] = (groups, {"U8"})
             else:
                 expected[name] = (spec.shape, _FLOATS)
@@ -161,3 +171,66 @@ def _check_complete(path: Path, header: Mapping[str, Any], data_bytes: int) -> N
             raise EngineStartError(
                 f"{path}: is truncated: tensor {name} ends at byte {end} of {data_bytes}"
             )
+
+
+def tensor_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    """Every tensor of a published checkpoint of this shape, by its published name."""
+    specs = {
+        EMBEDDING: TensorSpec((config.vocab_size, config.hidden_size)),
+        NORM: TensorSpec((config.hidden_size,)),
+    }
+    if not config.tie_word_embeddings:
+        specs[HEAD] = TensorSpec((config.vocab_size, config.hidden_size))
+    layer = _layer_specs(config)
+    for index in range(config.num_hidden_layers):
+        specs |= {f"model.layers.{index}.{name}": spec for name, spec in layer.items()}
+    return specs
+
+
+def _layer_specs(config: ModelConfig) -> dict[str, TensorSpec]:
+    hidden, inner, experts = config.hidden_size, config.intermediate_size, config.num_local_experts
+    specs = {
+        "input_layernorm.weight": TensorSpec((hidden,)),
+        "post_attention_layernorm.weight": TensorSpec((hidden,)),
+        "self_attn.sinks": TensorSpec((config.num_attention_heads,)),
+        "mlp.router.weight": TensorSpec((experts, hidden)),
+        "mlp.router.bias": TensorSpec((experts,)),
+        "mlp.experts.gate_up_proj": TensorSpec((experts, hidden, 2 * inner), is_packable=True),
+        "mlp.experts.gate_up_proj_bias": TensorSpec((experts, 2 * inner)),
+        "mlp.experts.down_proj": TensorSpec((experts, inner, hidden), is_packable=True),
+        "mlp.experts.down_proj_bias": TensorSpec((experts, hidden)),
+    }
+    for name, (num_out, num_in) in _projections(config).items():
+        specs[f"self_attn.{name}.weight"] = TensorSpec((num_out, num_in))
+        if config.attention_bias:
+            specs[f"self_attn.{name}.bias"] = TensorSpec((num_out,))
+    return specs
+
+
+def _projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    return {
+        "q_proj": (config.q_size, config.hidden_size),
+        "k_proj": (config.kv_size, config.hidden_size),
+        "v_proj": (config.kv_size, config.hidden_size),
+        "o_proj": (config.hidden_size, config.q_size),
+    }
+
+
+def dequantise(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Unpack MXFP4 weights into `dtype`, exactly.
+
+    blocks: uint8 (..., rows, groups, 16), low nibble first; scales: uint8 (..., rows, groups).
+    Returns (..., rows, groups * 32).
+    """
+    low_high = _byte_table(dtype, blocks.device)
+    pairs = low_high.index_select(0, blocks.flatten().int())  # (bytes, 2)
+    values = pairs.view(*scales.shape, BLOCK_SIZE)
+    exponents = (scales.int() - _SCALE_BIAS).unsqueeze(-1)
+    return torch.ldexp(values, exponents, out=values).flatten(-2)
+
+
+def _byte_table(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The two values held by each of the 256 bytes: (256, 2)."""
+    nibbles = torch.tensor(_VALUES + tuple(-v for v in _VALUES), dtype=dtype, device=device)
+    codes = torch.arange(256, device=device)
+    return torch.stack((nibbles[codes & 15], nibbles[codes >> 4]), dim=1)

@@ -12,9 +12,8 @@ from typing import Final
 import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.capabilities import check_capabilities
 from engines.errors import EngineDead, EngineDraining, EngineStartError, RequestFailed
-from engines.process.link import Link
+from engines.process.sockets import Link
 from engines.process.stream import Stream
 from engines.process.wire import (
     HEARTBEAT_S,
@@ -30,6 +29,7 @@ from engines.process.wire import (
     Submit,
     error_from,
 )
+from engines.validation import check_capabilities
 
 STATS_TIMEOUT_S: Final = 2.0
 

@@ -8,8 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engines.process.child import ChildError, ChildProcess, Command
-from engines.process.watchdog import Watchdog
+from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 
 log = logging.getLogger(__name__)
 

@@ -1,21 +1,22 @@
-"""One run of one request on an engine that may die, and who is blamed when it does."""
+"""One request on engines that may die: what was shown of its answer, and every run of it."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import RequestQuarantined
+from engines.fleet import Replica
 from engines.recovery.suspects import (
     CLEAR,
     Level,
     Suspects,
     fingerprint,
 )
-from engines.replicas.fleet import Replica
 
 MARGIN: Final = 4  # tokens an engine may have made before its death that nobody has seen
 
@@ -129,3 +130,33 @@ def judge(attempts: Iterable[RetryAttempt]) -> None:
             attempt.blame(Level.QUARANTINED)
         else:
             attempt.blame(Level.GRAVE if attempt.is_on_probation else Level.SUSPECT)
+
+
+class Answer:
+    """Collects the tokens of one request; what is left of it is a request of its own."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+        self._token_ids = list(request.generated_token_ids)
+        self._first: TokenEvent | None = None  # of the first run that showed anything
+        self._is_continued = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Shown so far."""
+        return len(self._token_ids)
+
+    def rest(self) -> EngineRequest:
+        """What another run is to do."""
+        if not self._token_ids:
+            return self.request
+        self._is_continued = True
+        return replace(self.request, generated_token_ids=tuple(self._token_ids))
+
+    def take(self, event: TokenEvent) -> TokenEvent:
+        """The event as the first run would have given it."""
+        self._token_ids += event.token_ids
+        first = self._first = self._first or event
+        if not self._is_continued:
+            return event
+        return replace(event, num_cached_tokens=first.num_cached_tokens, queued_s=first.queued_s)

@@ -16,11 +16,10 @@ from typing import Final
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
-from engines.recovery.answer import Answer
-from engines.recovery.attempt import RetryAttempt, judge
+from engines.fleet import Fleet, Replica
+from engines.recovery.attempt import Answer, RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
-from engines.replicas.fleet import Fleet, Replica
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
 MAX_DEATHS: Final = 6  # near one request: a killer is convicted before

@@ -10,7 +10,7 @@ from typing import Final
 
 from engines.base import PROBE_ID, Engine, EngineRequest, SamplingParams
 from engines.errors import EngineDead
-from engines.replicas.fleet import Fleet
+from engines.fleet import Fleet
 
 INTERVAL_S: Final = 10.0  # an engine that made a step so recently is not asked for one
 STALL_S: Final = 30.0  # a busy engine that made none for so long is not ready

@@ -19,9 +19,9 @@ from auth.chain import Chain
 from auth.client_certificate import ClientCertificate
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
+from engines.fleet import Fleet
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
-from engines.replicas.fleet import Fleet
 from profiles.gpu_usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values

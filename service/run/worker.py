@@ -17,10 +17,10 @@ from typing import Final
 
 import uvloop
 
+from engines.fleet import Fleet
 from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
 from engines.process.wire import Alive, Fatal, Ready
-from engines.replicas.fleet import Fleet
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,

@@ -23,10 +23,10 @@ from typing import Any
 import httpx
 
 from engines.factory import create
+from engines.fleet import Fleet
 from engines.process import host
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
-from engines.replicas.fleet import Fleet
 from service import __main__ as command_line
 from service.run import service as parent
 from service.run import worker

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
-from engines.capabilities import check_capabilities
 from engines.errors import InvalidGrammar, InvalidRequest
 from engines.grammar.tree import Lark, Repeat, Sequence, Text
+from engines.validation import check_capabilities
 
 SAMPLING: dict[str, Any] = {
     "seed": 0,

@@ -132,7 +132,7 @@ class Backend(Protocol):
     Any call may raise. The core then takes every sequence of this step, and of a step launched
     after it, as not computed: a slot of theirs gets a SlotStart before its next row, and steps
     that were launched are still collected, to be thrown away. MemoryError, torch.OutOfMemoryError
-    and what engines/native/out_of_memory.py knows cost one request; other errors cost all requests
+    and what engines/native/failures.py knows cost one request; other errors cost all requests
     of the step.
     """
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
-from engines.capabilities import Lack, first_lack
 from engines.grammar.tree import Grammar
+from engines.validation import Lack, first_lack
 from service.answer.hosted import NO_OFFERED_TOOLS, Hosted, OfferedTools
 from service.answer.plan import Output, Plan
 from service.api.common.sampling import SamplingFields

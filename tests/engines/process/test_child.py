@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from engines.process import child as child_module
-from engines.process.child import ChildError, ChildProcess, Command
+from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 from engines.process.keeper import Keeper, RestartPolicy
-from engines.process.watchdog import Watchdog
 from engines.process.wire import Alive, Fatal, Ready
 
 
@@ -36,7 +35,7 @@ DYING = line(Fatal("code", "no memory left")) + "raise SystemExit(3)"
 ORPHANED = """
 import asyncio, sys
 from engines.process.child import ChildProcess, Command
-from engines.process.watchdog import Watchdog
+from engines.process.child import Watchdog
 
 async def main():
     command = Command("child", ("-c", sys.argv[1]), lambda: b"")

@@ -18,8 +18,8 @@ from engines.base import Engine, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, RequestFailed
 from engines.factory import create
 from engines.process.client import EngineClient
-from engines.process.link import Link
 from engines.process.server import EngineServer
+from engines.process.sockets import Link
 from engines.process.wire import (
     Failure,
     HostMessage,

@@ -12,15 +12,15 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead
+from engines.fleet import Fleet
+from engines.process.child import Watchdog
 from engines.process.client import EngineClient
 from engines.process.keeper import RestartPolicy
 from engines.process.supervisor import EngineSupervisor
-from engines.process.watchdog import Watchdog
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.probe import Probe
 from engines.recovery.suspects import Suspects
-from engines.replicas.fleet import Fleet
 
 HARMFUL = 666
 QUICK = RestartPolicy(first_delay_s=0.05, step_timeout_s=1.0)

@@ -12,11 +12,11 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineDead, RequestQuarantined
+from engines.fleet import Fleet
 from engines.process.keeper import RestartPolicy
 from engines.process.supervisor import EngineSupervisor
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Level, Suspects, fingerprint
-from engines.replicas.fleet import Fleet
 
 POISON = 666
 QUICK = RestartPolicy(first_delay_s=0.05)

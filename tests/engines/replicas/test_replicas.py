@@ -13,11 +13,11 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead, RequestQuarantined
+from engines.fleet import Fleet
 from engines.process.keeper import RestartPolicy
 from engines.process.supervisor import EngineSupervisor
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
-from engines.replicas.fleet import Fleet
 from engines.spec import EngineSpec
 from profiles.compact import bundled_nano, expand
 

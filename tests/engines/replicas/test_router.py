@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from engines import fleet as routers
 from engines.base import EngineRequest, SamplingParams
-from engines.replicas import router as routers
-from engines.replicas.router import BLOCK, Router
+from engines.fleet import BLOCK, Router
 
 
 def request_of(prompt: tuple[int, ...], salt: str | None = None) -> EngineRequest:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engines.factory import NO_ADAPTER
+from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
-from engines.replicas.fleet import Fleet
 from profiles import store
 from profiles.errors import ModelStoreError, NoCompatibleProfile
 from profiles.hardware import parse_hardware

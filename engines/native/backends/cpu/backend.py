@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from pathlib import Path
 
 import torch
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Sampled, TokenMask
-from engines.native.backends.cpu.kv_cache import KVCache
-from engines.native.backends.cpu.layout import LayoutBuilder
-from engines.native.backends.cpu.logits import Logits
-from engines.native.backends.cpu.memory import available_bytes
-from engines.native.backends.cpu.model import GptOss, Loader
+from engines.native.backends.cpu.attention import KVCache
+from engines.native.backends.cpu.layers import Logits
+from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
+from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
-from engines.native.backends.cpu.slots import Slots, Span
-from engines.native.backends.cpu.threads import ThreadChooser
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
-from engines.native.tensors import tensor_specs
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
 
 MAX_DRAFTS = 8  # in a row; they are verified one after another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 _MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
 
 Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 class CpuBackend:
@@ -155,3 +155,31 @@ def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) 
             f"{config.model_dir}: the weights need {needed} bytes as {config.dtype}, and"
             f" {available} bytes of memory are free; use a smaller model or dtype bfloat16"
         )
+
+
+def available_bytes() -> int | None:
+    """Free memory within the machine's and the container's limits; None where unknown."""
+    limits = [limit for limit in (_machine_bytes(), _container_bytes()) if limit is not None]
+    return min(limits, default=None)
+
+
+def _machine_bytes() -> int | None:
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if kib is None else int(kib) * 1024
+
+
+def _container_bytes() -> int | None:
+    """What a cgroup v2 limit leaves, file pages that can be dropped not counted as used."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(int(limit) - used + int(stat.get("inactive_file", 0)), 0)

@@ -8,23 +8,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cpu.attention import Attention
+from engines.native.backends.cpu.attention import Attention, KVCache
 from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
-from engines.native.backends.cpu.kv_cache import KVCache
 from engines.native.backends.cpu.layers import (
     Head,
     Linear,
+    Logits,
     RmsNorm,
     RotaryEmbedding,
     interleave_halves,
     rotate,
 )
 from engines.native.backends.cpu.layout import Layout
-from engines.native.backends.cpu.logits import Logits
-from engines.native.backends.cpu.threads import ThreadChooser
 from engines.native.config import LayerType, ModelConfig
-from engines.native.tensors import EMBEDDING, HEAD, NORM
-from engines.native.weights import Checkpoint
+from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint
+
+# In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
+_MIN_PARALLEL_WORK = 25_000_000
+_MIN_ROWS = 10  # with fewer, reading the weights takes the time, not multiplying
+_WORK_OF_CACHED_VALUE = 16  # gathering K/V and reading it takes the time, not multiplying
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +135,19 @@ def _experts(config: ModelConfig, load: Loader) -> Experts:
         load("down_proj"),
         load("down_proj_bias"),
     )
+
+
+class ThreadChooser:
+    """Sets torch's number of threads before each stage of a step."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+
+    def prepare(self, num_rows: int, num_weights: int, num_cached_values: int = 0) -> None:
+        """Announce products of num_rows rows with a matrix of num_weights values.
+
+        `num_cached_values` of K/V are attended to in between. The choice stays in force for
+        what follows in this thread, such as sampling.
+        """
+        work = max(num_rows, _MIN_ROWS) * num_weights + num_cached_values * _WORK_OF_CACHED_VALUE
+        torch.set_num_threads(self._max_threads if work >= _MIN_PARALLEL_WORK else 1)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
 from engines.native.backends.base import Sampled, TokenMask
-from engines.native.backends.cpu.logits import Logits
-from engines.native.backends.cpu.slots import Slot
+from engines.native.backends.cpu.layers import Logits
+from engines.native.backends.cpu.layout import Slot
 
 Floats = NDArray[np.floating[Any]]
 

@@ -33,8 +33,7 @@ from engines.native.kv_pool import (
     layers_per_group,
     longest_sequence,
 )
-from engines.native.tensors import tensor_specs
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
 
 _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 _MAX_ROWS = 256

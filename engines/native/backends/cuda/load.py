@@ -12,8 +12,7 @@ from engines.native.backends.cuda import fragment_order
 from engines.native.backends.cuda.random_model import rotation_tables
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
-from engines.native.tensors import EMBEDDING, HEAD, NORM
-from engines.native.weights import Checkpoint
+from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint
 
 _EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
 _NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed; never read

@@ -21,8 +21,7 @@ from engines.native.backends.cuda import load
 from engines.native.backends.cuda.fragment_order import padded
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
-from engines.native.tensors import tensor_specs
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
 
 _ENDS: Final = "ends"
 _WRITERS: Final = 4  # files at once, and so layers in the host's memory

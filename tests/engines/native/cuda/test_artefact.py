@@ -19,8 +19,7 @@ from engines.native.artefact.checksum import checksum
 from engines.native.artefact.store import Store
 from engines.native.backends.cuda.artefact_parts import kernels_part, weights_part
 from engines.native.config import NativeConfig
-from engines.native.tensors import tensor_specs
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
 
 from engines.native.backends.cuda.artefact import Artefact  # isort: skip

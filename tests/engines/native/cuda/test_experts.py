@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from engines.native import weights
 from tests.engines.native.cuda.kernel_fixtures import (
     DEVICE,
     random,
@@ -12,7 +13,6 @@ from tests.engines.native.cuda.kernel_fixtures import (
     relative_error,
 )
 
-from engines.native import mxfp4  # isort: skip
 from engines.native.backends.cuda import fragment_order  # isort: skip
 from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
@@ -32,8 +32,8 @@ class Case:
         )
         self.up = fragment_order.pack(*up, is_gate_up=True)
         self.down = fragment_order.pack(*down)
-        self.up_weight = mxfp4.dequantise(*up, torch.float32).double()
-        self.down_weight = mxfp4.dequantise(*down, torch.float32).double()
+        self.up_weight = weights.dequantise(*up, torch.float32).double()
+        self.down_weight = weights.dequantise(*down, torch.float32).double()
         self.up_bias = random(NUM_EXPERTS, 2 * INNER, dtype=torch.bfloat16)
         self.down_bias = random(NUM_EXPERTS, HIDDEN, dtype=torch.bfloat16)
         self.x = random(tokens, PADDED, dtype=torch.float16)

@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 
 from benchmarks.published import write_published
 from engines.native.config import ModelConfig
-from engines.native.tensors import tensor_specs
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import model_config
 
 from engines.native.backends.cuda import fragment_order  # isort: skip

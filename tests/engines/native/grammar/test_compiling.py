@@ -19,8 +19,7 @@ from engines.grammar.tree import Choice, JsonSchema, Lark, Literal, Regex
 from engines.native import grammar as native_grammar
 from engines.native import grammar_trial
 from engines.native.grammar import Compiled, Guide, written
-from engines.native.grammar_harmless import is_harmless
-from engines.native.grammar_trial import Trials
+from engines.native.grammar_trial import Trials, is_harmless
 
 Fixture = Callable[..., Any]
 

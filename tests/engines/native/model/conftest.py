@@ -17,7 +17,7 @@ from transformers import GptOssConfig, GptOssForCausalLM
 from engines.base import SamplingParams
 from engines.native.backends.base import Capacity, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
-from engines.native.backends.cpu.slots import Slot, Span
+from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
 
 SHAPE: dict[str, Any] = {

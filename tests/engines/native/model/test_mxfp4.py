@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from engines.errors import EngineStartError
-from engines.native.mxfp4 import dequantise
+from engines.native.weights import dequantise
 
 
 def random_bytes(*shape: int, low: int = 0, high: int = 256) -> Tensor:

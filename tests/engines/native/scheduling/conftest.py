@@ -23,8 +23,8 @@ from engines.native.backends.base import (
     TokenMask,
 )
 from engines.native.backends.cpu.backend import CpuBackend
-from engines.native.backends.cpu.logits import Logits
-from engines.native.backends.cpu.slots import Slot, Span
+from engines.native.backends.cpu.layers import Logits
+from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.block_manager import BlockManager
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core

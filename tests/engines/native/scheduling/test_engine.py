@@ -24,7 +24,7 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.native.backends.cpu.slots import Span
+from engines.native.backends.cpu.layout import Span
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine

@@ -15,7 +15,7 @@ import torch
 
 from engines.base import EngineRequest
 from engines.errors import EngineDead, OutOfMemory
-from engines.native.backends.cpu.slots import Span
+from engines.native.backends.cpu.layout import Span
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from engines.base import EngineRequest
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.engine import NativeEngine
-from engines.native.tensors import tensor_specs
+from engines.native.weights import tensor_specs
 
 VOCAB_SIZE = 300
 CONFIG: dict[str, Any] = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from engines.base import SamplingParams
 from engines.native.backends.base import Sampled, SlotStart
 from engines.native.backends.cpu import sampler
-from engines.native.backends.cpu.logits import Columns, Logits
-from engines.native.backends.cpu.slots import Slot
+from engines.native.backends.cpu.layers import Columns, Logits
+from engines.native.backends.cpu.layout import Slot
 
 MakeSlot = Callable[..., Slot]
 

@@ -10,7 +10,7 @@ import pytest
 
 from engines.base import EngineRequest
 from engines.errors import InvalidRequest, PromptTooLong
-from engines.native.validation import check_request
+from engines.validation import check_request
 
 
 @pytest.mark.parametrize(
