@@ -11,21 +11,23 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
 
 # Typed keys reach us only after `fg` on what ran in the background: no shell tells of that.
-KEYS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, *KEYS)
+KEYS = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
+FORWARDED = {signal.SIGTERM, signal.SIGHUP, *KEYS}
+# Blocked and taken one by one: none is lost between a look for signals and a wait for the child.
+AWAITED = {signal.SIGCHLD, signal.SIGCONT, *FORWARDED}
 
 
 def spawn(command: list[str]) -> int:
-    """Start the command as leader of a group and return the id of both."""
+    """Start the command as leader of a group, no signal blocked, and return the id of both."""
     child = os.fork()
     if child:
         with suppress(PermissionError):  # it has done so itself and runs the command already
             os.setpgid(child, child)
         return child
     os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -57,32 +59,42 @@ def wait(child: int, terminal: Terminal) -> int:
     """Wait for the program's end through stops and continues; return its wait status."""
     ours = os.getpgrp()
     while True:
-        _, status = os.waitpid(child, os.WUNTRACED)
-        terminal.hand(child, ours)
-        if not os.WIFSTOPPED(status):
-            return status
-        stop_all(ours)
+        number = signal.sigwait(AWAITED)
+        if number in FORWARDED:
+            os.killpg(child, number)
+            continue
+        if number == signal.SIGCHLD:
+            changed, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+            if not changed:
+                continue
+            terminal.hand(child, ours)
+            if not os.WIFSTOPPED(status):
+                return status
+            stop_all(ours)
         terminal.hand(ours, child)
         os.killpg(child, signal.SIGCONT)
 
 
 def stop_all(group: int) -> None:
     """Stop our own group, make among it; return when the shell continues it."""
-    forward = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    os.killpg(group, signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, forward)
+    # A Ctrl-Z that reaches make as well gives the prompt back before we are here, and a quick `bg`
+    # may have continued us already.
+    if signal.SIGCONT not in signal.sigpending():
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.killpg(group, signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})  # here we stop
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+    if signal.SIGCONT in signal.sigpending():
+        signal.sigwait({signal.SIGCONT})
 
 
 def main(command: list[str]) -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     terminal = Terminal()
     child = spawn(command)
+    for number in AWAITED:  # some systems drop a signal that is ignored even while it is blocked
+        signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # who gives the terminal back does not have it
-
-    def forward(number: int, _: FrameType | None) -> None:
-        os.killpg(child, number)
-
-    for number in FORWARDED:
-        signal.signal(number, forward)
     terminal.hand(os.getpgrp(), child)
     code = os.waitstatus_to_exitcode(wait(child, terminal))
     return 128 - code if code < 0 else code

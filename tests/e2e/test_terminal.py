@@ -56,6 +56,24 @@ class Shell:
     def to_foreground(self) -> None:
         self.type("fg\n")
         self.read_until(f"{self._make}\r\n")
+        # bash shows this before it gives the terminal away: a key typed in between is bash's own.
+        self._wait(lambda: os.tcgetpgrp(self._terminal) != self.pid, "the terminal stays bash's")
+
+    def wait_until_stopped(self) -> None:
+        """bash's prompt is back as soon as make has stopped; the others stop a moment later."""
+        below = self.process.children(recursive=True)
+        ours = [process for process in below if os.getsid(process.pid) == self.pid]
+        assert len(ours) >= 3, below  # make, foreground.py and the server
+        self._wait(
+            lambda: all(process.status() == psutil.STATUS_STOPPED for process in ours),
+            f"not all has stopped: {ours}",
+        )
+
+    def _wait(self, condition: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < deadline, otherwise
+            time.sleep(0.01)
 
     def exit_code(self) -> int:
         self.type("echo code=$?.\n")
@@ -63,9 +81,9 @@ class Shell:
         self.read_until("code=")
         return int(self.read_until(".").rstrip("."))
 
-    def is_live(self, within_s: float = WITHIN_S) -> bool:
+    def is_live(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/v1/health/live", timeout=within_s).status_code == 200
+            return httpx.get(f"{self.url}/v1/health/live", timeout=WITHIN_S).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -105,7 +123,7 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     shell.serve()
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
-    assert not shell.is_live(within_s=1)
+    shell.wait_until_stopped()
     shell.to_foreground()
     assert shell.is_live()
     shell.type(CTRL_C)
@@ -118,7 +136,7 @@ def test_keys_reach_what_was_started_in_the_background(shell: Shell) -> None:
     shell.to_foreground()
     shell.type(CTRL_Z)
     assert "Stopped" in shell.read_until(PROMPT)
-    assert not shell.is_live(within_s=1)
+    shell.wait_until_stopped()
     shell.type("bg\n")
     shell.read_until(PROMPT)
     assert shell.is_live()
