@@ -30,8 +30,7 @@ from service.errors import RequestError
 from service.guide.answer import TextFormat, answer_grammar
 from service.harmony.parse import Parser
 from service.harmony.types import DeltaKind
-from service.harmony.vocabulary import CALL, END, RETURN, encode_text
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
 
 # A random model would hardly ever end a text, a string or a list by itself.
 ENDS = {END: 14.0, RETURN: 16.0, CALL: 16.0} | {

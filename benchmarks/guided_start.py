@@ -23,8 +23,7 @@ from engines.base import Engine, EngineRequest, SamplingParams
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.guide.answer import TextFormat, answer_grammar
-from service.harmony.vocabulary import RETURN
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import RETURN, write_vocabulary
 
 LIMIT_MS = 50.0  # of ordinary models
 

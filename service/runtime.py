@@ -1,4 +1,4 @@
-"""Everything a request needs, wired once at start-up."""
+"""Everything a request needs, wired once at start-up, and how handlers ask for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, Request
 
 from auth.base import Authenticator
 from engines.base import Engine
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
+from service.request import CONTEXT, RequestContext
 from service.store.base import ResponseStore
 from service.store.sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
@@ -77,3 +80,18 @@ class Runtime:
     background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
+
+
+# async, so that they run here: FastAPI sends plain functions to a thread.
+async def _runtime(request: Request) -> Runtime:
+    runtime: Runtime = request.app.state.runtime
+    return runtime
+
+
+async def _context(request: Request) -> RequestContext:
+    context: RequestContext = request.scope[CONTEXT]
+    return context
+
+
+CurrentRuntime = Annotated[Runtime, Depends(_runtime)]
+CurrentContext = Annotated[RequestContext, Depends(_context)]

@@ -17,8 +17,7 @@ from service.admission.load import Load, Ticket
 from service.admission.quotas import Quotas
 from service.answer.plan import Plan
 from service.errors import UNAVAILABLE, RequestError
-from service.request.context import RequestContext
-from service.request.deadline import Deadline
+from service.request import Deadline, RequestContext
 
 if TYPE_CHECKING:
     from service.answer.generation import Generation

@@ -12,7 +12,7 @@ from auth.base import PrincipalLimits
 from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import Counters, Standing
 from service.errors import RequestError
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 if TYPE_CHECKING:
     from service.answer.generation import Generation

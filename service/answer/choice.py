@@ -12,8 +12,7 @@ import msgspec
 from engines.base import FinishReason, TokenEvent, TokenLogprob
 from service.answer.hosted import HostedCalls
 from service.answer.plan import Plan
-from service.answer.raw_text import RawText
-from service.answer.stop_strings import StopStrings
+from service.answer.text import RawText, StopStrings
 from service.harmony.parse import Parser
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 

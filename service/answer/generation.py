@@ -20,7 +20,7 @@ from service.answer.plan import Plan
 from service.errors import RequestError
 from service.harmony.render import render_result
 from service.harmony.vocabulary import CALL
-from service.request.deadline import in_time, until
+from service.request import in_time, until
 from service.tools.toolbox import ToolSession
 
 _TOGETHER: Final = 8  # runs that begin or end in one turn of the loop

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from engines.grammar.tree import Grammar
 from service.guide.answer import AUTO, ToolChoice
-from service.harmony.builtin import NO_BUILTINS, Builtins, recipients_of
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.types import NO_BUILTINS, Builtins, Delta, DeltaKind, recipients_of
 from service.tools.toolbox import Toolbox, ToolResult, ToolSession
 
 # The tool types of OpenAI's API that mean them.

@@ -8,9 +8,9 @@ from typing import Literal
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
 from service.answer.hosted import Hosted
-from service.harmony.builtin import NO_BUILTINS, Builtins
+from service.harmony.types import NO_BUILTINS, Builtins
 from service.harmony.vocabulary import STOP_TOKEN_IDS
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]

@@ -7,10 +7,12 @@ leaves the closing `<|return|>` to the engine: a finished grammar allows the end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listed
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from typing import Literal as OneOf
 
 from engines.grammar.tree import (
@@ -26,16 +28,21 @@ from engines.grammar.tree import (
     Token,
     optional,
 )
-from service.budget import Budget
 from service.errors import RequestError
 from service.guide.format import format_grammar
 from service.guide.schema import schema_grammar
 from service.harmony.types import Tool, recipient_of
 from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from service.work import Budget, OverBudget, in_thread
 
 FormatKind = OneOf[
     "text", "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"
 ]
+
+R = TypeVar("R")
+
+MAX_STEPS: Final = 20_000  # of all schemas of a request; each is one to a few microseconds
+_FEW_STEPS: Final = 300  # about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +260,21 @@ _JSON_TYPES: Final[tuple[Grammar, ...]] = (
     _sequence(Token(CONSTRAIN), Literal("json")),
 )
 _JSON_TYPE: Final = _either(_JSON_TYPES)
+
+
+async def read_in_turns(read: Callable[[Budget], R], param: str) -> R:
+    """What `read` gives: here when it takes few steps, else in a thread that rests in between.
+
+    Raises what it raises, and RequestError naming the parameter for what takes too many.
+    """
+    with suppress(OverBudget):
+        return read(Budget(_FEW_STEPS, "steps"))
+    try:
+        return await in_thread(partial(read, Budget(MAX_STEPS, "steps")))
+    except OverBudget as error:
+        raise RequestError(
+            f"{param} cannot be enforced: reading all schemas together takes more than "
+            f"{error.limit} steps; send fewer, or smaller ones.",
+            param=param,
+            code="invalid_schema",
+        ) from None

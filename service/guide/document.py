@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from service.budget import Budget
-from service.harmony.turns import rest
+from service.work import Budget, rest
 
 MAX_CHARS: Final = 500_000  # of a schema, as it is sent and as it is enforced
 MAX_VALUES: Final = 100_000  # in it, of any kind

@@ -20,9 +20,9 @@ from engines.grammar.tree import (
     Until,
     optional,
 )
-from service.budget import Budget
 from service.errors import RequestError
 from service.guide.schema import schema_grammar
+from service.work import Budget
 
 _MAX_DEPTH: Final = 16
 _MAX_FORMATS: Final = 1000

@@ -18,10 +18,10 @@ from math import gcd, lcm
 from typing import Any, Final, NoReturn
 
 from engines.grammar.tree import JsonSchema
-from service.budget import Budget
 from service.errors import RequestError
 from service.guide.document import MAX_CHARS, MAX_VISITS, Composed, Document, Unenforceable
 from service.guide.pattern import engine_pattern
+from service.work import Budget
 
 _MAX_STEP: Final = 10_000  # of multipleOf, in its last digit; each step is a state
 _MAX_PATTERNS: Final = 32  # of an object's names: each two are compared

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from service.budget import Budget
+from service.work import Budget
 
 # These speak of one place, not of the type, so a variant does not inherit them.
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "nullable"})

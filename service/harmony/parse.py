@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from service.harmony.builtin import NO_BUILTINS, Builtins
-from service.harmony.header import Header, Reading, Slot
-from service.harmony.route import Route, route
-from service.harmony.types import Delta, DeltaKind
+from service.harmony.header import Header, Reading, Route, Slot, route
+from service.harmony.types import NO_BUILTINS, Builtins, Delta, DeltaKind
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,

@@ -7,14 +7,20 @@ ever becomes ordinary ids; the control tokens of the prompt are written here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from service.harmony.builtin import ALL_RECIPIENTS, describe_builtins
-from service.harmony.errors import UnknownToolCall
-from service.harmony.turns import rest
-from service.harmony.types import Conversation, Message, ResponseFormat, ToolCall, recipient_of
+from service.harmony.types import (
+    ALL_RECIPIENTS,
+    Conversation,
+    Message,
+    ResponseFormat,
+    ToolCall,
+    UnknownToolCall,
+    recipient_of,
+)
 from service.harmony.typescript import MAX_STEPS, describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
+from service.work import rest
 
 _INSTRUCTION_ROLES = ("system", "developer")
 _IDENTITY = """\
@@ -170,3 +176,66 @@ def last_final(messages: Sequence[Message]) -> int:
         if message.role == "assistant" and message.content and not message.tool_calls:
             return index
     return -1
+
+
+def describe_builtins(tools: Iterable[str]) -> str:
+    """Write the `# Tools` section of a system message."""
+    sections = [_DESCRIPTIONS[tool] for tool in sorted(tools)]
+    return "\n\n".join(["# Tools", *sections])
+
+
+# The texts are those of openai-harmony, token for token (a test compares).
+_BROWSER = """\
+## browser
+
+// Tool for browsing.
+// The `cursor` appears in brackets before each browsing display: `[{cursor}]`.
+// Cite information from the tool using the following format:
+// `【{cursor}†L{line_start}(-L{line_end})?】`, for example: `【6†L9-L11】` or `【8†L3】`.
+// Do not quote more than 10 words directly from the tool output.
+// sources=web (default: web)
+namespace browser {
+
+// Searches for information related to `query` and displays `topn` results.
+type search = (_: {
+query: string,
+topn?: number, // default: 10
+source?: string,
+}) => any;
+
+// Opens the link `id` from the page indicated by `cursor` starting at line number `loc`, \
+showing `num_lines` lines.
+// Valid link ids are displayed with the formatting: `【{id}†.*】`.
+// If `cursor` is not provided, the most recent page is implied.
+// If `id` is a string, it is treated as a fully qualified URL associated with `source`.
+// If `loc` is not provided, the viewport will be positioned at the beginning of the document \
+or centered on the most relevant passage, if available.
+// Use this function without `id` to scroll to a new location of an opened page.
+type open = (_: {
+id?: number | string, // default: -1
+cursor?: number, // default: -1
+loc?: number, // default: -1
+num_lines?: number, // default: -1
+view_source?: boolean, // default: false
+source?: string,
+}) => any;
+
+// Finds exact matches of `pattern` in the current page, or the page given by `cursor`.
+type find = (_: {
+pattern: string,
+cursor?: number, // default: -1
+}) => any;
+
+} // namespace browser"""
+_PYTHON = """\
+## python
+
+Use this tool to execute Python code in your chain of thought. The code will not be shown to \
+the user. This tool should be used for internal reasoning, but not for code that is intended to \
+be visible to the user (e.g. when creating plots, tables, or files).
+
+When you send a message containing Python code to python, it will be executed in a stateful \
+Jupyter notebook environment. python will respond with the output of the execution or time out \
+after 120.0 seconds. The drive at '/mnt/data' can be used to save and persist user files. \
+Internet access for this session is UNKNOWN. Depends on the cluster."""
+_DESCRIPTIONS = {"browser": _BROWSER, "python": _PYTHON}

@@ -1,8 +1,8 @@
-"""What the renderer takes and what the parser gives: plain data, no HTTP."""
+"""What the renderer takes and refuses and what the parser gives: plain data, no HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -12,6 +12,13 @@ import msgspec
 ReasoningEffort = Literal["low", "medium", "high"]
 
 _FUNCTIONS = "functions"
+
+# The tools gpt-oss was trained with, as headers name them.
+RECIPIENTS = {
+    "browser": ("browser.search", "browser.open", "browser.find"),
+    "python": ("python",),
+}
+ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in names)
 
 
 def qualified_name(name: str, namespace: str | None = None) -> str:
@@ -119,3 +126,49 @@ class Delta(msgspec.Struct, frozen=True, gc=False):  # made for every token: a d
     name: str = ""
     # Positions, counted from the first generated token, of the tokens this text came from.
     positions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Builtins:
+    """What becomes of calls of tools that the client did not offer."""
+
+    hosted: frozenset[str] = frozenset()  # this server runs them
+    returns_others: bool = False  # the client gets all other calls; else they are reasoning
+
+
+NO_BUILTINS = Builtins()
+
+
+def recipients_of(tools: Iterable[str]) -> frozenset[str]:
+    """All recipients of these tools."""
+    return frozenset(name for tool in tools for name in RECIPIENTS[tool])
+
+
+class ConversationError(Exception):
+    """A conversation that no prompt can be made of; `message_index` says where."""
+
+    def __init__(self, message: str, message_index: int) -> None:
+        super().__init__(message)
+        self.message_index = message_index
+
+
+class UnknownToolCall(ConversationError):
+    """A tool message's `tool_call_id` names no call of an earlier assistant message."""
+
+    def __init__(self, tool_call_id: str | None, message_index: int) -> None:
+        super().__init__(
+            f"messages[{message_index}].tool_call_id is {tool_call_id!r}, which no earlier "
+            "assistant message called; send the assistant message with that tool_call before "
+            "its result.",
+            message_index,
+        )
+        self.tool_call_id = tool_call_id
+
+
+class ToolTooLarge(Exception):
+    """Small or large, it refers to itself or to others too often to be written out."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(f"the tool {name!r} takes more than {limit} steps to describe")
+        self.name = name
+        self.limit = limit

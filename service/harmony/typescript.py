@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from service.budget import Budget, OverBudget
 from service.harmony import json_schema
-from service.harmony.errors import ToolTooLarge
-from service.harmony.turns import rest
-from service.harmony.types import FreeText, Tool
+from service.harmony.types import FreeText, Tool, ToolTooLarge
+from service.work import Budget, OverBudget, rest
 
 _NAMES = {
     "string": "string",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -11,13 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from service.errors import RequestError
-from service.http.body import describe
-from service.http.body_budget import BodyError
-from service.http.failures import TABLE, failure_of
+from service.http.body import BodyError
+from service.http.failures import TABLE, describe, failure_of
 from service.http.routes import ANTHROPIC_PATH
-from service.request.context import RequestContext
-
-CONTEXT: Final = "harmonium.context"  # the key of a RequestContext in an ASGI scope
+from service.request import CONTEXT, RequestContext
 
 
 def error_response(error: Exception, scope: Scope) -> Response:

@@ -23,7 +23,7 @@ from auth.key_source import KeysUnavailable
 from auth.throttle import Throttle, TooManyFailures
 from service.http.routes import scope_of
 from service.http.tls import CERTIFICATE
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 # What metrics call a refusal, and how severe its line in the audit log is: who is slowed could
 # otherwise fill the log.

@@ -1,40 +1,47 @@
-"""Request bodies: bounded, strict JSON, errors that name the place."""
+"""Request bodies: bounded before they are parsed, strict JSON, counted once before pydantic.
+
+A body below NIM_MAX_BODY_BYTES may still hold millions of small things, and each costs every
+layer behind this one a microsecond or more of the event loop. All bounds are above what a
+context of 131,072 tokens can use; the one of messages is that of OpenAI's API.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
 import re
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from service.errors import RequestError
-from service.http.body_budget import (
-    BodyError,
-    BodyScan,
-    check_shape,
-    too_deep,
-)
+from service.work import Budget, OverBudget
 
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
 _LONG_BYTES = 65_536
 
-# pydantic's kinds of error under OpenAI's names; any other is an invalid value.
-_CODES = {
-    "missing": "missing_required_parameter",
-    "union_tag_not_found": "missing_required_parameter",
-    "extra_forbidden": "unknown_parameter",
-    "unsupported_field": "unsupported_parameter",
-    "unsupported_part": "unsupported_value",
-    "unsupported_value": "unsupported_value",
-    "invalid_grammar": "invalid_grammar",
-}
+MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
+MAX_OBJECTS: Final = 16_384  # objects and lists
+MAX_KEYS: Final = 32_768
+MAX_KEYS_OF_ONE: Final = 4_096
+MAX_ESCAPES: Final = 524_288  # in strings; each costs more than sixty plain letters
+MAX_DEPTH: Final = 100
+
+# What the conversation may be; pydantic looks at each of its objects for four microseconds.
+MAX_MESSAGES: Final = 2_048
+MAX_MESSAGE_OBJECTS: Final = 6_144
+_CONVERSATION: Final = ("messages", "input", "system")
+
+_BODY: Final = "The body"
+_CONTAINERS: Final = (dict, list)
+_KINDS: Final = frozenset(_CONTAINERS)
+_FEW: Final = 64
+_PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 
 
 class JSONRequest(Request):
@@ -115,93 +122,6 @@ def parse(body: bytes) -> Any:
         raise too_deep() from None
 
 
-def describe(error: RequestValidationError) -> RequestError:
-    """Say the first of the errors in the words of this API."""
-    first = error.errors()[0]
-    location = list(first["loc"][1:])
-    if first["loc"][0] in ("query", "path"):
-        name = str(location[0])
-        return RequestError(_message(first, name), param=name, code="invalid_value")
-    if not isinstance(error.body, dict):
-        return _not_an_object(error.body)
-    path = _path(first, location, error.body)
-    code = _CODES.get(first["type"], "invalid_value")
-    return RequestError(_message(first, path), param=path or None, code=code)
-
-
-def _message(error: Any, path: str) -> str:
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "missing":
-        return f"{path} is required."
-    if kind == "extra_forbidden":
-        return f"{path} is not a field of this API; remove it or correct its name."
-    if kind == "union_tag_not_found":
-        return f"{path}.{context['discriminator'].strip(chr(39))} is required."
-    if kind == "union_tag_invalid":
-        key, tag = context["discriminator"].strip("'"), _shown(context["tag"])
-        return f"{path}.{key} is {tag}; it must be one of {context['expected_tags']}."
-    if kind in _CODES or isinstance(error["input"], dict | list):
-        return f"{path}: {error['msg']}."
-    return f"{path} is {_shown(error['input'])}: {error['msg']}."
-
-
-def _shown(value: Any) -> str:
-    """As much of a value as a message can hold; a text may have megabytes."""
-    shown = repr(value[:60] if isinstance(value, str) else value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
-
-
-def _path(error: Any, location: Sequence[str | int], body: Any) -> str:
-    """The error's place in the body, where pydantic's names for union members are no keys.
-
-    An object may have a key of such a name too, so that a location can be read in several ways:
-    the right one ends at what the error is about.
-    """
-    places = list(_places(location, body, ""))
-    right = (path for path, end in places if _is_at(error, end))
-    return next(right, places[0][0] if places else "")
-
-
-def _places(
-    location: Sequence[str | int], here: Any, path: str
-) -> Iterator[tuple[str, tuple[Any, bool]]]:
-    """Every reading: a path, and what it ends at or, of a missing key, the object without it."""
-    if not location:
-        yield path, (here, True)
-        return
-    step, rest = location[0], location[1:]
-    if isinstance(here, list) and isinstance(step, int) and step < len(here):
-        yield from _places(rest, here[step], f"{path}[{step}]")
-    if isinstance(here, dict) and isinstance(step, str):
-        longer = f"{path}.{step}" if path else step
-        if step in here:
-            yield from _places(rest, here[step], longer)
-        elif not rest:
-            yield longer, (here, False)
-    yield from _places(rest, here, path)
-
-
-def _is_at(error: Any, end: tuple[Any, bool]) -> bool:
-    value, is_there = end
-    about = error["input"]
-    if is_there == (error["type"] == "missing"):
-        return False
-    # Of an object that lacks a key, fields that ask for nothing have been left out.
-    is_rest = not is_there and isinstance(about, dict) and about.items() <= value.items()
-    return about is value or is_rest
-
-
-def _not_an_object(body: Any) -> RequestError:
-    if body is None or body == b"":
-        return RequestError("The body is empty; send a JSON object.", code="invalid_json")
-    if isinstance(body, bytes):
-        return RequestError(
-            "The body was not read as JSON; send the header Content-Type: application/json.",
-            code="invalid_content_type",
-        )
-    return RequestError("The body must be a JSON object.", code="invalid_json")
-
-
 def _check_coding(coding: str) -> None:
     if coding.lower() != "identity":
         raise BodyError(
@@ -227,3 +147,124 @@ def _too_large(max_bytes: int) -> BodyError:
         status=413,
         code="body_too_large",
     )
+
+
+class BodyError(HTTPException):
+    """A body that we do not read; FastAPI lets only HTTPException through unchanged."""
+
+    def __init__(
+        self, message: str, *, status: int = 400, code: str = "invalid_json", param: str = ""
+    ) -> None:
+        super().__init__(status, message)
+        self.error = RequestError(message, status=status, code=code, param=param or None)
+
+
+class BodyScan:
+    """Counts what a JSON text is made of, as its bytes come, without parsing it.
+
+    Exact for every valid JSON text: what stands inside strings counts for nothing.
+    """
+
+    def __init__(self) -> None:
+        self.objects = Budget(MAX_OBJECTS, "objects and lists")
+        self.keys = Budget(MAX_KEYS, "keys")
+        self.values = Budget(MAX_VALUES, "values")  # a comma stands before all but the first
+        self.escapes = Budget(MAX_ESCAPES, "characters written with a backslash")
+        self._is_in_string = False
+        self._rest = b""  # a backslash whose character has not come yet
+
+    async def feed(self, data: bytes) -> None:
+        """Count more of the text, leaving the loop between pieces; raises BodyError."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            if start:
+                await asyncio.sleep(0)
+            self.count(data[start : start + _PIECE_BYTES])
+
+    def count(self, piece: bytes) -> None:
+        """Count one piece; raises BodyError when it is too much."""
+        try:
+            outside = self._outside_strings(piece)
+            num_objects = outside.count(b"{") + outside.count(b"[")
+            self.objects.spend(num_objects)
+            self.keys.spend(outside.count(b":"))
+            self.values.spend(num_objects + outside.count(b","))
+        except OverBudget as error:
+            raise BodyError(
+                f"The body has {error}, which is the most that is read; shorten it or send "
+                "several requests.",
+                status=413,
+                code="body_too_complex",
+            ) from None
+
+    def _outside_strings(self, piece: bytes) -> bytes:
+        data = self._rest + piece
+        single = data.replace(b"\\\\", b"")
+        self._rest = b"\\" if single.endswith(b"\\") else b""
+        single = single.removesuffix(b"\\")
+        self.escapes.spend((len(data) - len(self._rest) - len(single)) // 2 + single.count(b"\\"))
+        parts = single.replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._is_in_string :: 2])
+        self._is_in_string ^= len(parts) % 2 == 0
+        return outside
+
+
+def check_shape(body: Any) -> None:
+    """Look once at every object and list; raises BodyError naming the one that is too large."""
+    if isinstance(body, list):
+        _num_objects(body, _BODY)
+    if not isinstance(body, dict):
+        return
+    _check_keys(body, _BODY)
+    for key, value in body.items():
+        if type(value) in _CONTAINERS:
+            is_conversation = key in _CONVERSATION
+            if is_conversation and len(value) > MAX_MESSAGES:
+                raise _too_long(key, f"{len(value)} items", MAX_MESSAGES)
+            number = _num_objects(value, key)
+            if is_conversation and number > MAX_MESSAGE_OBJECTS:
+                raise _too_long(key, f"{number} objects and lists in it", MAX_MESSAGE_OBJECTS)
+
+
+def _num_objects(root: Any, key: str) -> int:
+    """Count those in a field of the body, itself included; raises BodyError."""
+    level, number = [root], 0
+    for _ in range(MAX_DEPTH - (key != _BODY)):
+        number += len(level)
+        for node in level:
+            _check_keys(node, key)
+        level = [child for node in level for child in _containers(node)]
+        if not level:
+            return number
+    raise too_deep()
+
+
+def _containers(node: Any) -> list[Any]:
+    """The objects and lists in one; a list of a hundred thousand numbers is seen to have none."""
+    values = node.values() if type(node) is dict else node
+    if len(values) > _FEW and _KINDS.isdisjoint(map(type, values)):
+        return []
+    return [value for value in values if type(value) in _CONTAINERS]
+
+
+def _check_keys(node: Any, key: str) -> None:
+    if type(node) is dict and len(node) > MAX_KEYS_OF_ONE:
+        where = key if key == _BODY else f"An object in {_short(key)}"
+        raise BodyError(
+            f"{where} has {len(node)} keys; at most {MAX_KEYS_OF_ONE} are read.",
+            code="object_above_max_properties",
+            param="" if key == _BODY else _short(key),
+        )
+
+
+def _too_long(key: str, found: str, limit: int) -> BodyError:
+    message = f"{key} has {found}; at most {limit} are read. Send what the model shall still know."
+    return BodyError(message, code="array_above_max_length", param=key)
+
+
+def too_deep() -> BodyError:
+    """What a body is answered that only a recursion without end could read."""
+    return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")
+
+
+def _short(key: str) -> str:
+    return key[:64]

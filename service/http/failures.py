@@ -1,10 +1,12 @@
-"""The one error shape, and the table from exception to status, type and code."""
+"""The one error shape, the table from exception to status, and pydantic's errors in our words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from fastapi.exceptions import RequestValidationError
 
 from auth.base import AuthError, Forbidden, InvalidCredentials, MissingCredentials
 from auth.key_source import KeysUnavailable
@@ -13,6 +15,17 @@ from engines import errors as engine
 from service.admission.lifecycle import NotReady
 from service.errors import INVALID_REQUEST, UNAVAILABLE, RequestError
 from service.store.base import StoreError
+
+# pydantic's kinds of error under OpenAI's names; any other is an invalid value.
+_CODES = {
+    "missing": "missing_required_parameter",
+    "union_tag_not_found": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_field": "unsupported_parameter",
+    "unsupported_part": "unsupported_value",
+    "unsupported_value": "unsupported_value",
+    "invalid_grammar": "invalid_grammar",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +149,90 @@ def failure_of(error: BaseException) -> Failure:
             row = TABLE[cls]
             return Failure(row, row.message or str(error) or row.code)
     return Failure(INTERNAL, INTERNAL_MESSAGE)
+
+
+def describe(error: RequestValidationError) -> RequestError:
+    """Say the first of the errors in the words of this API."""
+    first = error.errors()[0]
+    location = list(first["loc"][1:])
+    if first["loc"][0] in ("query", "path"):
+        name = str(location[0])
+        return RequestError(_message(first, name), param=name, code="invalid_value")
+    if not isinstance(error.body, dict):
+        return _not_an_object(error.body)
+    path = _path(first, location, error.body)
+    code = _CODES.get(first["type"], "invalid_value")
+    return RequestError(_message(first, path), param=path or None, code=code)
+
+
+def _message(error: Any, path: str) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "missing":
+        return f"{path} is required."
+    if kind == "extra_forbidden":
+        return f"{path} is not a field of this API; remove it or correct its name."
+    if kind == "union_tag_not_found":
+        return f"{path}.{context['discriminator'].strip(chr(39))} is required."
+    if kind == "union_tag_invalid":
+        key, tag = context["discriminator"].strip("'"), _shown(context["tag"])
+        return f"{path}.{key} is {tag}; it must be one of {context['expected_tags']}."
+    if kind in _CODES or isinstance(error["input"], dict | list):
+        return f"{path}: {error['msg']}."
+    return f"{path} is {_shown(error['input'])}: {error['msg']}."
+
+
+def _shown(value: Any) -> str:
+    """As much of a value as a message can hold; a text may have megabytes."""
+    shown = repr(value[:60] if isinstance(value, str) else value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _path(error: Any, location: Sequence[str | int], body: Any) -> str:
+    """The error's place in the body, where pydantic's names for union members are no keys.
+
+    An object may have a key of such a name too, so that a location can be read in several ways:
+    the right one ends at what the error is about.
+    """
+    places = list(_places(location, body, ""))
+    right = (path for path, end in places if _is_at(error, end))
+    return next(right, places[0][0] if places else "")
+
+
+def _places(
+    location: Sequence[str | int], here: Any, path: str
+) -> Iterator[tuple[str, tuple[Any, bool]]]:
+    """Every reading: a path, and what it ends at or, of a missing key, the object without it."""
+    if not location:
+        yield path, (here, True)
+        return
+    step, rest = location[0], location[1:]
+    if isinstance(here, list) and isinstance(step, int) and step < len(here):
+        yield from _places(rest, here[step], f"{path}[{step}]")
+    if isinstance(here, dict) and isinstance(step, str):
+        longer = f"{path}.{step}" if path else step
+        if step in here:
+            yield from _places(rest, here[step], longer)
+        elif not rest:
+            yield longer, (here, False)
+    yield from _places(rest, here, path)
+
+
+def _is_at(error: Any, end: tuple[Any, bool]) -> bool:
+    value, is_there = end
+    about = error["input"]
+    if is_there == (error["type"] == "missing"):
+        return False
+    # Of an object that lacks a key, fields that ask for nothing have been left out.
+    is_rest = not is_there and isinstance(about, dict) and about.items() <= value.items()
+    return about is value or is_rest
+
+
+def _not_an_object(body: Any) -> RequestError:
+    if body is None or body == b"":
+        return RequestError("The body is empty; send a JSON object.", code="invalid_json")
+    if isinstance(body, bytes):
+        return RequestError(
+            "The body was not read as JSON; send the header Content-Type: application/json.",
+            code="invalid_content_type",
+        )
+    return RequestError("The body must be a JSON object.", code="invalid_json")

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auth.base import AuthError, Principal
 from service.errors import RequestError
-from service.http.answers import CONTEXT, error_response
+from service.http.answers import error_response
 from service.http.authentication import Authentication
-from service.http.foreign_pages import NoForeignPages
+from service.http.origins import NoForeignPages
 from service.http.routes import (
     ANTHROPIC_PATH,
     GENERATING_PATHS,
@@ -30,8 +30,7 @@ from service.http.routes import (
     route_of,
 )
 from service.http.streaming import SEND_BODY
-from service.request.context import RequestContext, enter_log, trace_of
-from service.request.deadline import TIMEOUT_HEADER
+from service.request import CONTEXT, TIMEOUT_HEADER, RequestContext, enter_log, trace_of
 from service.runtime import Runtime
 
 log = logging.getLogger("harmonium.access")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from auth.base import Scope
-from service.request.context import OTHER
+from service.request import OTHER
 
 # Probes and load balancers have no key.
 OPEN_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})

@@ -14,9 +14,8 @@ from service.api.messages import routes as messages
 from service.api.responses import routes as openai_responses
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
-from service.http.cors import Cors
-from service.http.foreign_pages import NoForeignPages
 from service.http.middleware import RequestMiddleware
+from service.http.origins import Cors, NoForeignPages
 from service.pages import routes as pages
 from service.runtime import Runtime
 

@@ -16,7 +16,7 @@ from profiles.models import ArtifactFile, Profile
 from profiles.placement import Placement
 from profiles.store import Fetching
 from profiles.verdicts import Constraints, Selection
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.settings.settings import Settings, unknown_names
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from service.request.context import log_lines_of
+from service.request import log_lines_of
 from service.settings.settings import allows_colour
 from service.telemetry.redaction import Redactor
 

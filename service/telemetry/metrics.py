@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.telemetry import aliases
 from service.telemetry.collectors import EngineCollector, GpuCollector, ReadGpus
 from service.telemetry.series import (

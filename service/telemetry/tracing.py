@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engines.base import Engine
-from service.request.context import RequestContext, Trace
+from service.request import RequestContext, Trace
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -12,7 +12,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from service.harmony import vocabulary, vocabulary_file
+from service.harmony import vocabulary
 
 # How o200k_base cuts text before it merges (tiktoken, tiktoken_ext/openai_public.py).
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -46,7 +46,7 @@ def write(folder: Path) -> None:
         raise ValueError("the tokenizer does not give the ids that the server reads")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast)
     tokenizer.save_pretrained(folder)
-    vocabulary_file.write_vocabulary(folder).rename(folder / CACHED_AS)
+    vocabulary.write_vocabulary(folder).rename(folder / CACHED_AS)
 
 
 if __name__ == "__main__":

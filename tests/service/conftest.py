@@ -26,8 +26,7 @@ from engines.native.grammar_vocabulary import load_tokenizer
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
-from service.harmony.vocabulary import RETURN, encode_text
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import RETURN, encode_text, write_vocabulary
 from service.run.app import create_app
 from service.runtime import Limits, Runtime, ServedModel
 from service.telemetry.metrics import Metrics

@@ -12,7 +12,7 @@ from service.api.about.schema import (
     ModelInfo,
     Version,
 )
-from service.api.common.dependencies import CurrentRuntime
+from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
 RELEASE = version("harmonium")

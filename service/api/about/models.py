@@ -5,9 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.about.schema import ModelCard, ModelList
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.errors import RequestError
-from service.runtime import Runtime
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter()
 

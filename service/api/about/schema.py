@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.chat.message_schema import ChatMessage
-from service.api.chat.schema import Tool
+from service.api.chat.schema import ChatMessage, Tool
 from service.api.common.schema import RequestModel, ResponseModel
 
 

@@ -14,10 +14,8 @@ from service.api.about.schema import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from service.api.chat.message_schema import ChatMessage
 from service.api.chat.request import chat_tools, plan_chat, to_conversation
-from service.api.chat.schema import ChatRequest
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
+from service.api.chat.schema import ChatMessage, ChatRequest
 from service.api.common.prompt import (
     check_model,
     counting_bound,
@@ -27,11 +25,11 @@ from service.api.common.prompt import (
 from service.api.completions.request import check_token_ids, encode_prompt
 from service.errors import RequestError
 from service.harmony.render import NUM_OPENING_TOKENS
-from service.harmony.turns import in_thread
 from service.harmony.vocabulary import decode_marked
 from service.http.body import JSONRoute
-from service.request.context import RequestContext
-from service.runtime import Runtime
+from service.request import RequestContext
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
+from service.work import in_thread
 
 router = APIRouter(route_class=JSONRoute)
 

@@ -12,12 +12,20 @@ from service.answer.hosted import (
     offered_tools,
 )
 from service.answer.plan import Plan
-from service.api.chat.message_schema import AssistantMessage, ChatMessage, ToolMessage, text_of
-from service.api.chat.message_schema import CustomToolCall as CalledCustom
-from service.api.chat.message_schema import ToolCall as CalledFunction
-from service.api.chat.schema import BuiltinTool, ChatRequest, CustomTool, Effort, FunctionTool
+from service.api.chat.schema import (
+    AssistantMessage,
+    BuiltinTool,
+    ChatMessage,
+    ChatRequest,
+    CustomTool,
+    Effort,
+    FunctionTool,
+    ToolMessage,
+    text_of,
+)
+from service.api.chat.schema import CustomToolCall as CalledCustom
 from service.api.chat.schema import Tool as GivenTool
-from service.api.common.custom_tools import free_text
+from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.guidance import (
     AllowedToolsChoice,
     Choice,
@@ -37,11 +45,12 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
+from service.api.common.schema import free_text
 from service.errors import RequestError
 from service.guide.answer import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.harmony.types import ResponseFormat as ResponseFormatNote
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.runtime import Runtime
 from service.tools.toolbox import Toolbox
 

@@ -7,15 +7,13 @@ import functools
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
-from service.api.chat.answer import ChatAnswer, ChatChunks
+from service.api.chat.answer import ChatAnswer, ChatChunks, ChatCompletion
 from service.api.chat.request import plan_chat
-from service.api.chat.response_schema import ChatCompletion
 from service.api.chat.schema import ChatRequest
 from service.api.common.answer import StreamedUsage
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
-from service.runtime import Runtime
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(route_class=JSONRoute)
 

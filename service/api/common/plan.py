@@ -12,8 +12,7 @@ from engines.grammar.tree import Grammar
 from engines.validation import Lack, first_lack
 from service.answer.hosted import NO_OFFERED_TOOLS, Hosted, OfferedTools
 from service.answer.plan import Output, Plan
-from service.api.common.sampling import SamplingFields
-from service.budget import Budget
+from service.api.common.schema import SamplingFields
 from service.errors import RequestError
 from service.guide.answer import (
     AUTO,
@@ -23,11 +22,12 @@ from service.guide.answer import (
     TextFormat,
     ToolChoice,
     answer_grammar,
+    read_in_turns,
 )
-from service.guide.reading import read_in_turns
 from service.harmony.types import Tool
 from service.harmony.vocabulary import STOP_TOKEN_IDS
-from service.request.context import RequestContext
+from service.request import RequestContext
+from service.work import Budget
 
 Ids = tuple[int, ...]
 

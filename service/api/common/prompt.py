@@ -11,15 +11,21 @@ from functools import partial
 from typing import Any, Final
 
 from engines.base import EngineInfo
-from service.budget import Budget, OverBudget
 from service.errors import RequestError
-from service.harmony.errors import ToolTooLarge, UnknownToolCall
 from service.harmony.render import render
-from service.harmony.turns import in_thread
-from service.harmony.types import Conversation, FreeText, Message, ReasoningEffort, Tool
+from service.harmony.types import (
+    Conversation,
+    FreeText,
+    Message,
+    ReasoningEffort,
+    Tool,
+    ToolTooLarge,
+    UnknownToolCall,
+)
 from service.harmony.vocabulary import LONGEST_TOKEN_CHARS
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.runtime import Runtime
+from service.work import Budget, OverBudget, in_thread
 
 # gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
 EFFORTS: Mapping[str | None, ReasoningEffort] = {

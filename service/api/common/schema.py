@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,6 +17,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+from service.harmony.types import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
 # notes about the past, which nothing here depends on.
@@ -38,6 +40,14 @@ BAGGAGE: Final = frozenset(
         "thinking_blocks",
     }
 )
+
+NVEXT = (
+    "NIM's extensions are fields of their own here: `structured_outputs` for guided_json and the "
+    "like, `thinking_token_budget` for max_thinking_tokens, `top_k`, `min_p`, "
+    "`repetition_penalty`, `ignore_eos`, `min_tokens`"
+)
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def _leave_lists_early(schema: Any) -> None:
@@ -183,3 +193,64 @@ class TopLogprob(ResponseModel):
 
 class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
+
+
+class SamplingFields(RequestModel):
+    """OpenAI's, and the extensions of the open-source servers."""
+
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=1 << 31, description="Extension; 0 or -1: all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Extension.")
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10, description="Extension.")
+    logit_bias: dict[str, Bias] | None = None
+    min_tokens: int | None = Field(
+        None, ge=0, lt=1 << 31, description="Extension: the answer does not end before."
+    )
+    ignore_eos: bool | None = Field(
+        None, description="Extension: only the limit ends the answer; for benchmarks."
+    )
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
+    priority: int | None = Field(
+        None, ge=-(1 << 31), lt=1 << 31, description="Extension; lower goes first; 0 when left out."
+    )
+
+
+class PlainInput(RequestModel):
+    type: Literal["text"]
+
+
+class GrammarDefinition(RequestModel):
+    """What the whole input is: a regular expression, or a grammar as Lark reads it."""
+
+    syntax: Literal["regex", "lark"]
+    definition: str = Field(min_length=1, max_length=100_000)
+
+
+class GrammarInput(GrammarDefinition):
+    """As the responses route has it."""
+
+    type: Literal["grammar"]
+
+
+class NestedGrammarInput(RequestModel):
+    """As the chat route has it."""
+
+    type: Literal["grammar"]
+    grammar: GrammarDefinition
+
+
+InputFormat = Annotated[PlainInput | GrammarInput, Field(discriminator="type")]
+NestedInputFormat = Annotated[PlainInput | NestedGrammarInput, Field(discriminator="type")]
+
+
+def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> FreeText:
+    """What the renderer and the grammar need to know of an input."""
+    if format is None or isinstance(format, PlainInput):
+        return FreeText()
+    given = format.grammar if isinstance(format, NestedGrammarInput) else format
+    if given.syntax == "regex":
+        return FreeText(given.definition)
+    return FreeText(lark=given.definition)

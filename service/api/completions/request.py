@@ -18,14 +18,14 @@ from service.api.common.prompt import (
 )
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
 from service.errors import RequestError
-from service.harmony.turns import in_thread
 from service.harmony.vocabulary import (
     LONGEST_TOKEN_CHARS,
     decode_marked,
     encode_marked,
 )
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.runtime import Runtime
+from service.work import in_thread
 
 PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
 MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
 from service.api.completions.request import echoes, plan_completion
 from service.api.completions.schema import Completion, CompletionRequest
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
+from service.runtime import CurrentContext, CurrentRuntime
 
 router = APIRouter(route_class=JSONRoute)
 

@@ -7,8 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from service.api.common.sampling import NVEXT, SamplingFields
-from service.api.common.schema import ResponseModel, Stop, StreamOptions, TokenLimit, Usage
+from service.api.common.schema import (
+    NVEXT,
+    ResponseModel,
+    SamplingFields,
+    Stop,
+    StreamOptions,
+    TokenLimit,
+    Usage,
+)
 
 MAX_CHOICES = 1024
 

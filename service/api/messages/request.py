@@ -17,7 +17,7 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
-from service.api.common.sampling import SamplingFields
+from service.api.common.schema import SamplingFields
 from service.api.messages.conversation import History, to_conversation
 from service.api.messages.schema import (
     REFUSED,
@@ -28,14 +28,13 @@ from service.api.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
-from service.budget import Budget, OverBudget
 from service.errors import RequestError
 from service.guide.answer import TEXT, Fields, TextFormat, ToolChoice
 from service.harmony.render import thoughts_turn
-from service.harmony.turns import in_thread
 from service.harmony.types import Conversation, ReasoningEffort
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.runtime import Runtime
+from service.work import Budget, OverBudget, in_thread
 
 # A budget of at least so many tokens means that effort.
 _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (

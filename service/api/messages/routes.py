@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.common.prompt import counting_bound
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.messages.request import (
@@ -23,6 +22,7 @@ from service.api.messages.response_schema import (
 from service.api.messages.schema import CountTokensRequest, MessagesRequest
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
+from service.runtime import CurrentContext, CurrentRuntime
 
 router = APIRouter(
     route_class=JSONRoute,

@@ -17,7 +17,7 @@ from service.api.responses.document import (
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of
-from service.request.context import summary_of
+from service.request import summary_of
 from service.runtime import Runtime
 from service.store.base import StoreError
 

@@ -40,7 +40,7 @@ from service.api.responses.truncation import shortened
 from service.errors import RequestError
 from service.guide.answer import Fields, TextFormat
 from service.harmony.types import Conversation, Message, ResponseFormat
-from service.request.context import RequestContext
+from service.request import RequestContext
 from service.runtime import Runtime
 from service.store.base import Record
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.common.dependencies import CurrentContext, CurrentRuntime
 from service.api.responses import retrieval
 from service.api.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
 from service.api.responses.background import BackgroundRun
@@ -21,7 +20,7 @@ from service.api.responses.request import Draft, count_input, draft_response
 from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseRequest
 from service.errors import RequestError
 from service.http.body import JSONRoute
-from service.runtime import Runtime
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
 router = APIRouter(route_class=JSONRoute)
 

@@ -19,9 +19,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.api.common.custom_tools import InputFormat
-from service.api.common.sampling import SamplingFields
-from service.api.common.schema import OfferedModel, RequestModel, Stop, TokenLimit
+from service.api.common.schema import (
+    InputFormat,
+    OfferedModel,
+    RequestModel,
+    SamplingFields,
+    Stop,
+    TokenLimit,
+)
 from service.api.responses.item_schema import InputItem, NamespaceName
 
 NO_EFFECT: dict[str, str] = {

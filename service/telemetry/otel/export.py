@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from engines.base import Engine
 from service.answer.generation import Generation
-from service.request.context import RequestContext, Trace
+from service.request import RequestContext, Trace
 from service.settings.telemetry import TelemetrySettings
 from service.telemetry.otel import providers
 from service.telemetry.otel.engine_gauges import EngineGauges

@@ -8,7 +8,7 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import TraceFlags
 
-from service.request.context import NO_TRACE, log_lines_of
+from service.request import NO_TRACE, log_lines_of
 from service.telemetry.logs import parts_of
 from service.telemetry.redaction import Redactor
 

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 
 from service.answer.generation import Generation
 from service.answer.plan import Plan
-from service.request.context import RequestContext, Trace
+from service.request import RequestContext, Trace
 from service.telemetry.otel import content
 
 _NAME = "harmonium"

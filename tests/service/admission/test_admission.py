@@ -14,7 +14,7 @@ from service.admission import gate
 from service.admission.gate import Bounds, Gate
 from service.admission.load import Load
 from service.answer.plan import Plan
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 PATH = "/v1/chat/completions"
 ANSWER = "<|channel|>final<|message|>" + "word " * 20 + "<|return|>"

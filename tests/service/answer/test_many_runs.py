@@ -15,7 +15,7 @@ from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.answer.generation import Generation
 from service.answer.plan import Plan
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 NUM_RUNS = 400
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.answer.stop_strings import StopStrings
+from service.answer.text import StopStrings
 from service.harmony.types import Delta, DeltaKind
 
 LETTERS = st.text("ab", max_size=6)

@@ -37,7 +37,7 @@ from service.harmony.vocabulary import (
     decode_bytes,
     encode_text,
 )
-from service.request.context import RequestContext
+from service.request import RequestContext
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})

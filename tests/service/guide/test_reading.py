@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from service.budget import Budget
 from service.errors import RequestError
-from service.guide.reading import MAX_STEPS, read_in_turns
+from service.guide.answer import MAX_STEPS, read_in_turns
 from service.guide.schema import schema_grammar
 from service.run.app import create_app
+from service.work import Budget
 
 Fixture = Callable[..., Any]
 

@@ -10,10 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import load_harmony_encoding
 
-from service.budget import Budget, OverBudget
-from service.harmony import turns
-from service.harmony.turns import MOST_CHARS, PIECE_CHARS, encode_pieces, in_turns, pieces
-from service.harmony.vocabulary import LONGEST_TOKEN_CHARS, NUM_ORDINARY, decode_bytes, encode_text
+from service.harmony import vocabulary
+from service.harmony.vocabulary import (
+    LONGEST_TOKEN_CHARS,
+    MOST_CHARS,
+    NUM_ORDINARY,
+    PIECE_CHARS,
+    decode_bytes,
+    encode_pieces,
+    encode_text,
+    pieces,
+)
+from service.work import Budget, OverBudget, in_turns
 
 LIBRARY = load_harmony_encoding("HarmonyGptOss")
 WORDS = [
@@ -44,7 +52,7 @@ PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u030
 @given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
 def test_a_cut_changes_no_ids(text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "PIECE_CHARS", size)
+        patch.setattr(vocabulary, "PIECE_CHARS", size)
         assert "".join(pieces(text)) == text
         assert encode_text(text) == LIBRARY.encode(text, disallowed_special=())
 

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from service.harmony.errors import UnknownToolCall
 from service.harmony.render import render
-from service.harmony.types import Conversation, Message, ResponseFormat, Tool, ToolCall
+from service.harmony.types import (
+    Conversation,
+    Message,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    UnknownToolCall,
+)
 from service.harmony.vocabulary import decode_bytes, encode_text, is_ordinary
 
 DATE = "2026-01-31"

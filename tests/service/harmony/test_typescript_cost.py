@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.budget import Budget, OverBudget
-from service.harmony.errors import ToolTooLarge
-from service.harmony.types import Tool
+from service.harmony.types import Tool, ToolTooLarge
 from service.harmony.typescript import MAX_STEPS, describe_tools, write_type
+from service.work import Budget, OverBudget
 
 REFS = {f"d{i}": {"title": "a"} for i in range(4000)}
 ALL_REFS = {"allOf": [{"$ref": f"#/$defs/{name}"} for name in REFS]}

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from service.http.body import parse
-from service.http.body_budget import MAX_DEPTH, check_shape
+from service.http.body import MAX_DEPTH, check_shape, parse
 
 Fixture = Callable[..., Any]
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from service.api.chat.schema import ChatRequest
-from service.http.body import parse
-from service.http.body_budget import (
+from service.http.body import (
     MAX_ESCAPES,
     MAX_KEYS,
     MAX_KEYS_OF_ONE,
@@ -27,6 +26,7 @@ from service.http.body_budget import (
     BodyError,
     BodyScan,
     check_shape,
+    parse,
 )
 
 TURN = {"role": "user", "content": "Hi"}

@@ -16,7 +16,7 @@ from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
 from service.cli.metrics_reference import markdown
 from service.http.routes import route_of
-from service.request.context import Notes, RequestContext
+from service.request import Notes, RequestContext
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import all_series
 

@@ -14,8 +14,7 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.harmony.vocabulary import CALL, END, RETURN, encode_text
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
 
 # A random model would hardly ever end a text, a string or a list by itself.
 ENDS = {END: 14.0, RETURN: 16.0, CALL: 16.0} | {

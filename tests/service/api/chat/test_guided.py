@@ -15,8 +15,7 @@ from benchmarks.checkpoint import write_random
 from benchmarks.schemas import random_schema
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text
-from service.harmony.vocabulary_file import write_vocabulary
+from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text, write_vocabulary
 
 Fixture = Callable[..., Any]
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from auth import audit
 from auth.base import Forbidden, Principal
-from service.request.deadline import Deadline
+from service.errors import RequestError
+
+CONTEXT: Final = "harmonium.context"  # the key of a RequestContext in an ASGI scope
+
+
+TIMEOUT_HEADER = "X-Request-Timeout-Ms"
+
+R = TypeVar("R")
 
 OTHER: Final = "other"  # the route of what is not ours
 _MAX_STATE_CHARS: Final = 512  # what W3C asks everyone to hand on
@@ -21,6 +29,59 @@ _TRACEPARENT: Final = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})"
     r"-(?P<flags>[0-9a-f]{2})(?:-.*)?"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a request must have ended, on the running loop's clock."""
+
+    at: float
+    timeout_s: float  # what it was counted from, for the message
+
+    def check(self) -> None:
+        """Raise the error that ends the request once the time is up."""
+        if asyncio.get_running_loop().time() >= self.at:
+            raise self.error()
+
+    def error(self) -> RequestError:
+        """What a client is told."""
+        return RequestError(
+            f"The answer was not complete within {self.timeout_s:g} s, the time this request had; "
+            f"raise {TIMEOUT_HEADER} or NIM_REQUEST_TIMEOUT_S, or ask for fewer tokens.",
+            status=504,
+            type="timeout_error",
+            code="deadline_exceeded",
+        )
+
+
+async def in_time(deadline: Deadline | None, awaited: Awaitable[R]) -> R:
+    """What it gives; raises the deadline's error where that would come too late."""
+    if deadline is None:
+        return await awaited
+    try:
+        async with asyncio.timeout_at(deadline.at):
+            return await awaited
+    except TimeoutError:
+        raise deadline.error() from None
+
+
+def until(deadline: Deadline | None, events: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+    """The same events; in place of one that would come too late, the deadline's error."""
+    return events if deadline is None else _until(deadline, events)
+
+
+async def _until(deadline: Deadline, events: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+    async with aclosing(events):
+        while True:
+            deadline.check()  # also when events are always there and nothing waits
+            try:
+                async with asyncio.timeout_at(deadline.at):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise deadline.error() from None
+            yield event
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An open server on loopback is for the programs of its machine, not for pages in its browser.
+"""Pages of other origins: kept from an open server on loopback, let in where the operator says so.
 
 A browser lets any page send requests to loopback, and names that page in `Origin`. What the page
 cannot do is to leave that out, or to pass for a page from loopback. A page whose own name leads to
@@ -11,9 +11,13 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from auth.address import is_loopback
 from service.errors import RequestError
+from service.http.answers import error_response
 
 _REMEDY = "set NIM_API_KEYS to serve others"
 # Reserved, so that nobody can register a name under them: RFC 6761 gives the first to loopback,
@@ -61,3 +65,32 @@ def _is_own(url: str) -> bool:
     except ValueError:
         return False
     return is_loopback(name) or name.endswith(_OWN_ENDINGS)
+
+
+class Cors(CORSMiddleware):
+    """The library's, but a refused preflight is an error like any other, not plain text."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        answer = super().preflight_response(request_headers)
+        return answer if answer.status_code == 200 else _Refusal(answer)
+
+
+class _Refusal(Response):
+    """An answer in the shape of its route, with the headers of the library's."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self._reason = bytes(answer.body).decode()
+        self._headers = answer.headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = RequestError(
+            f"{self._reason}: NIM_CORS_ALLOW_ORIGINS lists the pages that may send requests here.",
+            param="Origin",
+            code="cors_refused",
+        )
+        answer = error_response(error, scope)
+        for name, value in self._headers.items():
+            if name not in ("content-length", "content-type"):
+                answer.headers[name] = value
+        await answer(scope, receive, send)

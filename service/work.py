@@ -1,0 +1,107 @@
+"""How much work a request may cost, and work in a thread that holds up nobody else's stream.
+
+What is small to send can be large to walk: references that double at every level, parts that
+are merged one by one, texts that are written once for each time they are referred to. So walking
+spends from a budget, in units of about a tenth of a microsecond to a microsecond, and ends with
+an error of the client's when it is used up.
+
+Long work is done in a thread. A thread alone would not do: the interpreter runs one of them at a
+time, and whoever computes keeps it for milliseconds. So of all that work here one at a time does,
+for a millisecond, and then rests for as long as it worked: the event loop has half of the time,
+however many prompts are being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+R = TypeVar("R")
+
+_WORK_S: Final = 0.001
+_HANDOVER_S: Final = 0.0002  # for the next to take its turn
+
+# Most of them wait for their turn: nobody's prompt waits for another's to be whole.
+_threads: Final = ThreadPoolExecutor(32, thread_name_prefix="prompt")
+_turn = threading.Lock()
+
+
+class OverBudget(Exception):
+    """More was wanted than there was."""
+
+    def __init__(self, limit: int, unit: str) -> None:
+        super().__init__(f"more than {limit} {unit}")
+        self.limit = limit
+        self.unit = unit
+
+
+class Budget:
+    """So many units of one kind, to be spent once."""
+
+    __slots__ = ("_left", "limit", "unit")
+
+    def __init__(self, limit: int, unit: str) -> None:
+        self.limit = limit
+        self.unit = unit
+        self._left = limit
+
+    @property
+    def spent(self) -> int:
+        """How many have been taken."""
+        return self.limit - self._left
+
+    def spend(self, number: int = 1) -> None:
+        """Take so many; raises OverBudget once more than all have been taken."""
+        self._left -= number
+        if self._left < 0:
+            raise OverBudget(self.limit, self.unit)
+
+
+class _Worker(threading.local):
+    """What this thread does; nothing is set in a thread that does not take turns."""
+
+    begun_s: float | None = None  # of this thread's CPU time, when its turn began
+    tokens: Budget | None = None  # that its work may still make
+
+
+_worker = _Worker()
+
+
+async def in_thread(work: Callable[[], R], tokens: Budget | None = None) -> R:
+    """Do work while the loop goes on; raises OverBudget when it makes more than those tokens."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, in_turns, work, tokens)
+
+
+def in_turns(work: Callable[[], R], tokens: Budget | None = None) -> R:
+    """The same in this thread, which is not the event loop's."""
+    with _turn:
+        _worker.begun_s, _worker.tokens = time.thread_time(), tokens
+        try:
+            return work()
+        finally:
+            _worker.begun_s = _worker.tokens = None
+
+
+def rest() -> None:
+    """Called between small pieces of work: let the others go on when the turn has been long."""
+    if _worker.begun_s is None:
+        return
+    worked_s = time.thread_time() - _worker.begun_s
+    if worked_s < _WORK_S:
+        return
+    time.sleep(worked_s)
+    _turn.release()
+    time.sleep(_HANDOVER_S)
+    _turn.acquire()
+    _worker.begun_s = time.thread_time()
+
+
+def count_tokens(number: int) -> None:
+    """So many have been made; raises OverBudget when its work may make no more."""
+    if _worker.tokens is not None:
+        _worker.tokens.spend(number)
