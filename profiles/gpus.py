@@ -1,7 +1,12 @@
-"""The GPUs that profiles may name, and how to recognise them."""
+"""The GPUs that can be named, and how to recognise them.
+
+Memory is what NVML reports for the whole board; capability, NVLink and the boards of a host are
+those of NVIDIA's data sheets and reference systems.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MIB = 1024**2
@@ -9,62 +14,92 @@ MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class KnownGpu:
-    """A row of the table; memory is what NVML reports for the whole board."""
+    """A row of the table."""
 
-    key: str
-    name: str
+    key: str  # what profiles and `--hardware` call it
+    name: str  # as NVML tells it
     total_mib: int
     compute_capability: tuple[int, int]
-    pci_devices: tuple[str, ...]  # first: the board assumed for a hardware string
+    pci_devices: tuple[str, ...] = ()  # first: the board assumed for a written machine
+    name_parts: tuple[str, ...] = ()  # what NVML's names of it hold, in small letters
+    nvlink: int = 1  # GPUs of a host that NVLink joins, itself included; 1: PCIe alone
+    per_host: int = 8  # at most so many in one operating system
 
     @property
     def total_bytes(self) -> int:
         return self.total_mib * MIB
 
 
+_VOLTA, _TURING, _A100, _AMPERE, _ADA = (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)
+_HOPPER, _B200, _B300, _RTX_BLACKWELL, _GB10 = (9, 0), (10, 0), (10, 3), (12, 0), (12, 1)
+
 KNOWN_GPUS = (
-    KnownGpu("a100-40", "NVIDIA A100-SXM4-40GB", 40960, (8, 0), ("20b0", "20f1")),
-    KnownGpu("a100", "NVIDIA A100-SXM4-80GB", 81920, (8, 0), ("20b2", "20b5", "20b3")),
-    KnownGpu("a10g", "NVIDIA A10G", 23028, (8, 6), ("2237",)),
-    KnownGpu("l4", "NVIDIA L4", 23034, (8, 9), ("27b8",)),
-    KnownGpu("l40s", "NVIDIA L40S", 46068, (8, 9), ("26b9",)),
-    KnownGpu("h100", "NVIDIA H100 80GB HBM3", 81559, (9, 0), ("2330", "2331", "2336")),
-    KnownGpu("h100-nvl", "NVIDIA H100 NVL", 95830, (9, 0), ("2321",)),
-    KnownGpu("h200", "NVIDIA H200", 143771, (9, 0), ("2335",)),
-    KnownGpu("h200-nvl", "NVIDIA H200 NVL", 143771, (9, 0), ("233b",)),
-    KnownGpu("gh200", "NVIDIA GH200 480GB", 97871, (9, 0), ("2342", "2345", "2348")),
-    KnownGpu("b200", "NVIDIA B200", 183359, (10, 0), ("2901",)),
-    KnownGpu("gb200", "NVIDIA GB200", 189471, (10, 0), ("2941",)),
-    KnownGpu("b300", "NVIDIA B300 SXM6 AC", 275040, (10, 3), ("3182",)),
-    KnownGpu("gb300", "NVIDIA GB300", 284208, (10, 3), ("31c2", "31c3")),
+    KnownGpu("v100", "Tesla V100-SXM2-32GB", 32768, _VOLTA, ("1db5", "1db6"), ("v100",), 8),
+    KnownGpu("t4", "Tesla T4", 15360, _TURING, ("1eb8",), ("t4",)),
     KnownGpu(
-        "rtx-pro-6000",
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-        97887,
-        (12, 0),
-        ("2bb5", "2bb1", "2bb4"),
+        "a100-40", "NVIDIA A100-SXM4-40GB", 40960, _A100, ("20b0", "20f1"),
+        ("a100-sxm4-40gb", "a100-pcie-40gb"), 8, 16,
     ),
-)
+    KnownGpu(
+        "a100", "NVIDIA A100-SXM4-80GB", 81920, _A100, ("20b2", "20b5", "20b3"), ("a100",), 8, 16
+    ),
+    KnownGpu("a30", "NVIDIA A30", 24576, _A100, ("20b7",), ("a30",)),
+    KnownGpu("a40", "NVIDIA A40", 46068, _AMPERE, ("2235",), ("a40",)),
+    KnownGpu("a10", "NVIDIA A10", 23028, _AMPERE, ("2236",), ("a10",)),
+    KnownGpu("a10g", "NVIDIA A10G", 23028, _AMPERE, ("2237",), ("a10g",)),
+    KnownGpu("rtx-a6000", "NVIDIA RTX A6000", 49140, _AMPERE, ("2230",), ("rtx a6000",)),
+    KnownGpu("rtx3060", "NVIDIA GeForce RTX 3060", 12288, _AMPERE, (), ("rtx 3060",)),
+    KnownGpu("rtx3080", "NVIDIA GeForce RTX 3080", 10240, _AMPERE, ("2206",), ("rtx 3080",)),
+    KnownGpu("rtx3090", "NVIDIA GeForce RTX 3090", 24576, _AMPERE, ("2204", "2203"), ("rtx 3090",)),
+    KnownGpu("l4", "NVIDIA L4", 23034, _ADA, ("27b8",), ("l4",)),
+    KnownGpu("l40", "NVIDIA L40", 46068, _ADA, ("26b5",), ("l40",)),
+    KnownGpu("l40s", "NVIDIA L40S", 46068, _ADA, ("26b9",), ("l40s",)),
+    KnownGpu(
+        "rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 49140, _ADA, ("26b1",), ("rtx 6000 ada",)
+    ),
+    KnownGpu("rtx4060", "NVIDIA GeForce RTX 4060", 8188, _ADA, ("2882",), ("rtx 4060",)),
+    KnownGpu("rtx4070", "NVIDIA GeForce RTX 4070", 12282, _ADA, ("2786",), ("rtx 4070",)),
+    KnownGpu("rtx4080", "NVIDIA GeForce RTX 4080", 16376, _ADA, ("2704", "2702"), ("rtx 4080",)),
+    KnownGpu("rtx4090", "NVIDIA GeForce RTX 4090", 24564, _ADA, ("2684",), ("rtx 4090",)),
+    KnownGpu("h100", "NVIDIA H100 80GB HBM3", 81559, _HOPPER, ("2330", "2336"), ("h100",), 8),
+    KnownGpu(
+        "h100-pcie", "NVIDIA H100 PCIe", 81559, _HOPPER, ("2331",), ("h100 pcie", "h100-pcie"), 2
+    ),
+    KnownGpu("h100-nvl", "NVIDIA H100 NVL", 95830, _HOPPER, ("2321",), ("h100 nvl",), 2),
+    KnownGpu("h20", "NVIDIA H20", 97871, _HOPPER, ("2329",), ("h20",), 8),
+    KnownGpu("h200", "NVIDIA H200", 143771, _HOPPER, ("2335",), ("h200",), 8),
+    KnownGpu("h200-nvl", "NVIDIA H200 NVL", 143771, _HOPPER, ("233b",), ("h200 nvl",), 4),
+    KnownGpu(
+        "gh200", "NVIDIA GH200 480GB", 97871, _HOPPER, ("2342", "2345", "2348"), ("gh200",), 4, 4
+    ),
+    KnownGpu("b200", "NVIDIA B200", 183359, _B200, ("2901",), ("b200",), 8),
+    KnownGpu("gb200", "NVIDIA GB200", 189471, _B200, ("2941",), ("gb200",), 4, 4),
+    KnownGpu("b300", "NVIDIA B300 SXM6 AC", 275040, _B300, ("3182",), ("b300",), 8),
+    KnownGpu("gb300", "NVIDIA GB300", 284208, _B300, ("31c2", "31c3"), ("gb300",), 4, 4),
+    KnownGpu(
+        "rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, _RTX_BLACKWELL,
+        ("2bb5", "2bb1", "2bb4"), ("rtx pro 6000 blackwell",),
+    ),
+    KnownGpu(
+        "rtx-pro-4500", "NVIDIA RTX PRO 4500 Blackwell", 32623, _RTX_BLACKWELL, (),
+        ("rtx pro 4500 blackwell",),
+    ),
+    KnownGpu(
+        "rtx5080", "NVIDIA GeForce RTX 5080", 16303, _RTX_BLACKWELL, ("2c02",), ("rtx 5080",)
+    ),
+    KnownGpu(
+        "rtx5090", "NVIDIA GeForce RTX 5090", 32607, _RTX_BLACKWELL, ("2b85",), ("rtx 5090",)
+    ),
+    # Its memory is the machine's: 128 GB, of which CUDA sees so much.
+    KnownGpu("gb10", "NVIDIA GB10", 122572, _GB10, ("2e12",), ("gb10",), 1, 1),
+)  # fmt: skip
 
 BY_KEY = {gpu.key: gpu for gpu in KNOWN_GPUS}
 _BY_PCI_DEVICE = {device: gpu.key for gpu in KNOWN_GPUS for device in gpu.pci_devices}
-# Longest first, so that 'H200 NVL' is not taken for 'H200' nor 'GB200' for 'B200'.
-_NAME_PARTS = (
-    ("rtx pro 6000 blackwell", "rtx-pro-6000"),
-    ("a100-sxm4-40gb", "a100-40"),
-    ("a100-pcie-40gb", "a100-40"),
-    ("h100 nvl", "h100-nvl"),
-    ("h200 nvl", "h200-nvl"),
-    ("gh200", "gh200"),
-    ("gb200", "gb200"),
-    ("gb300", "gb300"),
-    ("a100", "a100"),
-    ("h100", "h100"),
-    ("h200", "h200"),
-    ("b200", "b200"),
-    ("b300", "b300"),
-    ("l40s", "l40s"),
-    ("a10g", "a10g"),
+# Longest first, so that 'H200 NVL' is not taken for 'H200'.
+_NAME_PARTS = sorted(
+    ((part, gpu.key) for gpu in KNOWN_GPUS for part in gpu.name_parts),
+    key=lambda pair: -len(pair[0]),
 )
 
 
@@ -74,4 +109,4 @@ def gpu_key(name: str, pci_id: str) -> str | None:
     if key is not None:
         return key
     lowered = name.lower()
-    return next((key for part, key in _NAME_PARTS if part in lowered), None)
+    return next((key for part, key in _NAME_PARTS if re.search(rf"\b{part}\b", lowered)), None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
@@ -17,20 +16,14 @@ from typing import Any
 import psutil
 
 from profiles.cgroup import CgroupLimits, read_limits
-from profiles.errors import InvalidHardware, nearest
 from profiles.gpus import BY_KEY, gpu_key
-from profiles.machine import GB, Cpu, Gpu, Hardware
+from profiles.machine import Cpu, Gpu, Hardware
 
 # What a kernel might care about, as /proc/cpuinfo spells it on x86 and on Arm.
 INSTRUCTION_SETS = (
     *("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
-# What a machine that is only written down is taken to have beside its GPUs.
-ASSUMED_CORES_PER_GPU = 16
-ASSUMED_BYTES_PER_CORE = 8 * GB
-_MAX_COUNT = 1024  # of GPUs or CPU cores in one machine
-_HARDWARE_STRING = re.compile(r"(?:(\d{1,12})\s*x\s*)?([a-z][a-z0-9-]*?)(?:\s*x\s*(\d{1,12}))?")
 
 
 def detect(nvml: Any = None) -> Hardware:
@@ -67,28 +60,6 @@ def _pynvml() -> Any:
     import pynvml  # absent where there is no NVIDIA library
 
     return pynvml
-
-
-def parse_hardware(text: str) -> Hardware:
-    """Describe a machine that is written down: 'h200x8', 'l40s', 'cpux16', 'cpu'.
-
-    Raises InvalidHardware with the known names and the nearest one.
-    """
-    match = _HARDWARE_STRING.fullmatch(text.strip().lower())
-    if match is None or (match[1] and match[3]):
-        raise InvalidHardware(f"hardware '{text}' is not of the form 'h200x8' or 'cpux16'")
-    key, count = match[2], int(match[1] or match[3] or 1)
-    if not 1 <= count <= _MAX_COUNT:
-        raise InvalidHardware(f"hardware '{text}': the count must be from 1 to {_MAX_COUNT}")
-    if key == "cpu":
-        return _assumed((), num_cores=count if match[1] or match[3] else 2)
-    if key not in BY_KEY:
-        known = ", ".join(["cpu", *BY_KEY])
-        raise InvalidHardware(
-            f"hardware '{text}': '{key}' is not a known name{nearest(key, BY_KEY)}; known: {known}"
-        )
-    gpus = tuple(_assumed_gpu(key, index) for index in range(count))
-    return _assumed(gpus, num_cores=ASSUMED_CORES_PER_GPU * count)
 
 
 def detect_cpu(proc: Path = Path("/proc"), limits: CgroupLimits | None = None) -> Cpu:
@@ -174,17 +145,35 @@ def _gpu(nvml: Any, index: int, handle: Any, parent: Any = None) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     name = _text(nvml.nvmlDeviceGetName(handle))
     pci_id = _pci_id(nvml.nvmlDeviceGetPciInfo(board).pciDeviceId)
+    key = gpu_key(name, pci_id) if parent is None else None
     return Gpu(
         index=index,
         name=name,
-        key=gpu_key(name, pci_id) if parent is None else None,
+        key=key,
         pci_id=pci_id,
         compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(board)),
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         is_mig=parent is not None,
+        nvlink=_num_joined(key) if parent is None and _has_nvlink(nvml, board) else 1,
     )
+
+
+def _has_nvlink(nvml: Any, board: Any) -> bool:
+    """Whether any of its links is up; a board without links answers 'not supported'."""
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(board, link) == nvml.NVML_FEATURE_ENABLED:
+                return True
+        except nvml.NVMLError:
+            return False
+    return False
+
+
+def _num_joined(key: str | None) -> int:
+    """How many GPUs the links join: what is known of the board, else the pair of a bridge."""
+    return max(2, BY_KEY[key].nvlink if key else 2)
 
 
 def _pci_id(device_and_vendor: int) -> str:
@@ -203,23 +192,3 @@ def _driver_reason(error: Exception) -> str:
     if type(error).__name__ == "NVMLError_DriverNotLoaded":
         return "the NVIDIA driver is installed but not loaded"
     return f"NVML could not start: {error}"
-
-
-def _assumed_gpu(key: str, index: int) -> Gpu:
-    known = BY_KEY[key]
-    return Gpu(
-        index=index,
-        name=known.name,
-        key=key,
-        pci_id=f"{known.pci_devices[0]}:10de",
-        compute_capability=known.compute_capability,
-        total_bytes=known.total_bytes,
-        free_bytes=known.total_bytes,
-    )
-
-
-def _assumed(gpus: tuple[Gpu, ...], num_cores: int) -> Hardware:
-    memory = num_cores * ASSUMED_BYTES_PER_CORE
-    cpu = Cpu("an assumed CPU", num_cores, memory, memory)
-    reason = "" if gpus else "the machine was written down without one"
-    return Hardware(cpu, gpus, no_gpu_reason=reason, is_assumed=True)

@@ -35,6 +35,8 @@ class Gpu:
     free_bytes: int
     uuid: str = ""
     is_mig: bool = False
+    nvlink: int = 1  # GPUs of its host that NVLink joins, itself included; 1: PCIe alone
+    host: int = 0  # which operating system has it; a found machine is one, a written rack is many
 
     @property
     def family(self) -> Family:

@@ -17,13 +17,14 @@ from engines.factory import cpu_only_engines, installed_engines
 from profiles import own_shape
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
-from profiles.hardware import detect, parse_hardware
+from profiles.hardware import detect
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
 from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
+from profiles.written import parse_hardware
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
@@ -45,7 +46,11 @@ class Asked:
 
 
 @click.command(help="List the profiles: which fits, which is chosen, and why not the rest.")
-@click.option("--hardware", metavar="H200X8", help="Ask about another machine: 'h200x8'.")
+@click.option(
+    "--hardware",
+    metavar="H200X8",
+    help="Ask about another machine: h200x8, h100:used=15%, h100:2g.20gb, h200x2+l40s, cpux16.",
+)
 @click.option("--model", metavar="NAME", help="Only this model, e.g. gpt-oss-20b.")
 @click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
 @click.option("--goal", type=click.Choice(get_args(Goal)), help="Prefer profiles with this goal.")

@@ -21,6 +21,7 @@ class Board:
     total: int = 150_754_820_096
     free: int = 150_000_000_000
     mig: list[Board] | None = None
+    links: list[int] | None = None  # the state of each NVLink; None: a board that has none
     error: str | None = None
 
 
@@ -34,6 +35,8 @@ class FakeNvml:
     is_open: bool = False
 
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_NVLINK_MAX_LINKS = 18
+    NVML_FEATURE_ENABLED = 1
 
     class NVMLError(Exception):
         pass
@@ -68,6 +71,11 @@ class FakeNvml:
         if board.mig is None:
             raise self.NVMLError("Not Supported")
         return 1, 1
+
+    def nvmlDeviceGetNvLinkState(self, board: Board, link: int) -> int:
+        if board.links is None or link >= len(board.links):
+            raise self.NVMLError("Not Supported")
+        return board.links[link]
 
     def nvmlDeviceGetMaxMigDeviceCount(self, board: Board) -> int:
         return 7

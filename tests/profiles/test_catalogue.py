@@ -96,7 +96,7 @@ def test_a_name_tells_what_a_profile_is(catalogue: Catalogue) -> None:
         ({"parallelism": {"tp": 2}}, r"tp\*pp is 2, but a CPU profile has one device"),
         ({"parallelism": {"tp": 2, "ep": 3}}, r"ep 3 must divide tp 2"),
         ({"gpu": {}}, r"gpu: .*give names, family or min_compute_capability"),
-        ({"gpu": {"names": ["h20"]}}, r"gpu\.names: 'h20' is not a known GPU .*'h200'"),
+        ({"gpu": {"names": ["h2000"]}}, r"gpu\.names: 'h2000' is not a known GPU .*'h200'"),
         ({"options": {"max_num_seqs": 1}}, r"'max_num_seqs'\] belong under limits"),
         ({"goal": "latency"}, r"its content makes it 'native-cpu-fp32-tp1-pp1-latency\.yaml'"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from profiles.catalogue import Catalogue
-from profiles.hardware import parse_hardware
+from profiles.written import parse_hardware
 from service.__main__ import main
 
 Command = Callable[..., int]
@@ -110,7 +110,7 @@ def test_json_has_every_profile(command: Command, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--hardware", "h20"), "did you mean 'h200'"),
+        (("--hardware", "h2000"), "did you mean 'h200'"),
         (("--model", "gpt-oss-200b"), "did you mean 'gpt-oss-20b'"),
         (("--max-model-len", "-5"), "max_model_len -5 must be at least 1"),
     ],

@@ -14,10 +14,10 @@ from itertools import product
 from pathlib import Path
 
 from profiles.catalogue import Catalogue
-from profiles.hardware import parse_hardware
 from profiles.models import Goal
 from profiles.selector import survey
 from profiles.verdicts import Constraints
+from profiles.written import parse_hardware
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "selection.csv"
 HARDWARE = (

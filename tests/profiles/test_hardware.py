@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from profiles.cgroup import CgroupLimits
-from profiles.errors import InvalidHardware
 from profiles.gpus import KNOWN_GPUS, gpu_key
-from profiles.hardware import detect, detect_cpu, parse_hardware
+from profiles.hardware import detect, detect_cpu
 from profiles.machine import GB, family_of
 
 
@@ -52,6 +51,16 @@ def test_a_lost_board_does_not_hide_the_others(nvml: Any, board: Any) -> None:
     machine = detect(nvml([board(error="GPU is lost"), board()]))
     assert [gpu.index for gpu in machine.gpus] == [1]
     assert machine.warnings == ("GPU 0 cannot be used: GPU is lost",)
+
+
+def test_nvlink_is_what_the_links_say(nvml: Any, board: Any) -> None:
+    boards = [
+        board(links=[0, 1]),
+        board(links=[0, 0]),
+        board(),
+        board(name="NVIDIA A40", pci_device_id=0x223510DE, links=[1]),
+    ]
+    assert [gpu.nvlink for gpu in detect(nvml(boards)).gpus] == [8, 1, 1, 2]
 
 
 def test_no_gpu_is_an_answer_with_the_reason(nvml: Any) -> None:
@@ -102,48 +111,15 @@ def test_arm_processors_are_described_too(tmp_path: Path) -> None:
     assert detect_cpu(tmp_path).instruction_sets == ("asimd", "bf16", "i8mm", "sve")
 
 
-@pytest.mark.parametrize(
-    ("text", "summary"),
-    [
-        ("h200x8", "8 x NVIDIA H200"),
-        ("8xH200", "8 x NVIDIA H200"),
-        ("H100-NVL x 2", "2 x NVIDIA H100 NVL"),
-        ("rtx-pro-6000", "1 x NVIDIA RTX PRO 6000 Blackwell Server Edition"),
-        ("a100-40x4", "4 x NVIDIA A100-SXM4-40GB"),
-        ("cpu", "2 CPU cores, no GPU"),
-        ("cpux1", "1 CPU core, no GPU"),
-        ("cpux16", "16 CPU cores, no GPU"),
-    ],
-)
-def test_hardware_strings(text: str, summary: str) -> None:
-    machine = parse_hardware(text)
-    assert machine.summary == summary
-    assert machine.is_assumed
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("h20x8", "did you mean 'h200'"),
-        ("b20", "known: cpu, a100-40, a100"),
-        ("h200x0", "from 1 to 1024"),
-        ("h200x99999999999", "from 1 to 1024"),
-        ("2xh200x2", "not of the form"),
-        ("", "not of the form"),
-    ],
-)
-def test_wrong_hardware_strings_name_the_remedy(text: str, complaint: str) -> None:
-    with pytest.raises(InvalidHardware, match=complaint):
-        parse_hardware(text)
-
-
 def test_every_known_gpu_is_recognised_by_name_and_by_pci_id() -> None:
     for gpu in KNOWN_GPUS:
-        assert gpu_key("anything", f"{gpu.pci_devices[0].upper()}:10DE") == gpu.key
-        if gpu.key != "l4":  # too short a name to look for inside another
-            assert gpu_key(gpu.name, "ffff:10de") == gpu.key
+        for device in gpu.pci_devices:
+            assert gpu_key("anything", f"{device.upper()}:10DE") == gpu.key
+        assert gpu_key(gpu.name, "ffff:10de") == gpu.key
         assert family_of(gpu.compute_capability) != "other"
-    assert gpu_key("NVIDIA GeForce RTX 4090", "2684:10de") is None
+    assert gpu_key("NVIDIA GeForce GTX 1080 Ti", "1b06:10de") is None
+    assert gpu_key("NVIDIA A100-PCIE-80GB", "ffff:10de") == "a100"
+    assert gpu_key("NVIDIA GeForce RTX 4080 SUPER", "ffff:10de") == "rtx4080"
 
 
 @pytest.mark.parametrize(

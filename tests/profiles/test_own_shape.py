@@ -11,12 +11,12 @@ import pytest
 
 from profiles.catalogue import Catalogue
 from profiles.errors import ModelStoreError, NoCompatibleProfile
-from profiles.hardware import parse_hardware
 from profiles.memory import memory_need
 from profiles.models import Profile
 from profiles.own_shape import Found, find
 from profiles.selector import select
 from profiles.verdicts import Constraints
+from profiles.written import parse_hardware
 
 # gpt-oss-20b with 20 of 24 layers and 24 of 32 experts kept.
 PRUNED: dict[str, Any] = {

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from profiles.catalogue import Catalogue, load
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
 from profiles.gpus import BY_KEY, KNOWN_GPUS
-from profiles.hardware import parse_hardware
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import Profile
 from profiles.selector import select, survey
 from profiles.verdicts import Constraints, Fit, Selection
+from profiles.written import parse_hardware
 
 ALL = {"native": None, "vllm": None, "tensorrt_llm": None}
 NATIVE = {
@@ -36,7 +36,7 @@ def gpus(draw: st.DrawFn, index: int = 0) -> Gpu:
         index=index,
         name=known.name,
         key=None if is_mig else known.key,
-        pci_id=f"{known.pci_devices[0]}:10de",
+        pci_id="",
         compute_capability=known.compute_capability,
         total_bytes=known.total_bytes,
         free_bytes=int(known.total_bytes * draw(st.floats(0, 1))),

@@ -9,7 +9,7 @@ import pytest
 
 from profiles import catalogue, store
 from profiles.catalogue import Catalogue, load
-from profiles.hardware import parse_hardware
+from profiles.written import parse_hardware
 from service.__main__ import main
 from service.run import startup
 

@@ -14,9 +14,9 @@ from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles import store
 from profiles.errors import ModelStoreError, NoCompatibleProfile
-from profiles.hardware import parse_hardware
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from profiles.written import parse_hardware
 from service.run import startup
 from service.run.startup import (
     Launch,
