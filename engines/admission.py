@@ -102,6 +102,15 @@ class Entry(Generic[T]):
         if self.is_open:
             self._engine.on_outcome(self, outcome)
 
+    def end(self) -> None:
+        """Let go of what refers back to it.
+
+        Else each request would be a cycle, and a thousand that end together a collection of
+        garbage for which all streams wait.
+        """
+        self.is_open = False
+        del self.run, self.receive
+
 
 class _Ahead:
     """Counts requests that are inside the engine and have no token yet, by priority."""
@@ -237,7 +246,7 @@ class QueuedEngine(Generic[T]):
                 if not is_last:
                     self._admit()
         entry.receive(outcome)
-        if is_last:
+        if is_last and entry.is_open:
             self._leave(entry)
 
     def _add(self, entry: Entry[T]) -> None:
@@ -293,7 +302,7 @@ class QueuedEngine(Generic[T]):
         self._ahead.add(entry, -1)
 
     def _leave(self, entry: Entry[T]) -> None:
-        entry.is_open = False
+        entry.end()
         self._queue.discard(entry)
         if entry.is_inside:
             self._inside.discard(entry)

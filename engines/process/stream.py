@@ -55,15 +55,19 @@ class Stream:
         self._wake()
 
     async def next(self) -> TokenEvent:
-        """Wait for an event and take what is there as one; raises the error that ended it."""
+        """Wait for an event and take what is there as one; raises the error that ended it, once."""
         if not self._events and self._error is None:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         if self._events:
             events = self._take()
             return events[0] if len(events) == 1 else merge(events)
-        assert self._error is not None
-        raise self._error
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:  # its traceback has this frame: else a cycle, left to the garbage collector
+            del error
 
     def _take(self) -> list[TokenEvent]:
         """All of it, or as much as may be taken at once."""

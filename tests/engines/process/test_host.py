@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ async def test_what_an_engine_prints_does_not_disturb_the_reports(
     assert "engines.process.host: The engine 'fake' is ready" in lines
 
 
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector as it was."""
+    yield
+    gc.unfreeze()
+
+
 class Dying:
     """An engine whose health fails after it started."""
 
@@ -128,7 +136,7 @@ class Dying:
 
 
 async def test_an_engine_that_died_ends_its_process(
-    no_leaks: None, temp_folder: Path, monkeypatch: pytest.MonkeyPatch
+    no_leaks: None, temp_folder: Path, collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines.process.host, "create", lambda spec: Dying())
     reports: list[LifeMessage] = []
@@ -136,6 +144,22 @@ async def test_an_engine_that_died_ends_its_process(
     with pytest.raises(EngineDead, match="the worker thread is gone"):
         await engines.process.host.run(EngineSpec("dying"), address, reports.append)
     assert reports == [Alive(), Ready()]
+
+
+async def test_what_start_up_made_is_never_walked_through_again(
+    no_leaks: None, temp_folder: Path, collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines.process.host, "create", lambda spec: Dying())
+    num_watched: list[int] = []
+
+    def report(message: LifeMessage) -> None:
+        if message == Ready():
+            num_watched.append(len(gc.get_objects()))
+
+    with pytest.raises(EngineDead):
+        address = f"ipc://{temp_folder}/engine.sock"
+        await engines.process.host.run(EngineSpec("dying"), address, report)
+    assert num_watched[0] < 1000
 
 
 async def test_workers_of_a_killed_engine_die_with_it_and_do_not_delay_its_restart(
