@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
 from pydantic import Field
 
+from engines import base
 from service.answer.choice import Choice, Step, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, usage_of
@@ -95,27 +96,31 @@ class ChatAnswer:
             else:
                 message.add(delta, self._generation.choices[step.index].logprobs)
 
-    def completion(self, *, id: str, model: str, created: int) -> ChatCompletion:
+    def body(self, *, id: str, model: str, created: int) -> bytes:
         """The answer, once every choice has ended."""
-        return ChatCompletion(
+        completion = ChatCompletion(
             id=id,
             created=created,
             model=model,
             choices=[self._choice(index) for index in range(len(self._messages))],
             usage=usage_of(self._generation),
         )
+        document = completion.model_dump()
+        if self._generation.plan.sampling.logprobs is not None:
+            for choice, message in zip(document["choices"], self._messages, strict=True):
+                choice["logprobs"] = _logprobs(message.logprobs)  # large, and written already
+        return _encode(document)
 
     def _choice(self, index: int) -> AnswerChoice:
         message, choice = self._messages[index], self._generation.choices[index]
         assert choice.finish_reason is not None
-        has_logprobs = self._generation.plan.sampling.logprobs is not None
-        logprobs = {"content": message.logprobs, "refusal": None}
         return AnswerChoice(
-            index=index,
-            message=message.answer(),
-            logprobs=ChoiceLogprobs.model_validate(logprobs) if has_logprobs else None,
-            finish_reason=choice.finish_reason,
+            index=index, message=message.answer(), finish_reason=choice.finish_reason
         )
+
+
+def _logprobs(content: list[msgspec.Raw]) -> dict[str, Any]:
+    return {"content": content, "refusal": None}
 
 
 class _Call:
@@ -138,9 +143,9 @@ class _Message:
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[_Call] = []
-        self.logprobs: list[dict[str, Any]] = []
+        self.logprobs: list[msgspec.Raw] = []
 
-    def add(self, delta: Delta, logprobs: list[Any]) -> None:
+    def add(self, delta: Delta, logprobs: Sequence[base.TokenLogprob]) -> None:
         if delta.kind is DeltaKind.REASONING:
             self.reasoning.append(delta.text)
         elif delta.kind is DeltaKind.ARGUMENTS:
@@ -238,7 +243,7 @@ class ChatChunks(DataEvents):
 
     def _content_with_logprobs(self, start: bytes, choice: Choice, delta: Delta) -> bytes:
         content = b'"content":%b},"logprobs":' % _encode(delta.text)
-        logprobs = _encode({"content": entries(delta, choice.logprobs), "refusal": None})
+        logprobs = _encode(_logprobs(entries(delta, choice.logprobs)))
         return start + content + logprobs + b',"finish_reason":null}]' + self._tail
 
     def _call(self, index: int, delta: Delta) -> dict[str, Any]:

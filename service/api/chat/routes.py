@@ -47,10 +47,7 @@ def _whole(runtime: Runtime, generation: Generation) -> WholeAnswer:
     id, created = f"chatcmpl-{runtime.new_id()}", int(runtime.clock())
     answer = ChatAnswer(generation, functools.partial(_call_id, runtime))
 
-    def body() -> bytes:
-        completion = answer.completion(id=id, model=runtime.model.id, created=created)
-        return completion.model_dump_json().encode()
-
+    body = functools.partial(answer.body, id=id, model=runtime.model.id, created=created)
     return WholeAnswer(runtime, generation, answer.add, body)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from service.answer.choice import AnswerFinish, Choice, Step
 from service.answer.generation import Generation
 from service.api.common.answer import LegacyLogprobs, StreamedUsage, usage_of
-from service.api.completions.schema import Completion, CompletionChoice, CompletionLogprobs
+from service.api.completions.schema import Completion, CompletionChoice
 from service.http.streaming import DataEvents
 
 _encode = msgspec.json.encode
@@ -65,21 +65,25 @@ class CompletionAnswer:
 
     def body(self) -> bytes:
         """The answer, once every choice has ended."""
-        completion = Completion(
+        logprobs = [text.take_logprobs() for text in self._texts]
+        document = self._completion().model_dump()
+        for choice, columns in zip(document["choices"], logprobs, strict=True):
+            choice["logprobs"] = columns  # large, and written already
+        return _encode(document)
+
+    def _completion(self) -> Completion:
+        return Completion(
             id=self._head.id,
             created=self._head.created,
             model=self._head.model,
             choices=[self._choice(index) for index in range(len(self._texts))],
             usage=usage_of(self._generation),
         )
-        return completion.model_dump_json().encode()
 
     def _choice(self, index: int) -> CompletionChoice:
-        logprobs = self._texts[index].take_logprobs()
         return CompletionChoice(
             index=index,
             text="".join(self._pieces[index]),
-            logprobs=CompletionLogprobs(**logprobs) if logprobs else None,
             finish_reason=_finish_reason(self._generation.choices[index].finish_reason),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,9 @@ from service.http.failures import Failure
 
 Json = dict[str, Any]
 EndStatus = Literal["completed", "incomplete", "failed", "cancelled"]
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_listed = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,24 @@ def encode(document: Json) -> bytes:
 
 
 def decode(stored: bytes) -> Json:
-    """The reverse of encode."""
-    document: Json = msgspec.json.decode(stored)
-    return document
+    """The reverse of encode; log-probabilities stay as they are written.
+
+    Those of 4,000 tokens with 20 rivals each would hold up the event loop for 0.1 s.
+    """
+    return _opened(_fields(stored), output=_items)
+
+
+def _items(written: msgspec.Raw) -> list[Json]:
+    return [_opened(item, content=_parts) for item in _listed(written)]
+
+
+def _parts(written: msgspec.Raw) -> list[Json]:
+    return [_opened(part, logprobs=msgspec.Raw) for part in _listed(written)]
+
+
+def _opened(fields: dict[str, msgspec.Raw], **others: Callable[[msgspec.Raw], object]) -> Json:
+    """The values of an object, `others` in a way of their own."""
+    return {name: others.get(name, msgspec.json.decode)(raw) for name, raw in fields.items()}
 
 
 def _error(failure: Failure) -> Json:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from service.api.responses.pieces import Piece
 from service.harmony.types import CALL_KINDS, DeltaKind
 
@@ -41,7 +43,7 @@ class Item:
         is_inside = namespace in namespaces
         self._called = {"namespace": namespace, "name": name} if is_inside else {"name": first.name}
         self._texts: list[str] = []
-        self._logprobs: list[Json] = []
+        self._logprobs: list[msgspec.Raw] = []
 
     @property
     def is_call(self) -> bool:
@@ -60,7 +62,7 @@ class Item:
         return "".join(self._texts)
 
     @property
-    def logprobs(self) -> list[Json]:
+    def logprobs(self) -> list[msgspec.Raw]:
         return self._logprobs
 
     def add(self, piece: Piece) -> None:
@@ -68,7 +70,7 @@ class Item:
         if piece.logprobs:
             self._logprobs += piece.logprobs
 
-    def part(self, text: str, logprobs: Sequence[Json] = ()) -> Json:
+    def part(self, text: str, logprobs: Sequence[msgspec.Raw] = ()) -> Json:
         """The content part of a reasoning or message item."""
         if self.kind is DeltaKind.REASONING:
             return {"type": "reasoning_text", "text": text}

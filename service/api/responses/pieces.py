@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -11,8 +10,6 @@ from engines.base import TokenLogprob
 from service.answer.choice import Step
 from service.api.common.answer import entries
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
-
-Json = dict[str, Any]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -24,7 +21,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc
     kind: DeltaKind
     text: str = ""
     name: str = ""
-    logprobs: list[Json] | None = None
+    logprobs: list[msgspec.Raw] | None = None
 
 
 _decode_pieces = msgspec.json.Decoder(list[Piece]).decode

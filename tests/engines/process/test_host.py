@@ -156,8 +156,8 @@ async def test_what_start_up_made_is_never_walked_through_again(
         if message == Ready():
             num_watched.append(len(gc.get_objects()))
 
+    address = f"ipc://{temp_folder}/engine.sock"
     with pytest.raises(EngineDead):
-        address = f"ipc://{temp_folder}/engine.sock"
         await engines.process.host.run(EngineSpec("dying"), address, report)
     assert num_watched[0] < 1000
 

@@ -188,7 +188,7 @@ def answers(made: list[Any]) -> list[Answer]:
 
 
 def completion_of(answer: ChatAnswer) -> dict[str, Any]:
-    body: dict[str, Any] = answer.completion(id="c", model="m", created=0).model_dump()
+    body: dict[str, Any] = json.loads(answer.body(id="c", model="m", created=0))
     return body
 
 
