@@ -17,6 +17,7 @@ from service.cli.doctor import doctor
 from service.cli.flags import with_hint
 from service.cli.keys import keys
 from service.cli.model_files import create_model_store, download_to_cache
+from service.cli.plan.command import plan
 from service.cli.profiles import profiles
 from service.cli.serve import serve
 from service.settings.settings import SettingsError, allows_colour
@@ -44,6 +45,7 @@ for command in (
     chat,
     build_engine,
     profiles,
+    plan,
     doctor,
     config,
     keys,

@@ -1,0 +1,288 @@
+"""Which profiles carry so many users on a kind of GPU, and how many GPUs that takes.
+
+A model, not a measurement: docs/plan.md tells how far it was off where it could be checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+
+from profiles.catalogue import Catalogue
+from profiles.errors import InvalidConstraint, InvalidHardware, nearest
+from profiles.gpus import BY_KEY
+from profiles.machine import Hardware
+from profiles.memory import KV_BYTES, WEIGHT_BYTES
+from profiles.models import Profile
+from profiles.roofline.constants import Calibration, calibration_of
+from profiles.roofline.gpu import SPEEDS, GpuSpeed
+from profiles.roofline.service import Load, Speed, speed
+from profiles.roofline.work import Deployment
+from profiles.selector import survey
+from profiles.verdicts import Candidate, Constraints
+from profiles.written import parse_hardware
+
+_BOARDS_OF_A_MACHINE = 8  # where only the kind of GPU is named and no fast link says how many
+_ONE = re.compile(r"1\s*x.*|.*x\s*1", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is to be served: so many users at once, each with one request after another."""
+
+    num_users: int
+    isl: int
+    osl: int
+    ttft_s: float | None = None  # for 95 of 100 requests
+    tokens_per_s: float | None = None  # for every user
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The GPUs a plan is made for."""
+
+    speed: GpuSpeed
+    hardware: Hardware
+    num_given: int | None  # None: as many as it takes
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One profile, as many engines of it as the users need."""
+
+    profile: Profile
+    deployment: Deployment
+    calibration: Calibration
+    max_users: int  # of one engine
+    limited_by: str
+    num_engines: int
+    num_engines_given: int | None  # that the machine has room for
+    served: Speed  # by one engine with its part of the users
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_engines * self.profile.num_devices
+
+    @property
+    def is_enough(self) -> bool:
+        """The GPUs that were named carry the users."""
+        return self.num_engines_given is None or self.num_engines <= self.num_engines_given
+
+    @property
+    def num_users_carried(self) -> int | None:
+        """By the GPUs that were named; None where none were."""
+        given = self.num_engines_given
+        return None if given is None else given * self.max_users
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        return self.served.tokens_per_s / self.profile.num_devices
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A profile that cannot serve what is asked, and why."""
+
+    profile: Profile
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Speed of one engine and split from one user to as many as it holds."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]  # tokens/s of a user, tokens/s of a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every profile that fits the GPU, best first; and the others with their reasons."""
+
+    demand: Demand
+    machine: Machine
+    options: tuple[Option, ...]
+    refusals: tuple[Refusal, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def chosen(self) -> Option | None:
+        """What takes the fewest GPUs; None if the GPUs named carry the users in no way."""
+        return next((option for option in self.options if option.is_enough), None)
+
+
+def make_plan(catalogue: Catalogue, model: str, gpu: str, demand: Demand) -> Plan:
+    """Plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
+
+    Raises InvalidConstraint for a model or a number that cannot be, InvalidHardware for GPUs.
+    """
+    _check(demand)
+    machine = machine_of(gpu)
+    length = demand.isl + demand.osl
+    asked = Constraints(model=model, max_model_len=length)
+    selection = survey(catalogue.profiles, machine.hardware, asked)
+    refusals = [
+        Refusal(rejection.profile, rejection.cause or rejection.reason)
+        for rejection in selection.rejections
+        if model in rejection.profile.model.names
+    ]
+    options: list[Option] = []
+    candidates = [c for c in selection.compatible if c.profile.replicas == 1]
+    for candidate in candidates:
+        found = _option(candidate, machine, demand)
+        if isinstance(found, Option):
+            options.append(found)
+        else:
+            refusals.append(found)
+    options.sort(key=lambda o: (o.num_gpus, -o.served.tokens_per_s_per_user, o.profile.title))
+    curves = _curves(candidates, machine, demand)
+    return Plan(demand, machine, tuple(options), tuple(refusals), curves)
+
+
+def machine_of(text: str) -> Machine:
+    """Read GPUs as `--hardware` does; without a count, a machine (or rack) full of them."""
+    hardware = parse_hardware(text)
+    keys = {gpu.key for gpu in hardware.gpus}
+    if not keys:
+        raise InvalidHardware(f"gpu '{text}' has no GPU; name one, such as h200 or gb200x72")
+    if len(keys) > 1 or any(gpu.is_mig for gpu in hardware.gpus):
+        raise InvalidHardware(f"gpu '{text}': a plan is for whole GPUs of one kind, as h200x8")
+    key = str(keys.pop())
+    if key not in SPEEDS:
+        hint = nearest(key, SPEEDS)
+        known = ", ".join(SPEEDS)
+        raise InvalidHardware(
+            f"gpu '{text}': no bandwidth is known of it{hint}; plans know {known}"
+        )
+    if len(hardware.gpus) > 1 or _ONE.fullmatch(text.strip()):
+        return Machine(SPEEDS[key], hardware, len(hardware.gpus))
+    return Machine(SPEEDS[key], _filled(hardware, key), None)
+
+
+def _filled(hardware: Hardware, key: str) -> Hardware:
+    """The machine with as many of its one GPU as the link joins, or a usual machine holds."""
+    count = max(SPEEDS[key].num_linked, _BOARDS_OF_A_MACHINE)
+    in_host = BY_KEY[key].per_host
+    boards = (replace(hardware.gpus[0], index=i, host=i // in_host) for i in range(count))
+    return replace(hardware, gpus=tuple(boards))
+
+
+def _check(demand: Demand) -> None:
+    for name, value in (("users", demand.num_users), ("isl", demand.isl), ("osl", demand.osl)):
+        if value < 1:
+            raise InvalidConstraint(f"{name} {value} must be at least 1")
+    for name, wish in (("ttft", demand.ttft_s), ("tps", demand.tokens_per_s)):
+        if wish is not None and not wish > 0:
+            raise InvalidConstraint(f"{name} must be above 0; leave it out to ask for nothing")
+
+
+def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | Refusal:
+    profile = candidate.profile
+    calibration = calibration_of(profile.engine, machine.speed.architecture)
+    if calibration is None:
+        return Refusal(profile, f"no speed of engine {profile.engine} is known")
+    if profile.parallelism.pp > 1:
+        return Refusal(profile, "pipeline stages are not modelled")
+    deployment = deployment_of(profile, machine.speed)
+
+    def served(num_users: int) -> Speed:
+        return speed(calibration.constants, deployment, Load(num_users, demand.isl, demand.osl))
+
+    room, limit = _room(candidate, deployment, demand)
+    max_users = largest(lambda users: not _shortcoming(served(users), demand), room)
+    if max_users == 0:
+        return Refusal(profile, f"one user alone gets {_shortcoming(served(1), demand)}")
+    num_engines = ceil(demand.num_users / max_users)
+    given = machine.num_given
+    return Option(
+        profile,
+        deployment,
+        calibration,
+        max_users,
+        limit if max_users == room else _limiting(served(max_users + 1), demand),
+        num_engines,
+        None if given is None else given // profile.num_devices,
+        served(ceil(demand.num_users / num_engines)),
+    )
+
+
+def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
+    """What a profile makes of GPUs of this kind."""
+    dense, packed = WEIGHT_BYTES[profile.precision]
+    kv_bytes = KV_BYTES[profile.kv_dtype]
+    return Deployment(profile.model.shape, gpu, profile.parallelism, dense, packed, kv_bytes)
+
+
+def _room(candidate: Candidate, deployment: Deployment, demand: Demand) -> tuple[int, str]:
+    """How many sequences one engine holds at their full length, and what bounds them."""
+    need, batch = candidate.placement.need, candidate.profile.limits.max_num_seqs
+    length = demand.isl + demand.osl
+    each = need.kv_bytes_per_sequence + length * need.kv_bytes_per_token
+    in_memory = (candidate.placement.usable_bytes - need.fixed_bytes) // each
+    if in_memory < batch:
+        return in_memory * deployment.num_ranks, "K/V memory"
+    return batch * deployment.num_ranks, "its batch"
+
+
+def _shortcoming(given: Speed, demand: Demand) -> str:
+    """What of the demand a speed does not reach, in words; empty if it does."""
+    if demand.tokens_per_s is not None and given.tokens_per_s_per_user < demand.tokens_per_s:
+        return f"{given.tokens_per_s_per_user:,.0f} tok/s, asked were {demand.tokens_per_s:,.0f}"
+    if demand.ttft_s is not None and given.ttft_tail_s > demand.ttft_s:
+        late = f"{given.ttft_tail_s * 1e3:,.0f} ms"
+        return f"the first token after {late}, asked were {demand.ttft_s * 1e3:,.0f} ms"
+    return ""
+
+
+def _limiting(beyond: Speed, demand: Demand) -> str:
+    is_slow = demand.tokens_per_s is not None and beyond.tokens_per_s_per_user < demand.tokens_per_s
+    return "--tps" if is_slow else "--ttft"
+
+
+def largest(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` for which `holds`, which fails from some number on."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _curves(candidates: list[Candidate], machine: Machine, demand: Demand) -> tuple[Curve, ...]:
+    """One for each engine and split: profiles that differ in their limits lie on one."""
+    longest: dict[str, tuple[int, Candidate]] = {}
+    for candidate in candidates:
+        deployment = deployment_of(candidate.profile, machine.speed)
+        room, _ = _room(candidate, deployment, demand)
+        name = _curve_label(candidate.profile)
+        if room > longest.get(name, (0, candidate))[0]:
+            longest[name] = room, candidate
+    return tuple(
+        Curve(name, points)
+        for name, (room, candidate) in sorted(longest.items())
+        if (points := _points(candidate.profile, room, machine, demand))
+    )
+
+
+def _curve_label(profile: Profile) -> str:
+    split = profile.parallelism
+    spread = f"DEP {split.tp}" if split.attention_dp else f"TP {split.tp}"
+    return f"{profile.engine} {spread}, {profile.kv_dtype} K/V"
+
+
+def _points(
+    profile: Profile, room: int, machine: Machine, demand: Demand
+) -> tuple[tuple[float, float], ...]:
+    calibration = calibration_of(profile.engine, machine.speed.architecture)
+    if calibration is None or profile.parallelism.pp > 1:
+        return ()
+    deployment = deployment_of(profile, machine.speed)
+    counts = sorted({*(2**i for i in range(room.bit_length())), room})
+    speeds = [
+        speed(calibration.constants, deployment, Load(users, demand.isl, demand.osl))
+        for users in counts
+    ]
+    num_gpus = profile.num_devices
+    return tuple((each.tokens_per_s_per_user, each.tokens_per_s / num_gpus) for each in speeds)

@@ -1,0 +1,72 @@
+"""An engine under load: users who each wait for an answer and then ask again.
+
+In every step each of B sequences gets a token, B / osl of them end, and as many prompts take
+their place: a step's work is that of B tokens and of so many prompts. A user's tokens therefore
+come slower than decoding alone would let them, and a new prompt waits for those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+from profiles.roofline.constants import Constants
+from profiles.roofline.work import PREFILL_TOKENS, Deployment, Work, decode_work, prefill_work
+
+TAIL = 0.05  # of the first tokens may come later than `ttft_tail_s`
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one engine is asked for."""
+
+    num_users: int
+    isl: int
+    osl: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What the users of one engine get, and what it makes of its GPUs."""
+
+    tokens_per_s_per_user: float  # between the first and the last token
+    tokens_per_s: float  # of all users, in the long run
+    ttft_s: float  # mean time to the first token
+    ttft_tail_s: float  # 95 of 100 first tokens are there
+
+
+def mean_context(isl: int, osl: int) -> float:
+    """Tokens a sequence holds on the average while it is answered."""
+    return isl + osl / 2
+
+
+def step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+    """A decode step of all users, and the prompts that come in on the average beside it."""
+    decode = decode_work(deployment, num_users, mean_context(isl, osl))
+    return decode + _prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
+
+
+def speed(constants: Constants, deployment: Deployment, load: Load) -> Speed:
+    """How fast `load` is served; users and prompts of all the engine's GPUs together."""
+    users, isl, osl = load.num_users, load.isl, load.osl
+    decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))
+    prompt_s = constants.seconds(_prompt_work(deployment, users, isl, osl))
+    step_s = decode_s + users / osl * prompt_s
+    own_s = constants.seconds(prefill_work(deployment, isl))
+    alone_s = own_s + max(1.0, isl / PREFILL_TOKENS) * (decode_s if users > 1 else 0.0)
+    busy = users / osl * prompt_s / step_s  # the share of time that goes to prompts
+    scale_s = own_s / (2 * (1 - busy))  # of the wait, if a prompt has to wait
+    ttft_s = alone_s + busy * scale_s
+    return Speed(
+        tokens_per_s_per_user=1 / (decode_s + (users - 1) / osl * prompt_s),
+        tokens_per_s=users / step_s,
+        ttft_s=ttft_s,
+        ttft_tail_s=max(ttft_s, alone_s + scale_s * log(busy / TAIL)),
+    )
+
+
+def _prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
+    """One prompt's part of a prefill step, which holds all that come in during a step."""
+    at_once = min(num_users / osl / deployment.num_ranks, PREFILL_TOKENS / isl)
+    at_once = max(1.0, at_once)
+    return prefill_work(deployment, isl, at_once) * (1 / (at_once * deployment.num_ranks))

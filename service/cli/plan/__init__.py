@@ -1,0 +1,1 @@
+"""`harmonium plan`: the roofline of profiles/roofline on the command line."""

@@ -1,0 +1,76 @@
+"""`harmonium plan`: what a model would do on GPUs, and how many of them some users need.
+
+Exit codes: 0 the GPUs suffice, 3 they do not, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from profiles.catalogue import load
+from profiles.errors import InvalidConstraint, InvalidHardware
+from profiles.hardware import detect
+from profiles.roofline.plan import Demand, make_plan
+from service.cli.plan.chart import as_svg
+from service.cli.plan.report import as_json, as_text
+
+SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
+
+
+@click.command(help="Foretell speed and the GPUs that users need, by a model of the hardware.")
+@click.argument("model")
+@click.option(
+    "--gpu", metavar="H200X8", help="GPUs as --hardware has them; h200: as many as it takes."
+)
+@click.option("--users", type=int, default=1, show_default=True, help="Requests at once.")
+@click.option(
+    "--isl", type=int, default=1024, show_default=True, help="Prompt tokens of a request."
+)
+@click.option(
+    "--osl", type=int, default=1024, show_default=True, help="Answer tokens, thoughts too."
+)
+@click.option("--ttft", type=float, metavar="MS", help="First token within this, for 95 of 100.")
+@click.option("--tps", type=float, metavar="TOK/S", help="Tokens a second for every user.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the plot to this file."
+)
+@click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
+def plan(
+    model: str,
+    gpu: str | None,
+    users: int,
+    isl: int,
+    osl: int,
+    ttft: float | None,
+    tps: float | None,
+    svg: Path | None,
+    is_json: bool,
+) -> int:
+    demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
+    try:
+        found = make_plan(load(), model, gpu or _gpus_here(), demand)
+        if svg is not None:
+            svg.write_text(as_svg(found), encoding="utf-8")
+    except (InvalidConstraint, InvalidHardware) as error:
+        click.echo(f"harmonium plan: {error}", err=True)
+        return BAD_ARGUMENTS
+    except OSError as error:
+        click.echo(f"harmonium plan: --svg {svg} cannot be written: {error.strerror}", err=True)
+        return BAD_ARGUMENTS
+    click.echo(as_json(found) if is_json else as_text(found))
+    return SUFFICES if found.chosen else DOES_NOT
+
+
+def _gpus_here() -> str:
+    """The GPUs of this machine, as one would write them."""
+    hardware = detect()
+    keys = {gpu.key for gpu in hardware.gpus}
+    if len(keys) != 1 or None in keys:
+        found = hardware.no_gpu_reason or hardware.summary
+        raise InvalidHardware(
+            f"--gpu is not given, and this machine has no GPUs of one known kind ({found}); "
+            "name them, such as --gpu h200x8"
+        )
+    return f"{keys.pop()}x{len(hardware.gpus)}"

@@ -1,0 +1,97 @@
+"""`harmonium plan`: what a person reads, what a program reads, the plot, the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from service.__main__ import main
+
+
+def test_the_answer_comes_first_and_says_that_it_is_a_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--gpu", "h200x8", "--users", "500", "--tps", "30", "--ttft", "2000"]
+    assert main(["plan", "gpt-oss-120b", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    asked = "500 users at once, 1,024 tokens in, 1,024 out, at least 30 tok/s each"
+    within = "95 of 100 first tokens within 2,000 ms"
+    assert lines[0] == f"PLAN for {asked}, {within} on 8 x NVIDIA H200"
+    assert lines[1].startswith("A model's answer, not a measurement")
+    take = next(line for line in lines if line.startswith("TAKE"))
+    assert " x NVIDIA H200: " in take
+    assert any("how sure: rows held out: median" in line for line in lines)
+    assert any("these GPUs carry " in line for line in lines)
+    assert any(line.strip().endswith(tuple("abcdefghij#:")) and "|" in line for line in lines)
+
+
+def test_the_json_holds_every_profile_and_the_curves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "openai/gpt-oss-20b", "--gpu", "b200", "--users", "64", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["is_measured"] is False
+    assert answer["gpu"] == "b200"
+    best = next(option for option in answer["options"] if option["id"] == answer["chosen"])
+    assert best["num_gpus"] == min(option["num_gpus"] for option in answer["options"])
+    assert best["tokens_per_s_per_user"] > 0
+    assert best["median_error"] > 0
+    assert all(len(curve["points"]) > 1 for curve in answer["curves"])
+    assert all(refusal["reason"] for refusal in answer["refusals"])
+
+
+def test_the_plot_is_a_picture_with_a_line_for_every_curve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.svg"
+    options = ["--gpu", "h100", "--tps", "40", "--svg", str(file), "--json"]
+    assert main(["plan", "gpt-oss-20b", *options]) == 0
+    curves = json.loads(capsys.readouterr().out)["curves"]
+    root = ElementTree.fromstring(file.read_text(encoding="utf-8"))
+    lines = root.findall("{*}polyline")
+    assert len(lines) == len(curves) > 1
+    words = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {curve["label"] for curve in curves} <= words
+    assert {"tok/s per user", "40 tok/s asked for", "circle: what to take"} <= words
+
+
+def test_gpus_that_do_not_suffice_exit_3_and_say_what_would(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "gpt-oss-120b", "--gpu", "h100", "--users", "9" * 6]) == 0
+    capsys.readouterr()
+    assert main(["plan", "gpt-oss-120b", "--gpu", "h100x2", "--users", "9" * 6]) == 3
+    text = capsys.readouterr().out
+    assert "TAKE more GPUs: these carry " in text
+    assert " GPUs of this kind would do, with gpt-oss-120b/" in text
+    assert "(too many)" in text
+
+
+def test_a_model_that_fits_no_gpu_named_exits_3_with_the_reasons(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "gpt-oss-120b", "--gpu", "l4x2"]) == 3
+    text = capsys.readouterr().out
+    assert "TAKE nothing: no profile serves this on these GPUs" in text
+    assert "NOT\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["gpt-oss-200b", "--gpu", "h200"], "did you mean 'gpt-oss-20b'"),
+        (["gpt-oss-20b", "--gpu", "h2000"], "did you mean 'h200'"),
+        (["gpt-oss-20b", "--gpu", "h200", "--users", "0"], "users 0 must be at least 1"),
+        (["gpt-oss-20b", "--gpu", "h200", "--tps", "-1"], "tps must be above 0"),
+        (["gpt-oss-20b"], "--gpu is not given, and this machine has no GPUs of one known kind"),
+        (["gpt-oss-20b", "--gpu", "h200", "--svg", "/nowhere/a.svg"], "--svg /nowhere/a.svg"),
+    ],
+)
+def test_bad_arguments_exit_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert complaint in captured.err
