@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Iterable
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from auth.key_text import SCHEMES, digest
+from auth.key_record import SCHEMES, digest
 
 
 class ApiKeys:

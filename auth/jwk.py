@@ -6,6 +6,8 @@ it would take for an HMAC secret, and never as a set, all of which it would try.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from auth.base import AccessError
-from auth.base64url import decoded, encoded
 
 RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _RSA_BITS = range(2048, 8192 + 1)
@@ -146,3 +147,22 @@ def read_public_key(path: Path) -> PublicKey:
 
 def _base64(number: int, num_bytes: int = 0) -> str:
     return encoded(number.to_bytes(num_bytes or (number.bit_length() + 7) // 8, "big"))
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    """The bytes; raises ValueError for any other spelling than `encoded` gives.
+
+    The last character of a text may have bits that mean nothing. Were they allowed to be set, one
+    signature could be written in several ways.
+    """
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64url") from None
+    if encoded(data) != text:
+        raise ValueError("base64url with bits set that mean nothing")
+    return data

@@ -10,8 +10,7 @@ from typing import Any
 
 from auth import audit
 from auth.base import Credentials, InvalidCredentials, Principal, Scope
-from auth.jwt_header import is_token, read_header
-from auth.jwt_verify import TokenPolicy, verify
+from auth.jwt_verify import TokenPolicy, is_token, read_header, verify
 from auth.key_source import KeySource
 
 _MAX_KNOWN = 10_000

@@ -14,8 +14,7 @@ from auth import audit
 from auth.aside import run_aside
 from auth.base import Credentials, InvalidCredentials, Principal
 from auth.key_folder import KeyFolder, KeyStoreError, Signature
-from auth.key_record import KeyRecord, now
-from auth.key_text import SCHEMES, digest, key_id
+from auth.key_record import SCHEMES, KeyRecord, digest, key_id, now
 
 log = logging.getLogger("harmonium")
 

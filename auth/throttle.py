@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auth.base import AuthError, Credentials
-from auth.jwt_header import is_token
-from auth.key_text import SCHEMES, key_id
+from auth.jwt_verify import is_token
+from auth.key_record import SCHEMES, key_id
 
 RETRY_S = 2.0
 _REASON = "too many wrong credentials from this address"

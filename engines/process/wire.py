@@ -16,7 +16,7 @@ import msgspec
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineError
-from engines.grammar.plain import from_plain, to_plain
+from engines.grammar.tree import from_plain, to_plain
 
 PROTOCOL_VERSION: Final = 3
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives

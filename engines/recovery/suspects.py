@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from engines.base import EngineRequest
-from engines.grammar.plain import to_plain
+from engines.grammar.tree import to_plain
 
 MAX_RECORDS: Final = 1024  # the ones that would be forgotten first leave first
 _GATE: Final = "gate"

@@ -1,4 +1,9 @@
-"""One choice of an answer while it is written: ids in, deltas out, with its counts."""
+"""One choice of an answer while it is written: ids in, deltas out, with its counts.
+
+A choice with built-in tools is made in rounds, each a generation of the engine. A call ends a
+round; its result joins the prompt behind what the model wrote, token for token, so that the next
+round finds its prefix cached.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,17 @@ from typing import Literal
 import msgspec
 
 from engines.base import FinishReason, TokenEvent, TokenLogprob
-from service.answer.hosted import HostedCalls
-from service.answer.plan import Plan
+from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
 from service.harmony.parse import Parser
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+from service.tools.toolbox import ToolResult, ToolSession
 
 GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
+_NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):  # made for every event: a dataclass is slow
@@ -58,6 +64,56 @@ class Gaps:
     def total_s(self) -> float:
         """The sum of all gaps."""
         return self.last_at - self.first_at
+
+
+class HostedCalls:
+    """The calls of one choice: collects what the model writes to a tool."""
+
+    def __init__(self, hosted: Hosted) -> None:
+        self.num_calls = 0
+        self.num_result_tokens = 0
+        self.round_ids: list[int] = []  # generated since the last result
+        self._hosted = hosted
+        self._name = ""
+        self._input: list[str] = []
+        self.is_whole = False  # a call waits for its result
+
+    def take(self, delta: Delta) -> list[Delta]:
+        """Take a piece of a call; give the call once it is whole, if it is shown."""
+        if delta.kind is DeltaKind.HOSTED_END:
+            self.is_whole = True
+            return self._shown()
+        self._name = delta.name
+        self._input.append(delta.text)
+        return []
+
+    def cut(self) -> list[Delta]:
+        """The call that the answer's end cut off, if it is shown."""
+        return self._shown() if self._name and not self.is_whole else []
+
+    def _shown(self) -> list[Delta]:
+        call = Delta(DeltaKind.HOSTED_CALL, "".join(self._input), name=self._name)
+        return [call] if self._hosted.is_shown else []
+
+    async def run(self, session: ToolSession) -> tuple[str, ToolResult]:
+        """Run the call that waits; gives its tool's name and its result."""
+        name, written = self._name, "".join(self._input)
+        self._name, self._input, self.is_whole = "", [], False
+        self.num_calls += 1
+        if self.num_calls > self._hosted.max_calls:
+            return name, _NO_MORE
+        return name, await session.call(name, written)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the model went on to call after it was told that it may not."""
+        return self.num_calls > self._hosted.max_calls
+
+    def show(self, result: ToolResult) -> Sequence[Delta]:
+        """The result, if the client is told."""
+        status = "failed" if result.is_error else "completed"
+        shown = Delta(DeltaKind.HOSTED_RESULT, result.text, name=status)
+        return [shown] if self._hosted.is_shown else []
 
 
 class Choice:

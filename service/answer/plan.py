@@ -1,19 +1,94 @@
-"""What to generate, decided before anything runs."""
+"""What to generate, decided before anything runs, and which built-in tools the answer has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
-from service.answer.hosted import Hosted
-from service.harmony.types import NO_BUILTINS, Builtins
+from service.guide.answer import AUTO, ToolChoice
+from service.harmony.types import NO_BUILTINS, Builtins, recipients_of
 from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.request import RequestContext
+from service.tools.toolbox import Toolbox
+
+# The tool types of OpenAI's API that mean them.
+BUILTIN_OF = {
+    "code_interpreter": "python",
+    "web_search": "browser",
+    "web_search_2025_08_26": "browser",
+    "web_search_preview": "browser",
+    "web_search_preview_2025_03_11": "browser",
+}
+
 
 # harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """How an answer's built-in tools are run."""
+
+    toolbox: Toolbox
+    max_calls: int
+    is_shown: bool = False  # whether the answer has items for the calls
+    next_grammar: Grammar | None = None  # of every round but the first
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """Which built-in tools an answer has: what its prompt, grammar and parser need to know."""
+
+    tools: tuple[str, ...] = ()  # offered to the model, and run here
+    builtins: Builtins = NO_BUILTINS
+    toolbox: Toolbox | None = None
+    max_calls: int | None = None  # the client's limit
+
+    @property
+    def recipients(self) -> frozenset[str]:
+        return self.builtins.hosted
+
+    def hosted(
+        self, choice: ToolChoice, grammar: Callable[[ToolChoice], Grammar | None], *, is_shown: bool
+    ) -> Hosted | None:
+        """How the tools are run; `grammar` gives the one of a choice.
+
+        A call that was required has been made when the next round begins.
+        """
+        if self.toolbox is None or not self.tools:
+            return None
+        limit = self.toolbox.limits.max_calls
+        following = AUTO if choice.mode == "required" and choice.names is None else choice
+        return Hosted(
+            self.toolbox,
+            limit if self.max_calls is None else min(self.max_calls, limit),
+            is_shown,
+            grammar(following),
+        )
+
+
+NO_OFFERED_TOOLS = OfferedTools()
+
+
+def offered_tools(
+    toolbox: Toolbox | None,
+    wanted: Iterable[str] = (),
+    *,
+    is_hidden: bool = False,
+    max_calls: int | None = None,
+) -> OfferedTools:
+    """What is wanted and connected is run here; other calls go to the client.
+
+    `is_hidden`: the client wants no calls (`tool_choice` `none`).
+    """
+    if is_hidden:
+        return NO_OFFERED_TOOLS
+    tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
+    hosted = recipients_of(tools)
+    return OfferedTools(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
 
 
 @dataclass(frozen=True, slots=True)

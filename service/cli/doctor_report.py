@@ -21,7 +21,7 @@ from service.settings.settings import (
     env_name,
     secret_values,
 )
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import Redactor
 
 PACKAGES = (
     *("harmonium", "torch", "triton", "numpy", "safetensors", "llguidance", "oss-harmony"),

@@ -18,8 +18,7 @@ from msgspec.structs import asdict, replace
 from auth import audit
 from auth.base import Scope
 from auth.key_folder import KeyFolder, KeyStoreError
-from auth.key_record import KeyLimits, KeyRecord, now
-from auth.key_text import digest, new_key
+from auth.key_record import KeyLimits, KeyRecord, digest, new_key, now
 from service.settings.settings import load
 from service.telemetry import logs
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from auth.address import is_loopback
 from auth.base import AccessError
-from auth.key_text import new_key
+from auth.key_record import new_key
 from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")

@@ -1,4 +1,4 @@
-"""The API server in this process: the application under uvicorn, and how it drains."""
+"""The API server in this process: the application, uvicorn that serves it, and how it drains."""
 
 from __future__ import annotations
 
@@ -8,19 +8,44 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 
+from service.api.about import health, models, tokens
+from service.api.chat import routes as chat
+from service.api.common.schema import ErrorEnvelope
+from service.api.completions import routes as completions
+from service.api.messages import routes as messages
+from service.api.responses import routes as openai_responses
 from service.api.responses.background import end_background
+from service.http.answers import add_error_handlers
+from service.http.authentication import Authentication
+from service.http.middleware import RequestMiddleware
+from service.http.origins import Cors, NoForeignPages
 from service.http.protocol import bounded_protocol
+from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
-from service.run.app import create_app
 from service.run.stop_signal import StopSignal, first_of
 from service.runtime import Runtime
 
 log = logging.getLogger("harmonium")
 
 _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
+
+# What a page may read of an answer beside its body.
+_EXPOSED: Final = (
+    "X-Request-Id",
+    "Request-Id",
+    "Retry-After",
+    "WWW-Authenticate",
+    *(
+        f"x-ratelimit-{name}-{kind}"
+        for name in ("limit", "remaining", "reset")
+        for kind in ("requests", "tokens")
+    ),
+)
 
 
 class ApiServer:
@@ -138,3 +163,42 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are StopSignal's."""
         yield
+
+
+def create_app(runtime: Runtime) -> FastAPI:
+    """The application that serves this runtime; starting and stopping it are the caller's."""
+    app = FastAPI(
+        title="Harmonium",
+        summary="OpenAI-compatible inference for gpt-oss.",
+        version=health.RELEASE,
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
+    )
+    app.state.runtime = runtime
+    for routes in (
+        chat,
+        openai_responses,
+        completions,
+        messages,
+        tokens,
+        models,
+        health,
+        pages,
+    ):
+        app.include_router(routes.router)
+    add_error_handlers(app)
+    authentication = None
+    if runtime.authenticator is not None:
+        authentication = Authentication(runtime.authenticator, runtime.metrics.count_auth_failure)
+    own = NoForeignPages(runtime.cors_origins) if runtime.is_local else None
+    app.add_middleware(RequestMiddleware, runtime=runtime, authentication=authentication, pages=own)
+    if runtime.cors_origins:
+        # The last added is the outermost: a preflight has no key, and errors are answers too.
+        app.add_middleware(
+            Cors,
+            allow_origins=runtime.cors_origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED,
+        )
+    return app

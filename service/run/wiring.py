@@ -29,7 +29,7 @@ from service.store import sqlite_file
 from service.store.base import Bounds as StoreBounds
 from service.store.base import ResponseStore, StoreError
 from service.store.sqlite import SqliteStore
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import Redactor
 from service.telemetry.tracing import Telemetry
 from service.tools.toolbox import Toolbox, ToolLimits
 
@@ -159,8 +159,7 @@ def bearer_of(settings: Settings) -> JwtBearer:
 
 def _key_source(settings: Settings, issuer: str) -> KeySource:
     from auth.jwk import read_public_key
-    from auth.key_fetch import discover_keys, fetch_keys
-    from auth.key_source import CachePolicy, FetchedKeys, OneKey
+    from auth.key_source import CachePolicy, FetchedKeys, OneKey, discover_keys, fetch_keys
 
     if settings.jwt_public_key_path is not None:
         return OneKey(read_public_key(settings.jwt_public_key_path))

@@ -23,6 +23,6 @@ def test_no_test_folder_is_a_package() -> None:
 
 
 def test_importing_what_serves_does_not_import_torch() -> None:
-    modules = "service.run.app, service.run.startup, profiles.selector, auth.base, engines.base"
+    modules = "service.run.server, service.run.startup, profiles.selector, auth.base, engines.base"
     check = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

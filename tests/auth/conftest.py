@@ -26,7 +26,7 @@ from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.__main__ import main
 from service.admission.lifecycle import Lifecycle
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

@@ -14,8 +14,15 @@ import pytest
 
 from auth.base import InvalidCredentials
 from auth.jwk import KeySet, PublicKey, keys_of
-from auth.key_fetch import MAX_BYTES, discover_keys, fetch_keys, get_json
-from auth.key_source import CachePolicy, FetchedKeys, KeysUnavailable
+from auth.key_source import (
+    MAX_BYTES,
+    CachePolicy,
+    FetchedKeys,
+    KeysUnavailable,
+    discover_keys,
+    fetch_keys,
+    get_json,
+)
 
 POLICY = CachePolicy(max_age_s=300, max_stale_s=3600, cooldown_s=15)
 
@@ -242,7 +249,7 @@ class TestFetching:
     async def test_a_server_that_drips_is_given_up(
         self, web: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.05)
+        monkeypatch.setattr("auth.key_source.TIMEOUT_S", 0.05)
         done = threading.Event()
 
         def answer(_path: str) -> tuple[int, bytes]:
@@ -261,7 +268,7 @@ class TestFetching:
         self, monkeypatch: pytest.MonkeyPatch, start: bytes
     ) -> None:
         """Each byte comes soon after the last, in the headers or in the body."""
-        monkeypatch.setattr("auth.key_fetch.TIMEOUT_S", 0.3)
+        monkeypatch.setattr("auth.key_source.TIMEOUT_S", 0.3)
 
         async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             handlers.append(asyncio.current_task())

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from auth.key_text import new_key
+from auth.key_record import new_key
 
 STATIC_KEY = "a-static-key-nobody-may-see"
 REDIS_PASSWORD = "a-redis-password-nobody-may-see"

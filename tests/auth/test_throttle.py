@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from auth.base import Credentials
-from auth.key_text import new_key
+from auth.key_record import new_key
 from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
 
 GUESS = Credentials("bearer", "guess")

@@ -18,7 +18,7 @@ from engines.fake.sequence import FakeOptions
 from service.admission.counters import Counters
 from service.admission.lifecycle import Lifecycle
 from service.api.responses import retrieval
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.store.base import Bounds, Record
 from service.store.sqlite import SqliteStore

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from auth.base import InvalidCredentials
-from auth.jwt_header import TokenHeader, is_token, read_header
+from auth.jwt_verify import TokenHeader, is_token, read_header
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
@@ -26,7 +26,7 @@ from service.harmony import vocabulary
 from service.harmony.parse import Parser
 from service.harmony.types import Tool
 from service.harmony.typescript import describe_tools, write_type
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

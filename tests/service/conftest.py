@@ -27,7 +27,7 @@ from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
 from service.harmony.vocabulary import RETURN, encode_text, write_vocabulary
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Limits, Runtime, ServedModel
 from service.telemetry.metrics import Metrics
 

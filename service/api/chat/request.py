@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.answer.hosted import (
-    BUILTIN_OF,
-    NO_OFFERED_TOOLS,
-    OfferedTools,
-    offered_tools,
-)
-from service.answer.plan import Plan
+from service.answer.plan import BUILTIN_OF, NO_OFFERED_TOOLS, OfferedTools, Plan, offered_tools
 from service.api.chat.schema import (
     AssistantMessage,
     BuiltinTool,

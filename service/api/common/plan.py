@@ -10,8 +10,7 @@ from typing import Final
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
 from engines.validation import Lack, first_lack
-from service.answer.hosted import NO_OFFERED_TOOLS, Hosted, OfferedTools
-from service.answer.plan import Output, Plan
+from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
 from service.api.common.schema import SamplingFields
 from service.errors import RequestError
 from service.guide.answer import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pydantic_core import from_json
@@ -13,11 +14,12 @@ from pydantic_core import from_json
 from service.answer.choice import Choice
 from service.answer.generation import Generation
 from service.api.messages.response_schema import MessageUsage, OutputTokensDetails, StopReason
-from service.api.messages.sealed_thoughts import sealed
 from service.harmony.types import Delta, DeltaKind
 
 # Stands for an input that is no JSON object, so that what the model wrote is not lost.
 UNPARSED_KEY = "__unparsed__"
+
+_MARK: Final = "thoughts:"
 
 
 class Block:
@@ -125,3 +127,18 @@ def _input(arguments: str) -> Any:
     except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {UNPARSED_KEY: arguments}
+
+
+def sealed(thoughts: str) -> str:
+    """The thoughts as a signature."""
+    return _MARK + base64.b64encode(thoughts.encode()).decode()
+
+
+def unsealed(signature: str) -> str:
+    """The thoughts in a signature; none in one that is not of this server."""
+    if not signature.startswith(_MARK):
+        return ""
+    try:
+        return base64.b64decode(signature[len(_MARK) :], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from service.answer.hosted import offered_tools
-from service.answer.plan import Plan
+from service.answer.plan import Plan, offered_tools
 from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,

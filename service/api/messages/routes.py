@@ -13,12 +13,7 @@ from service.api.messages.request import (
     prompt_of_message,
     render_message,
 )
-from service.api.messages.response_schema import (
-    Message,
-    MessageError,
-    OriginalCount,
-    TokenCount,
-)
+from service.api.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
 from service.api.messages.schema import CountTokensRequest, MessagesRequest
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer

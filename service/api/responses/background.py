@@ -7,13 +7,7 @@ import logging
 from contextlib import AsyncExitStack, aclosing
 
 from service.answer.generation import Generation
-from service.api.responses.document import (
-    End,
-    Json,
-    encode,
-    end_of,
-    ended,
-)
+from service.api.responses.document import End, Json, encode, end_of, ended
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from service.answer.hosted import OfferedTools
-from service.answer.plan import Plan
+from service.answer.plan import OfferedTools, Plan
 from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,

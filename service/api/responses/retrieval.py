@@ -11,14 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from service.api.responses.background import LOST, SAVE_S
-from service.api.responses.document import (
-    End,
-    Json,
-    decode,
-    encode,
-    ended,
-    unfinished,
-)
+from service.api.responses.document import End, Json, decode, encode, ended, unfinished
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError

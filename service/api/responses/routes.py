@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from service.api.responses import retrieval
-from service.api.responses.answers import FollowedEvents, StreamedResponse, WholeResponse
 from service.api.responses.background import BackgroundRun
 from service.api.responses.document import decode, encode
 from service.api.responses.object_schema import (
@@ -18,6 +17,7 @@ from service.api.responses.object_schema import (
 )
 from service.api.responses.request import Draft, count_input, draft_response
 from service.api.responses.schema import INCLUDABLE, ContextRequest, ResponseRequest
+from service.api.responses.writing import FollowedEvents, StreamedResponse, WholeResponse
 from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.runtime import CurrentContext, CurrentRuntime, Runtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from service.answer.hosted import BUILTIN_OF, OfferedTools, offered_tools
+from service.answer.plan import BUILTIN_OF, OfferedTools, offered_tools
 from service.api.common.schema import free_text
 from service.api.responses.schema import (
     AllowedTools,

@@ -1,22 +1,28 @@
-"""A response while it is written for a client that waits: its events, and what is stored."""
+"""A response while it is written for a client that waits, whole, streamed or followed."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.types import Receive, Scope, Send
 
 from service.answer.choice import Step
 from service.answer.generation import Generation
-from service.api.responses.document import (
-    End,
-    Json,
-    end_of,
-    ended,
-)
+from service.api.responses.document import End, Json, encode, end_of, ended
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import Failure
-from service.http.streaming import DataEvents
+from service.http.streaming import (
+    SSE_HEADERS,
+    DataEvents,
+    EventStream,
+    GenerationResponse,
+    LiveResponse,
+    send_json,
+)
 from service.runtime import Runtime
 from service.store.base import StoreError
 
@@ -82,3 +88,60 @@ class Writing(DataEvents):
             # The answer itself is whole; only what was said of keeping it is not true.
             log.error("response %s was not stored: %s", self._draft.id, error)
             document["store"] = False
+
+
+class WholeResponse(GenerationResponse):
+    """Sends nothing before the response has ended."""
+
+    def __init__(self, runtime: Runtime, draft: Draft) -> None:
+        super().__init__(runtime, Generation(runtime.engine, draft.plan))
+        self._writing = Writing(runtime, draft, self._generation)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+        await self._writing.abandon()
+
+    async def _respond(self, send: Send) -> None:
+        async with aclosing(self._generation.steps()) as steps:
+            async for step in steps:
+                self._writing.take(step)
+        await self._writing.settle(None)
+        await send_json(send, encode(self._writing.document))
+
+
+class StreamedResponse(EventStream):
+    """Events as they come; the last one is sent when the response can be retrieved."""
+
+    def __init__(self, runtime: Runtime, draft: Draft) -> None:
+        generation = Generation(runtime.engine, draft.plan)
+        self._writing = Writing(runtime, draft, generation)
+        super().__init__(runtime, generation, self._writing)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+        await self._writing.abandon()
+
+    async def _settle(self, failure: Failure | None) -> None:
+        await self._writing.settle(failure)
+
+
+class FollowedEvents(LiveResponse):
+    """Events of a response that is written elsewhere, or was; leaving does not disturb it."""
+
+    def __init__(self, runtime: Runtime, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(runtime)
+        self._events = events
+        self._has_begun = False
+
+    async def _respond(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        self._has_begun = True
+        async with aclosing(self._events) as events:
+            async for body in events:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": DataEvents.terminator})
+
+    async def _on_idle(self, send: Send) -> None:
+        if self._has_begun:
+            body = DataEvents.keep_alive
+            await send({"type": "http.response.body", "body": body, "more_body": True})

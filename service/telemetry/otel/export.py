@@ -16,13 +16,12 @@ from engines.base import Engine
 from service.answer.generation import Generation
 from service.request import RequestContext, Trace
 from service.settings.telemetry import TelemetrySettings
+from service.telemetry.logs import Redactor
 from service.telemetry.otel import providers
-from service.telemetry.otel.engine_gauges import EngineGauges
-from service.telemetry.otel.instruments import Instruments
+from service.telemetry.otel.instruments import EngineGauges, Instruments
 from service.telemetry.otel.log_handler import OtelHandler
 from service.telemetry.otel.outbox import Outbox
 from service.telemetry.otel.spans import Spans
-from service.telemetry.redaction import Redactor
 from service.telemetry.tracing import Telemetry
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone

@@ -9,8 +9,7 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import TraceFlags
 
 from service.request import NO_TRACE, log_lines_of
-from service.telemetry.logs import parts_of
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import Redactor, parts_of
 
 # Their lines speak of sending: each would beget another.
 _OWN = ("opentelemetry", "service.telemetry.otel", "urllib3", "grpc")

@@ -22,9 +22,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from service.settings.telemetry import TelemetrySettings
+from service.telemetry.logs import Redactor
 from service.telemetry.otel.outbox import Outbox
 from service.telemetry.otel.span_redaction import without_secrets
-from service.telemetry.redaction import Redactor
 
 OnDropped = Callable[[str, int], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceState
 
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import Redactor
 
 # Asked for as they are, by OTEL_CAPTURE_CONTENT; and too long to be searched for shapes.
 _CONTENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages"})

@@ -16,8 +16,7 @@ from service.__main__ import main
 from service.cli.flags import FOREIGN
 from service.cli.serve import curl_line
 from service.settings.settings import Settings, flag_name
-from service.telemetry.logs import STANDS_OUT, TextFormatter
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import STANDS_OUT, Redactor, TextFormatter
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])

@@ -18,7 +18,7 @@ import pytest
 from service.errors import RequestError
 from service.guide.answer import MAX_STEPS, read_in_turns
 from service.guide.schema import schema_grammar
-from service.run.app import create_app
+from service.run.server import create_app
 from service.work import Budget
 
 Fixture = Callable[..., Any]

@@ -13,7 +13,7 @@ from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from engines.process.stream import Stream
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime
 
 Fixture = Callable[..., Any]

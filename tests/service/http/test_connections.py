@@ -18,8 +18,8 @@ import uvicorn
 from service.http import connections
 from service.http.connections import NUM_SPARE
 from service.http.protocol import BoundedProtocol
-from service.run.app import create_app
 from service.run.listener import listen
+from service.run.server import create_app
 from service.runtime import Runtime
 
 PATH = "/v1/chat/completions"

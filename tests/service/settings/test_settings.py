@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.settings_reference import markdown
+from service.cli.reference import settings_page
 from service.settings.settings import (
     Settings,
     SettingsError,
@@ -119,5 +119,5 @@ def test_unknown_variables_are_found_with_the_nearest_known_name() -> None:
 
 
 def test_the_reference_page_is_current() -> None:
-    remedy = "run: python -m service.cli.settings_reference > docs/settings.md"
-    assert DOCS.read_text() == markdown(), remedy
+    remedy = "run: python -m service.cli.reference settings > docs/settings.md"
+    assert DOCS.read_text() == settings_page(), remedy

@@ -14,7 +14,7 @@ import pytest
 from auth import audit
 from service.settings.settings import load, secret_values
 from service.telemetry import logs
-from service.telemetry.redaction import Redactor
+from service.telemetry.logs import Redactor
 
 Fixture = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
-from service.cli.metrics_reference import markdown
+from service.cli.reference import metrics_page
 from service.http.routes import route_of
 from service.request import Notes, RequestContext
 from service.telemetry.metrics import Metrics
@@ -264,7 +264,7 @@ async def test_what_is_written_is_what_the_table_says(
 
 
 def test_the_documentation_is_current() -> None:
-    assert DOCS.read_text() == markdown(), "run `make docs`"
+    assert DOCS.read_text() == metrics_page(), "run `make docs`"
 
 
 async def test_callers_are_counted_by_tenant_or_by_why_they_were_turned_away(

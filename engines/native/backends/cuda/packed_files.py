@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engines.native.artefact.checksum import checksum
-from engines.native.artefact.store import Checksums, Damaged, Found, Recipe
+from engines.native.artefact.store import Checksums, Damaged, Found, Recipe, checksum
 from engines.native.artefact.upload import upload
 from engines.native.backends.cuda import load
 from engines.native.backends.cuda.fragment_order import padded

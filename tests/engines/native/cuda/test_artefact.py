@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.published import write_published
 from engines.errors import EngineStartError
 from engines.native.artefact import upload
-from engines.native.artefact.checksum import checksum
-from engines.native.artefact.store import Store
+from engines.native.artefact.store import Store, checksum
 from engines.native.backends.cuda.artefact_parts import kernels_part, weights_part
 from engines.native.config import NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs

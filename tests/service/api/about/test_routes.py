@@ -15,7 +15,7 @@ from auth.api_keys import ApiKeys
 from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.run.app import create_app
+from service.run.server import create_app
 
 Fixture = Callable[..., Any]
 

@@ -11,7 +11,7 @@ import pytest
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime
 
 Fixture = Callable[..., Any]

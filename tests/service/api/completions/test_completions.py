@@ -13,7 +13,7 @@ from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.harmony.vocabulary import START, encode_text
-from service.run.app import create_app
+from service.run.server import create_app
 
 Fixture = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from auth.api_keys import ApiKeys
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.api.messages.response_schema import Message, MessageError
-from service.run.app import create_app
+from service.run.server import create_app
 
 Fixture = Callable[..., Any]
 

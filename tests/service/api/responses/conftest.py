@@ -12,7 +12,7 @@ import openai
 import pytest
 import uvicorn
 
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime
 
 PATH = "/v1/responses"

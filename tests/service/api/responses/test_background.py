@@ -16,7 +16,7 @@ from engines.fake.sequence import FakeOptions
 from service.api.responses import retrieval
 from service.api.responses.background import end_background
 from service.api.responses.retrieval import LEASE_S
-from service.run.app import create_app
+from service.run.server import create_app
 from service.runtime import Runtime
 from service.store.base import Bounds, ResponseStore, StoreError
 from service.store.redis import RedisStore
