@@ -97,6 +97,7 @@ class Capabilities:
     priority: bool = True
     cache_salt: bool = True  # without it prompts of different salts would share cached prefixes
     continuation: bool = True  # of an answer that another run has begun
+    exact_continuation: bool = True  # also where a seed, penalties or a grammar remember it
     dialects: tuple[str, ...] = ("json_schema", "regex", "lark", "gbnf")  # parts of a grammar
     max_drafts: int = 0  # guesses of a sequence that one step verifies
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary

@@ -12,6 +12,7 @@ from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
+_NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
 
 
 def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:
@@ -28,11 +29,18 @@ def _create_fake(spec: EngineSpec) -> QueuedEngine[Any]:
     return FakeEngine.from_json({**spec.limits, **spec.options})
 
 
+def _create_vllm(spec: EngineSpec) -> QueuedEngine[Any]:
+    from engines.vllm.engine import VllmEngine
+
+    return VllmEngine(spec)
+
+
 _LOADERS: Final[Mapping[str, Callable[[EngineSpec], QueuedEngine[Any]]]] = {
     "native": _create_native,
     "fake": _create_fake,
+    "vllm": _create_vllm,
 }
-_WITHOUT_ADAPTER: Final = ("vllm", "tensorrt_llm", "llama_cpp")
+_WITHOUT_ADAPTER: Final = ("tensorrt_llm", "llama_cpp")
 
 
 def installed_engines() -> dict[str, str | None]:
@@ -41,6 +49,7 @@ def installed_engines() -> dict[str, str | None]:
     return {
         "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
         "fake": None,
+        "vllm": None if find_spec("vllm") is not None else _NO_VLLM,
         **dict.fromkeys(_WITHOUT_ADAPTER, NO_ADAPTER),
     }
 

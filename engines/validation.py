@@ -133,6 +133,18 @@ def _wishes(request: EngineRequest) -> Iterator[tuple[str, str]]:
         yield "cache_salt", "given"
     if request.generated_token_ids:
         yield "continuation", f"of {len(request.generated_token_ids)} tokens"
+        if memory := _memory(request):
+            yield "exact_continuation", f"under {memory}"
+
+
+def _memory(request: EngineRequest) -> str:
+    """What of an answer counts beside its tokens, for those that follow."""
+    sampling = request.sampling
+    if request.grammar is not None:
+        return "a grammar"
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        return "penalties"
+    return "a seed" if sampling.seed is not None and sampling.temperature > 0 else ""
 
 
 _DEFAULTS: Final = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from engines.errors import InvalidGrammar
@@ -35,6 +36,30 @@ def check_lark(grammar: str) -> None:
 
     A negated pattern matches bytes that are no text, as control tokens have them.
     """
+    for _ in _pieces(grammar):
+        pass
+
+
+def embeddable(grammar: str) -> str:
+    """The grammar as it can stand in braces within another; raises as check_lark does.
+
+    Its comments are left out: what is a comment must not decide which brace closes the grammar.
+    """
+    text, depth = [], 0
+    for piece in _pieces(grammar.removeprefix("%llguidance {}")):
+        if piece["comment"]:
+            continue
+        text.append(piece[0])
+        for brace in re.findall("[{}]", piece["plain"] or ""):
+            depth += 1 if brace == "{" else -1
+            if depth < 0:
+                raise InvalidGrammar("the grammar has a } without its {")
+    if depth:
+        raise InvalidGrammar("the grammar has a { without its }")
+    return "".join(text).strip()
+
+
+def _pieces(grammar: str) -> Iterator[re.Match[str]]:
     place = 0
     while place < len(grammar):
         piece = _PIECE.match(grammar, place)
@@ -45,4 +70,5 @@ def check_lark(grammar: str) -> None:
             )
         if piece["regex"] and len(piece["regex"]) > MAX_REGEX:
             raise InvalidGrammar(f"a pattern is longer than {MAX_REGEX} characters")
+        yield piece
         place = piece.end()

@@ -1,4 +1,4 @@
-"""A grammar in the dialect of llguidance: a Lark grammar that names others, as JSON."""
+"""A grammar in the dialects of llguidance: a Lark grammar that names others, or holds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from engines.errors import InvalidGrammar
-from engines.grammar.lark import MAX_REGEX, check_lark
+from engines.grammar.lark import MAX_REGEX, check_lark, embeddable
 from engines.grammar.tree import (
     Choice,
     Gbnf,
@@ -44,12 +44,23 @@ def llguidance_grammar(grammar: Grammar, lark_of_gbnf: Callable[[str], str]) -> 
     return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
 
 
+def llguidance_lark(grammar: Grammar, lark_of_gbnf: Callable[[str], str]) -> str:
+    """Write the grammar as one text in Lark's syntax; raises InvalidGrammar as the other does.
+
+    For engines that pass on such a text, and no JSON: vLLM does.
+    """
+    writer = _WholeWriter(lark_of_gbnf)
+    start = writer.write(grammar)
+    rules = (f"start: {start}", *writer.rules, *writer.parts)
+    return _OPTIONS + "".join(f"{rule}\n" for rule in rules)
+
+
 class _Writer:
     """Writes one grammar; what a client wrote is a grammar of its own, named by the others."""
 
     def __init__(self, lark_of_gbnf: Callable[[str], str]) -> None:
         self.rules: list[str] = []
-        self.parts: list[dict[str, Any]] = []
+        self.parts: list[Any] = []
         self._lark_of_gbnf = lark_of_gbnf
 
     def write(self, node: Grammar) -> str:
@@ -101,6 +112,20 @@ class _Writer:
                 return {"lark_grammar": self._lark_of_gbnf(text)}
             case _:
                 raise InvalidGrammar(f"this engine's grammars have no {type(node).__name__}")
+
+
+class _WholeWriter(_Writer):
+    """What a client wrote is a grammar of its own within the text."""
+
+    def _part(self, node: Grammar) -> str:
+        name = f"p{len(self.parts)}"
+        written = self._written(node)
+        if "json_schema" in written:
+            inner = f"%json {json.dumps(written['json_schema'], ensure_ascii=False)}"
+        else:
+            inner = f"%lark {{\n{embeddable(written['lark_grammar'])}\n}}"
+        self.parts.append(f"{name}: {inner}")
+        return name
 
 
 def _string(text: str) -> str:

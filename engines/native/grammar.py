@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,7 +19,7 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
-from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, readable
+from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, named, readable
 from engines.native.grammar_vocabulary import LazyTokenizer
 
 if TYPE_CHECKING:
@@ -207,7 +206,8 @@ class GrammarCompiler:
             try:
                 return await self._in_two_steps(grammar)
             except InvalidGrammar as error:
-                raise await self._named(grammar, error) from None
+                parts = written_parts(grammar)
+                raise await named(error, parts, self._try, self._timeout_s) from None
             finally:
                 self.num_compiled += 1
                 self.compile_s += time.monotonic() - started_s
@@ -232,22 +232,13 @@ class GrammarCompiler:
                 raise QueueFull("the grammars in use take too much memory; try again later")
             self._cache.popitem(last=False)
 
-    async def _named(self, grammar: Grammar, error: InvalidGrammar) -> InvalidGrammar:
-        """The error under the name of the part that it is about, if one is at fault alone."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_s):
-                for part in written_parts(grammar):
-                    try:
-                        await self._trials.run(await asyncio.to_thread(written, part))
-                    except InvalidGrammar as alone:
-                        label = f"{part.label} cannot be enforced: " if part.label else ""
-                        return InvalidGrammar(f"{label}{alone}")
-        return error
+    async def _try(self, grammar: Grammar) -> None:
+        await self._trials.run(await asyncio.to_thread(written, grammar))
 
 
 def written(grammar: Grammar) -> str:
     """As the library reads it; raises InvalidGrammar."""
-    text = llguidance_grammar(grammar, _lark_of_gbnf)
+    text = llguidance_grammar(grammar, lark_of_gbnf)
     if len(text) > MAX_GRAMMAR_CHARS:
         raise InvalidGrammar(
             f"the grammar has {len(text)} characters; at most {MAX_GRAMMAR_CHARS} are compiled"
@@ -255,7 +246,8 @@ def written(grammar: Grammar) -> str:
     return text
 
 
-def _lark_of_gbnf(grammar: str) -> str:
+def lark_of_gbnf(grammar: str) -> str:
+    """Translate with the library; raises InvalidGrammar."""
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     if len(grammar) > MAX_GBNF_CHARS:

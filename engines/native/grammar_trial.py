@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -179,6 +180,24 @@ class Trials:
                     await trial.stop()
                 else:
                     self._free.append(trial)
+
+
+async def named(
+    error: InvalidGrammar,
+    parts: Iterable[Written],
+    attempt: Callable[[Written], Awaitable[None]],
+    timeout_s: float,
+) -> InvalidGrammar:
+    """The error under the name of the part that it is about, if one is at fault alone."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            for part in parts:
+                try:
+                    await attempt(part)
+                except InvalidGrammar as alone:
+                    label = f"{part.label} cannot be enforced: " if part.label else ""
+                    return InvalidGrammar(f"{label}{alone}")
+    return error
 
 
 def main() -> None:

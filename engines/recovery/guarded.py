@@ -20,6 +20,7 @@ from engines.fleet import Fleet, Replica
 from engines.recovery.attempt import Answer, RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
+from engines.validation import first_lack
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
 MAX_DEATHS: Final = 6  # near one request: a killer is convicted before
@@ -106,7 +107,9 @@ class GuardedEngine:
     def _may_go_on(self, answer: Answer) -> bool:
         if self._is_stopping:
             return False
-        return answer.num_tokens == 0 or self.info.capabilities.continuation
+        if answer.num_tokens == 0:
+            return True
+        return first_lack(answer.rest(), self.info.capabilities) is None
 
     async def _admit(self, answer: Answer, *, is_again: bool) -> tuple[RetryAttempt, Replica]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""

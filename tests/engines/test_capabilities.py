@@ -28,12 +28,15 @@ OUTER: dict[str, Any] = {
     "priority": -1,
     "cache_salt": "",
     "continuation": (5, 6),
+    "exact_continuation": (5, 6),
 }
 COUNTS = {"max_logprobs", "max_drafts", "dialects"}
 
 
 def request_of(**wishes: Any) -> EngineRequest:
     sampling = {key: wishes.pop(key) for key in [*wishes] if key not in OUTER}
+    if "exact_continuation" in wishes:
+        wishes["continuation"], sampling["seed"] = wishes.pop("exact_continuation"), 5
     wishes["generated_token_ids"] = wishes.pop("continuation", ())
     return EngineRequest("r", (1,), SamplingParams(4, **sampling), stop_token_ids=(2,), **wishes)
 

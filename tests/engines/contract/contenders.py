@@ -129,7 +129,7 @@ def write_checkpoint(folder: Path) -> Checkpoint:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=1,
-        head_dim=32,
+        head_dim=64,  # vLLM on a CPU wants it
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=32,
