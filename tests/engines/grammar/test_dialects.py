@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines.errors import InvalidGrammar
-from engines.grammar.llguidance import llguidance_grammar
+from engines.grammar.llguidance import llguidance_grammar, llguidance_lark
 from engines.grammar.structural_tag import structural_tag
 from engines.grammar.tree import (
     Choice,
@@ -107,6 +107,34 @@ def test_llguidance_reads_grammars_that_name_each_other() -> None:
         r"start: /a\/b/",
         "start: /root ::= x/",
     ]
+
+
+def test_llguidance_reads_one_text_with_the_grammars_of_clients_in_it() -> None:
+    gbnf = '%llguidance {}\n\nstart: "{"{2} // }\n'
+    assert llguidance_lark(TREE, lambda text: gbnf).splitlines() == [
+        '%llguidance {"no_forcing": true}',
+        'start: (((<[200005]> "a\\"\\n" r0)){0,1} T1 (p0 | p1) r2 (p2){1,} ("x"){2,3} r3)',
+        "r0[max_tokens=7]: /(?s:.*)/",
+        'T1: "yes" | "no"',
+        'r2[lazy]: /(?s:.*)/ "end"',
+        "r3: /(?s:.*)/",
+        'p0: %json {"type": "integer", '
+        r'"x-guidance": {"whitespace_pattern": "[\\x20\\x0A\\x0D\\x09]{1,40}"}}',
+        "p1: %lark {",
+        r"start: /a\/b/",
+        "}",
+        "p2: %lark {",
+        'start: "{"{2}',
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ['start: "x" }\nr3: "all"', 'start: "x" { // }', 'start: "x" # {\n}', "start: <[3]>"]
+)
+def test_no_grammar_of_a_client_reaches_beyond_its_braces(text: str) -> None:
+    with pytest.raises(InvalidGrammar):
+        llguidance_lark(Sequence((Lark(text), Text())), str)
 
 
 @pytest.mark.parametrize("part", [Lark("start: A"), Lark("start: /x/")])

@@ -29,7 +29,10 @@ from engines.spec import EngineSpec
         (EngineSpec("fake", {"script": [1], "stepp_s": 0}), "unknown field `stepp_s`"),
         (EngineSpec("fake", {"script": [], "step_s": 0}), "'script' (token ids) is required"),
         (EngineSpec("warp"), "engine 'warp' is unknown; known engines: native, fake, vllm"),
-        (EngineSpec("vllm"), "the adapter is not part of this release; usable engines: native"),
+        (
+            EngineSpec("tensorrt_llm"),
+            "the adapter is not part of this release; usable engines: native",
+        ),
     ],
 )
 async def test_a_failed_first_start_says_why_in_the_engines_own_words(

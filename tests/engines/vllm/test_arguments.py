@@ -1,0 +1,130 @@
+"""Every field of a spec reaches vLLM or is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.errors import EngineStartError
+from engines.spec import EngineSpec
+from engines.vllm.arguments import arguments_of, check_options, checked_config
+from profiles import catalogue
+from service.run.startup import spec_of
+from tests.engines.vllm.conftest import SURFACE
+
+SPEC = EngineSpec("vllm", model_dir="/model", num_devices=4, tensor_parallel=4)
+
+TAKEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"options": {"seed": 7}}, {"seed": 7}),
+    ({"limits": {"max_model_len": 9, "max_num_seqs": 3}}, {"max_model_len": 9, "max_num_seqs": 3}),
+    ({"limits": {"max_num_batched_tokens": 64}}, {"max_num_batched_tokens": 64}),
+    ({"model_dir": "/other"}, {"model": "/other"}),
+    ({"precision": "mxfp4"}, {"dtype": "bfloat16"}),
+    ({"precision": "fp32", "kv_dtype": "fp32"}, {"dtype": "float32", "kv_cache_dtype": "auto"}),
+    ({"precision": "bf16", "kv_dtype": "bf16"}, {"dtype": "bfloat16", "kv_cache_dtype": "auto"}),
+    ({"kv_dtype": "fp8", "options": {"kv_cache_dtype": "fp8"}}, {"kv_cache_dtype": "fp8"}),
+    ({"memory_fraction": 0.5}, {"gpu_memory_utilization": 0.5}),
+    ({"tensor_parallel": 4}, {"tensor_parallel_size": 4}),
+    (
+        {"tensor_parallel": 2, "pipeline_parallel": 2},
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    ),
+    ({"expert_parallel": 4}, {"enable_expert_parallel": True}),
+    ({"attention_dp": True}, {"data_parallel_size": 4}),
+    (
+        {"options": {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 3}}},
+        {"speculative_config": {"method": "eagle3", "num_speculative_tokens": 3}},
+    ),
+]
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model_dir": None}, "needs model_dir"),
+    ({"artefact_dir": "/store"}, "artefact_dir"),
+    ({"precision": "fp8"}, "precision is 'fp8'"),
+    ({"kv_dtype": "int8"}, "kv_dtype is 'int8'"),
+    ({"precision": "bf16", "kv_dtype": "fp32"}, "kv_dtype is 'fp32'"),
+    ({"num_devices": 2}, "need 4 GPUs, but num_devices is 2"),
+    ({"pipeline_parallel": 2}, "need 8 GPUs"),
+    ({"expert_parallel": 2}, "expert_parallel is 2"),
+    ({"limits": {"max_num_seq": 2}}, "'max_num_seq' is no limit; did you mean 'max_num_seqs'"),
+    ({"options": {"model": "other"}}, "'model' is 'other', which this server decides: '/model'"),
+    ({"options": {"scheduling_policy": "fcfs"}}, "'priority'"),
+    ({"kv_dtype": "bf16", "options": {"kv_cache_dtype": "fp8"}}, "kv_cache_dtype"),
+]
+
+
+@pytest.mark.parametrize(("fields_", "expected"), TAKEN, ids=lambda v: str(v)[:40])
+def test_what_it_can_do_reaches_vllm(fields_: dict[str, Any], expected: dict[str, Any]) -> None:
+    arguments = arguments_of(replace(SPEC, **fields_))
+    assert expected.items() <= arguments.engine.items()
+    assert arguments.engine.keys() <= {*SURFACE["AsyncEngineArgs"]}
+    assert arguments.num_ranks == (4 if "attention_dp" in fields_ else 1)
+
+
+@pytest.mark.parametrize(("fields_", "reason"), REFUSED, ids=lambda v: str(v)[:40])
+def test_what_it_cannot_do_is_named(fields_: dict[str, Any], reason: str) -> None:
+    with pytest.raises(EngineStartError, match=reason):
+        arguments_of(replace(SPEC, **fields_))
+
+
+def test_no_field_of_a_spec_is_missing_here() -> None:
+    tested = {name for fields_, _ in [*TAKEN, *REFUSED] for name in fields_}
+    # The process sees to the environment; the vocabulary becomes a tokenizer (test_tokenizer.py).
+    assert tested | {"engine", "environment", "vocabulary_path"} == {
+        field.name for field in fields(EngineSpec)
+    }
+
+
+def test_the_queue_and_the_vocabulary_are_not_vllms() -> None:
+    limits = {"max_num_waiting": 5}
+    arguments = arguments_of(replace(SPEC, limits=limits, vocabulary_path="/vocabulary"))
+    assert (arguments.max_num_waiting, arguments.vocabulary_path) == (5, Path("/vocabulary"))
+    assert "max_num_waiting" not in arguments.engine
+
+
+def test_every_profile_of_the_catalogue_is_one_that_vllm_can_be_given() -> None:
+    profiles = [p for p in catalogue.load().profiles if p.engine == "vllm"]
+    assert len(profiles) > 20
+    for profile in profiles:
+        arguments = arguments_of(spec_of(profile, 4096, Path("/model")))
+        check_options(arguments.engine, SURFACE["AsyncEngineArgs"], "of every version")
+        assert arguments.is_gpu == (profile.gpu is not None)
+
+
+def test_an_option_that_vllm_does_not_have_is_named() -> None:
+    with pytest.raises(EngineStartError, match=r"'block_sise' is no option of vLLM 1; .*'block_si"):
+        check_options({"block_sise": 16}, ["block_size", "seed"], "1")
+
+
+@pytest.mark.parametrize(
+    ("stored", "precision", "is_served"),
+    [
+        ("mxfp4", "mxfp4", True),
+        ("mxfp4", "bf16", False),
+        (None, "mxfp4", False),
+        (None, "bf16", True),
+        ("mxfp4", None, True),
+    ],
+)
+def test_weights_are_served_as_they_are_stored(
+    tmp_path: Path, stored: str | None, precision: str | None, is_served: bool
+) -> None:
+    config = {"vocab_size": 9} | (
+        {"quantization_config": {"quant_method": stored}} if stored else {}
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if is_served:
+        assert checked_config(tmp_path, precision)["vocab_size"] == 9
+    else:
+        with pytest.raises(
+            EngineStartError, match=f"precision is '{precision}', but .*config.json"
+        ):
+            checked_config(tmp_path, precision)
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"config\.json: cannot be read"):
+        checked_config(tmp_path, None)
