@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from auth import audit, client_certificate
+from auth import audit
+from auth.authenticators import CERTIFICATE_SCHEME
 from auth.base import (
     Authenticator,
     AuthError,
@@ -92,7 +93,7 @@ def _presented(scope: Scope) -> Iterator[Credentials]:
     if key:
         yield Credentials("x-api-key", _text(key))
     if name := scope.get("state", {}).get(CERTIFICATE):
-        yield Credentials(client_certificate.SCHEME, name)
+        yield Credentials(CERTIFICATE_SCHEME, name)
 
 
 def _text(value: str) -> str:

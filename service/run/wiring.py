@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys, Chain, ClientCertificate
 from auth.base import Authenticator, PrincipalLimits
-from auth.chain import Chain
-from auth.client_certificate import ClientCertificate
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
 from engines.fleet import Fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 from auth.base import Credentials, InvalidCredentials
 
 

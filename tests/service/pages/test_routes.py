@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 from service.pages.routes import _FOLDER
 from tests.service.conftest import MakeRuntime
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.api.messages.response_schema import Message, MessageError

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 from auth.base import Credentials, Principal
 from engines.base import EngineRequest
 from engines.fake.engine import FakeEngine

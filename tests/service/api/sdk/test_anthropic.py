@@ -11,7 +11,7 @@ from anthropic import AsyncAnthropic
 from anthropic.lib.tools import beta_async_tool
 from pydantic import BaseModel
 
-from auth.api_keys import ApiKeys
+from auth.authenticators import ApiKeys
 
 Serve = Callable[..., Awaitable[str]]
 

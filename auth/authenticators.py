@@ -1,0 +1,61 @@
+"""The authenticators that ask nobody: fixed keys, a certificate that TLS verified, several in turn."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+
+from auth.base import Authenticator, Credentials, InvalidCredentials, Principal, Scope
+from auth.key_record import SCHEMES, digest
+
+CERTIFICATE_SCHEME = "certificate"
+
+_OURS = frozenset({"bearer", "x-api-key"})
+
+
+class ApiKeys:
+    """Accepts any of a fixed set of keys; each is a tenant of its own and may do everything."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(digest(key) for key in keys)
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return the key's principal; every digest is compared, so timing tells nothing."""
+        if credentials.scheme not in SCHEMES:
+            return None
+        presented = digest(credentials.value)
+        matches = [hmac.compare_digest(presented, known) for known in self._digests]
+        if not any(matches):
+            raise InvalidCredentials("not one of the configured API keys")
+        id = f"key-{presented.hex()[:8]}"
+        return Principal(id=id, tenant_id=id)
+
+
+class ClientCertificate:
+    """Takes the name in a verified certificate for its bearer's."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return the principal of that name: a tenant of its own that is no administrator."""
+        if credentials.scheme != CERTIFICATE_SCHEME:
+            return None
+        name = credentials.value.encode("utf-8", "surrogatepass")
+        id = f"cert-{hashlib.sha256(name).hexdigest()[:16]}"
+        return Principal(id, tenant_id=id, scopes=frozenset(Scope) - {Scope.ADMIN})
+
+
+class Chain:
+    """The first authenticator that takes the credentials decides."""
+
+    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+        self._authenticators = tuple(authenticators)
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Return who it is; a key or token that nobody takes is wrong, not absent."""
+        for authenticator in self._authenticators:
+            principal = await authenticator.authenticate(credentials)
+            if principal is not None:
+                return principal
+        if credentials.scheme in _OURS:
+            raise InvalidCredentials("neither a key nor a token that is known here")
+        return None
