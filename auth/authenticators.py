@@ -1,4 +1,4 @@
-"""The authenticators that ask nobody: fixed keys, a certificate that TLS verified, several in turn."""
+"""Authenticators that ask nobody: fixed keys, a certificate TLS has verified, several in turn."""
 
 from __future__ import annotations
 

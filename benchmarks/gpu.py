@@ -27,7 +27,7 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.prefill import Chunk, Prefill, PrefillBuffers
+from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
@@ -96,7 +96,7 @@ class Bench:
         buffers = PrefillBuffers(self.shape, tokens, 1, _DEVICE)
         prompt = torch.randint(0, 200000, (tokens,)).tolist()
         host = buffers.packed.cpu()
-        buffers.pack([Chunk(0, 0, prompt)], host)
+        buffers.pack([TokenRun(0, 0, prompt)], host)
         buffers.packed.copy_(host)
         prefill = Prefill(
             self.shape, self.weights, self.cache(blocks + 1), self.block_size, tokens, slots,

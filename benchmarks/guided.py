@@ -27,7 +27,7 @@ from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.native.grammar import GrammarCompiler
 from service.errors import RequestError
-from service.guide.answer import TextFormat, answer_grammar
+from service.guide.answer import AnswerFormat, answer_grammar
 from service.harmony.parse import Parser
 from service.harmony.types import DeltaKind
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
@@ -95,7 +95,7 @@ async def run(engine: Engine, numbers: range, num_answers: int) -> Tally:
 async def _schema(engine: Engine, number: int, num_answers: int, tally: Tally) -> None:
     schema = random_schema(number)
     try:
-        grammar = answer_grammar((), format=TextFormat("json_schema", schema))
+        grammar = answer_grammar((), format=AnswerFormat("json_schema", schema))
         texts = await asyncio.gather(
             *(answer(engine, grammar, seed=number * 100 + i) for i in range(num_answers))
         )
@@ -139,7 +139,7 @@ async def costs(vocabulary_path: Path, numbers: range) -> dict[str, float]:
     compile_s: list[float] = []
     row_us: list[float] = []
     for number in (0, *numbers):  # the first loads the library
-        grammar = answer_grammar((), format=TextFormat("json_schema", random_schema(number)))
+        grammar = answer_grammar((), format=AnswerFormat("json_schema", random_schema(number)))
         request = EngineRequest("r", (1,), SamplingParams(1), (RETURN,), grammar)
         start = time.perf_counter()
         guide = await compiler.guide(request)

@@ -22,7 +22,7 @@ from benchmarks.schemas import Schema, random_schema
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.guide.answer import TextFormat, answer_grammar
+from service.guide.answer import AnswerFormat, answer_grammar
 from service.harmony.vocabulary import RETURN, write_vocabulary
 
 LIMIT_MS = 50.0  # of ordinary models
@@ -125,7 +125,7 @@ async def _delays(engine: Engine, make: Callable[[int], Schema], number: int) ->
 async def first_token_s(engine: Engine, number: int, schema: Any) -> float:
     """From the schema as it was sent to the first token."""
     start_s = time.perf_counter()
-    grammar = answer_grammar((), format=TextFormat("json_schema", schema)) if schema else None
+    grammar = answer_grammar((), format=AnswerFormat("json_schema", schema)) if schema else None
     request = EngineRequest(
         request_id=f"r{number}",
         prompt_token_ids=(200006, 173781, 1000 + number),

@@ -57,7 +57,7 @@ class Fleet:
 
     def __init__(self, engines: Sequence[EngineClient]) -> None:
         self.replicas = [Replica(number, engine) for number, engine in enumerate(engines)]
-        self._router = Router(len(engines))
+        self._router = ReplicaRouter(len(engines))
 
     @property
     def info(self) -> EngineInfo:
@@ -141,7 +141,7 @@ class PrefixRecord:
         self._blocks.clear()
 
 
-class Router:
+class ReplicaRouter:
     """Chooses among replicas by their number."""
 
     def __init__(self, num_replicas: int) -> None:

@@ -51,7 +51,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Bounds the operator sets."""
 
     max_body_bytes: int = 10 * 1024 * 1024
@@ -69,7 +69,7 @@ class Runtime:
     metrics: Metrics
     lifecycle: Lifecycle
     telemetry: Telemetry = field(default_factory=Telemetry)
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
     is_local: bool = False  # open, but to this machine alone

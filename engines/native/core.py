@@ -19,8 +19,8 @@ from engines.native.backends import load_backend
 from engines.native.backends.base import Backend, Batch, Row, Sampled, SlotStart, Step, TokenMask
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.failures import Failure, FailureCount, give_back
-from engines.native.scheduler import Chunk, Limits, Scheduler
+from engines.native.failures import FailureCount, StepFailure, give_back
+from engines.native.scheduler import Chunk, Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
 
 Outcome = tuple[Sequence, TokenEvent | EngineError]
@@ -183,7 +183,7 @@ class EngineCore:
                 return
         self._outcomes.append((sequence, event))
 
-    def _fail(self, failure: Failure, chunks: list[Chunk]) -> None:
+    def _fail(self, failure: StepFailure, chunks: list[Chunk]) -> None:
         """End who is to end with a failed step, and let the others take it again."""
         self.scheduler.counters.num_steps += 1
         if failure.is_out_of_memory:
@@ -191,7 +191,7 @@ class EngineCore:
         self.scheduler.cancel(chunks)
         self._end_all(failure)
 
-    def _end_all(self, failure: Failure) -> None:
+    def _end_all(self, failure: StepFailure) -> None:
         for sequence in failure.sequences:
             if not sequence.is_ended:
                 self._end_with(sequence, type(failure.error)(*failure.error.args))
@@ -253,7 +253,7 @@ def assemble_core(
         sliding_window,
         is_prefix_caching=config.enable_prefix_caching,
     )
-    limits = Limits(
+    limits = SchedulerLimits(
         max_model_len=capacity.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

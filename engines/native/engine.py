@@ -15,7 +15,7 @@ from engines.errors import EngineDead, EngineStartError
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, load_core
 from engines.native.grammar import GrammarCompiler
-from engines.native.worker import Delivery, Ticket, Worker
+from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ RELEASE: Final = version("harmonium")  # reads files: not for every request
 LoadCore = Callable[[NativeConfig], EngineCore]
 
 
-class NativeEngine(QueuedEngine[Ticket]):
+class NativeEngine(QueuedEngine[Submission]):
     """gpt-oss in PyTorch behind its queue; implements engines.base.Engine."""
 
     def __init__(self, config: NativeConfig, load: LoadCore = load_core) -> None:
@@ -42,7 +42,7 @@ class NativeRunner:
         self._load = load
         self._idle = idle
         self._core: EngineCore | None = None
-        self._worker: Worker | None = None
+        self._worker: StepWorker | None = None
         self._grammars: GrammarCompiler | None = None
 
     @property
@@ -68,7 +68,7 @@ class NativeRunner:
             if not loop.is_closed():  # else nobody is left to be told
                 loop.call_soon_threadsafe(_deliver, deliveries)
 
-        worker = Worker(lambda: self._load(self._config), deliver)
+        worker = StepWorker(lambda: self._load(self._config), deliver)
         try:
             self._core = await asyncio.to_thread(worker.start)
         except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
@@ -84,7 +84,7 @@ class NativeRunner:
         )
         await self._grammars.start()
 
-    async def prepare(self, request: EngineRequest) -> Ticket:
+    async def prepare(self, request: EngineRequest) -> Submission:
         """Check the request and compile its grammar; raises InvalidRequest."""
         info = self.info
         check_request(request, info.vocab_size, info.max_model_len)
@@ -93,14 +93,14 @@ class NativeRunner:
             assert self._grammars is not None
             guide = await self._grammars.guide(request)
             await asyncio.to_thread(guide.follow, request.generated_token_ids)
-        return Ticket(request, guide)
+        return Submission(request, guide)
 
-    def begin(self, run: Ticket, receive: Receive, arrived_s: float) -> None:
+    def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
         """Hand it to the worker; raises EngineDead if nothing runs any more."""
         run.receive, run.arrived_s = receive, arrived_s
         self._running_worker().submit(run)
 
-    def abort(self, run: Ticket) -> None:
+    def abort(self, run: Submission) -> None:
         """Free what it holds before the next step."""
         if self._worker is not None:
             self._worker.abort(run)
@@ -133,12 +133,12 @@ class NativeRunner:
             raise EngineDead("the engine is not running")
         return self._core
 
-    def _running_worker(self) -> Worker:
+    def _running_worker(self) -> StepWorker:
         if self._worker is None:
             raise EngineDead("the engine is not running")
         return self._worker
 
 
 def _deliver(deliveries: list[Delivery]) -> None:
-    for ticket, outcome in deliveries:
-        ticket.receive(outcome)
+    for submission, outcome in deliveries:
+        submission.receive(outcome)

@@ -27,7 +27,7 @@ _LASTING: Final = "could not create a primitive"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StepFailure:
     """A failed step; keeps no exception, which would keep the step's tensors."""
 
     sequences: list[Sequence]  # they end with it, the others take their step again
@@ -46,7 +46,7 @@ class FailureCount:
         """A step was computed."""
         self._num_in_a_row = 0
 
-    def on_error(self, error: Exception, chunks: list[Chunk]) -> Failure:
+    def on_error(self, error: Exception, chunks: list[Chunk]) -> StepFailure:
         """A step of these chunks raised this error."""
         reason = f"{type(error).__name__}: {error}"
         is_theirs = False
@@ -66,17 +66,17 @@ class FailureCount:
             self._count(reason, is_fatal=isinstance(error, FATAL))
         if has_no_room:
             no_room = OutOfMemory("there was no memory left to compute this request's next step")
-            return Failure(sequences, no_room, is_out_of_memory=True)
-        return Failure(sequences, RequestFailed(f"the step failed: {reason}"))
+            return StepFailure(sequences, no_room, is_out_of_memory=True)
+        return StepFailure(sequences, RequestFailed(f"the step failed: {reason}"))
 
-    def on_no_numbers(self, sequences: list[Sequence], *, are_all: bool) -> Failure:
+    def on_no_numbers(self, sequences: list[Sequence], *, are_all: bool) -> StepFailure:
         """The logits of these sequences were not finite; `are_all`: nor those of any other."""
         ids = ", ".join(sequence.request.request_id for sequence in sequences)
         reason = f"the logits of these requests are not finite: {ids}"
         log.error("%s", reason)
         if are_all:
             self._count(reason)
-        return Failure(sequences, RequestFailed(f"the step failed: {reason}"))
+        return StepFailure(sequences, RequestFailed(f"the step failed: {reason}"))
 
     def _count(self, reason: str, *, is_fatal: bool = False) -> None:
         self._num_in_a_row += 1

@@ -55,7 +55,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """The bounds of one engine."""
 
     max_model_len: int
@@ -65,7 +65,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Counters:
+class SchedulerCounters:
     """What EngineStats counts and only the scheduler sees."""
 
     num_preemptions: int = 0
@@ -108,11 +108,11 @@ class Scheduler:
     """Holds every unfinished sequence, waiting or running, and shares out the blocks."""
 
     def __init__(
-        self, blocks: BlockManager, limits: Limits, drafter: Drafter | None = None
+        self, blocks: BlockManager, limits: SchedulerLimits, drafter: Drafter | None = None
     ) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.counters = Counters()
+        self.counters = SchedulerCounters()
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
         self._drafter = drafter or NoDrafter()

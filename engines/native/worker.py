@@ -22,7 +22,7 @@ from engines.native.sequence import Sequence
 log = logging.getLogger(__name__)
 
 
-class Ticket:
+class Submission:
     """One submitted request, as the two threads name it to each other."""
 
     __slots__ = ("arrived_s", "guide", "receive", "request")
@@ -34,7 +34,7 @@ class Ticket:
         self.receive: Receive
 
 
-Delivery = tuple[Ticket, Outcome]
+Delivery = tuple[Submission, Outcome]
 Deliver = Callable[[list[Delivery]], None]
 
 
@@ -43,11 +43,11 @@ class _Command(Enum):
     ABORT = auto()
 
 
-class Worker:
+class StepWorker:
     """Runs the core for as long as there is work and sleeps when there is none.
 
     `deliver` is called in the worker's thread, once a step with all that the step brought.
-    Every ticket gets events up to one with a finish_reason, or one error, unless aborted.
+    Every submission gets events up to one with a finish_reason, or one error, unless aborted.
     """
 
     def __init__(self, load: Callable[[], EngineCore], deliver: Deliver) -> None:
@@ -55,11 +55,11 @@ class Worker:
         self._loaded: Future[EngineCore] = Future()
         self._deliver = deliver
         self._condition = threading.Condition()
-        self._inbox: list[tuple[_Command, Ticket]] = []  # guarded by _condition
+        self._inbox: list[tuple[_Command, Submission]] = []  # guarded by _condition
         self._end: EngineDead | None = None  # why nothing runs any more; guarded by _condition
         self._is_stopping = False
-        self._tickets: dict[Sequence, Ticket] = {}
-        self._sequences: dict[Ticket, Sequence] = {}
+        self._submissions: dict[Sequence, Submission] = {}
+        self._sequences: dict[Submission, Sequence] = {}
         self._thread = threading.Thread(target=self._run, name="native-engine", daemon=True)
 
     def start(self) -> EngineCore:
@@ -67,18 +67,18 @@ class Worker:
         self._thread.start()
         return self._loaded.result()
 
-    def submit(self, ticket: Ticket) -> None:
+    def submit(self, submission: Submission) -> None:
         """Queue a checked request; raises EngineDead if nothing runs any more."""
         with self._condition:
             if self._end is not None:
                 raise EngineDead(*self._end.args)
-            self._inbox.append((_Command.SUBMIT, ticket))
+            self._inbox.append((_Command.SUBMIT, submission))
             self._condition.notify()
 
-    def abort(self, ticket: Ticket) -> None:
-        """Free what the ticket holds before the next step; it gets no more deliveries."""
+    def abort(self, submission: Submission) -> None:
+        """Free what the submission holds before the next step; it gets no more deliveries."""
         with self._condition:
-            self._inbox.append((_Command.ABORT, ticket))
+            self._inbox.append((_Command.ABORT, submission))
             self._condition.notify()
 
     def check_health(self) -> None:
@@ -117,7 +117,7 @@ class Worker:
             self._step()
         end = self._core.end or EngineDead("the engine has been stopped")
         self._core.abandon()
-        for sequence in self._tickets:
+        for sequence in self._submissions:
             self._core.scheduler.remove(sequence)
         self._core.scheduler.blocks.check_integrity()
         return end
@@ -126,12 +126,12 @@ class Worker:
         """Carry out the inbox, waiting for it while there is no work; False to stop."""
         while True:
             if self._inbox or not self._core.has_work:
-                for command, ticket in self._take_commands():
-                    self._carry_out(command, ticket)
+                for command, submission in self._take_commands():
+                    self._carry_out(command, submission)
             if self._is_stopping or self._core.has_work:
                 return not self._is_stopping
 
-    def _take_commands(self) -> list[tuple[_Command, Ticket]]:
+    def _take_commands(self) -> list[tuple[_Command, Submission]]:
         is_idle = not self._core.has_work
         if is_idle:
             self._core.scheduler.blocks.check_integrity()
@@ -141,36 +141,39 @@ class Worker:
             commands, self._inbox = self._inbox, []
         return commands
 
-    def _carry_out(self, command: _Command, ticket: Ticket) -> None:
+    def _carry_out(self, command: _Command, submission: Submission) -> None:
         if command is _Command.ABORT:
-            self._abort(ticket)
+            self._abort(submission)
             return
-        guide, ticket.guide = ticket.guide, None  # its memory is to go when the sequence ends
+        guide, submission.guide = (
+            submission.guide,
+            None,
+        )  # its memory is to go when the sequence ends
         try:
-            sequence = self._core.scheduler.add(ticket.request, guide)
-            sequence.arrived_s = ticket.arrived_s  # what it waited before counts too
+            sequence = self._core.scheduler.add(submission.request, guide)
+            sequence.arrived_s = submission.arrived_s  # what it waited before counts too
         except EngineError as error:
-            self._deliver([(ticket, error)])
+            self._deliver([(submission, error)])
             return
-        self._tickets[sequence], self._sequences[ticket] = ticket, sequence
+        self._submissions[sequence], self._sequences[submission] = submission, sequence
 
-    def _abort(self, ticket: Ticket) -> None:
-        sequence = self._sequences.get(ticket)
+    def _abort(self, submission: Submission) -> None:
+        sequence = self._sequences.get(submission)
         if sequence is not None:  # else it ended while the abort was on its way
             self._core.scheduler.remove(sequence)
             self._forget(sequence)
 
-    def _forget(self, sequence: Sequence) -> Ticket:
-        ticket = self._tickets.pop(sequence)
-        del self._sequences[ticket]
-        return ticket
+    def _forget(self, sequence: Sequence) -> Submission:
+        submission = self._submissions.pop(sequence)
+        del self._sequences[submission]
+        return submission
 
     def _step(self) -> None:
         deliveries: list[Delivery] = []
         for sequence, outcome in self._core.step():
             is_open = isinstance(outcome, TokenEvent) and outcome.finish_reason is None
-            ticket = self._tickets[sequence] if is_open else self._forget(sequence)
-            deliveries.append((ticket, outcome))
+            submission = self._submissions[sequence] if is_open else self._forget(sequence)
+            deliveries.append((submission, outcome))
         if deliveries:
             self._deliver(deliveries)
 
@@ -178,7 +181,10 @@ class Worker:
         with self._condition:
             self._end = end
             commands, self._inbox = self._inbox, []
-        tickets = [*self._sequences, *(t for command, t in commands if command is _Command.SUBMIT)]
-        self._tickets.clear()
+        submissions = [
+            *self._sequences,
+            *(t for command, t in commands if command is _Command.SUBMIT),
+        ]
+        self._submissions.clear()
         self._sequences.clear()
-        self._deliver([(ticket, EngineDead(*end.args)) for ticket in tickets])
+        self._deliver([(submission, EngineDead(*end.args)) for submission in submissions])

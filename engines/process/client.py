@@ -25,7 +25,7 @@ from engines.process.wire import (
     StatsQuery,
     StatsReply,
     Status,
-    Step,
+    StepMessage,
     Submit,
     error_from,
 )
@@ -222,7 +222,7 @@ class EngineClient:
     def _on_message(self, message: HostMessage) -> None:
         self._heard_s = time.monotonic()
         match message:
-            case Step():
+            case StepMessage():
                 self._on_step(message)
             case Status():
                 self._on_status(message)
@@ -231,7 +231,7 @@ class EngineClient:
                 if call is not None and not call.done():
                     call.set_result(stats)
 
-    def _on_step(self, step: Step) -> None:
+    def _on_step(self, step: StepMessage) -> None:
         streams = self._streams
         for number, event in step.events:
             stream = streams.get(number)  # None: aborted here while the event was on its way

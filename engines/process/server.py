@@ -1,4 +1,4 @@
-"""The host's side of the socket: runs clients' requests on one engine, one Step per step of it."""
+"""The host's side of the socket: runs clients' requests on one engine, one message per step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from engines.process.wire import (
     Abort,
     Beat,
     ClientMessage,
-    Failure,
     Hello,
     HostMessage,
     HostState,
     StatsQuery,
     StatsReply,
     Status,
-    Step,
+    StepMessage,
+    StreamFailure,
     Submit,
 )
 
@@ -66,7 +66,7 @@ class Peer:
     heard_s: float
     streams: dict[int, _Run] = field(default_factory=dict)
     events: list[tuple[int, int | TokenEvent]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[StreamFailure] = field(default_factory=list)
 
 
 class EngineServer:
@@ -244,7 +244,7 @@ class EngineServer:
         if isinstance(error, EngineDead) and self._state == HostState.READY:
             self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
         run.peer.streams.pop(run.stream, None)
-        run.peer.failures.append(Failure(run.stream, error.code, str(error)))
+        run.peer.failures.append(StreamFailure(run.stream, error.code, str(error)))
         self._flush_soon(run.peer)
 
     def _flush_soon(self, peer: Peer) -> None:
@@ -261,7 +261,7 @@ class EngineServer:
     def _send_events(self, peer: Peer) -> None:
         events, peer.events = peer.events, []
         failures, peer.failures = peer.failures, []
-        self._send(peer, Step(events, failures))
+        self._send(peer, StepMessage(events, failures))
 
     def _send(self, peer: Peer, message: HostMessage) -> None:
         try:

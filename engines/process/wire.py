@@ -84,7 +84,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     life: int = 0  # of the engine process: another after each death
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
+class StreamFailure(msgspec.Struct, frozen=True, array_like=True):
     """The error that ended a stream; rebuilt as the same EngineError by the client."""
 
     stream: int
@@ -92,14 +92,14 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True, tag="step"):
-    """All that happened to one client's streams since the last Step, in order.
+class StepMessage(msgspec.Struct, frozen=True, array_like=True, tag="step"):
+    """All that happened to one client's streams since the last such message, in order.
 
     One token with nothing else to tell is its id alone: the rest is as in the stream's first event.
     """
 
     events: list[tuple[int, int | TokenEvent]]  # (stream, event)
-    failures: list[Failure] = []  # each after the stream's last event
+    failures: list[StreamFailure] = []  # each after the stream's last event
 
 
 class StatsReply(msgspec.Struct, frozen=True, array_like=True, tag="stats_reply"):
@@ -128,7 +128,7 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
 
 
 ClientMessage = Hello | Beat | Submit | Abort | StatsQuery
-HostMessage = Status | Step | StatsReply
+HostMessage = Status | StepMessage | StatsReply
 LifeMessage = Ready | Alive | Fatal
 
 

@@ -45,7 +45,7 @@ class RetryAttempt:
         """Wait for the turn if the request needs one; raises RequestQuarantined."""
         needs_turn = self._look_up()
         if needs_turn:
-            await self._suspects.gate.enter()
+            await self._suspects.lock.enter()
             self.has_turn = self.is_apart = True
             if not self._look_up():  # somebody else's run cleared it meanwhile
                 self.end()
@@ -95,7 +95,7 @@ class RetryAttempt:
         """Give the turn to the next."""
         if self.has_turn:
             self.has_turn = False
-            self._suspects.gate.leave()
+            self._suspects.lock.leave()
 
     @property
     def key(self) -> str:
@@ -132,7 +132,7 @@ def judge(attempts: Iterable[RetryAttempt]) -> None:
             attempt.blame(Level.GRAVE if attempt.is_on_probation else Level.SUSPECT)
 
 
-class Answer:
+class PartialAnswer:
     """Collects the tokens of one request; what is left of it is a request of its own."""
 
     def __init__(self, request: EngineRequest) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
 from engines.fleet import Fleet, Replica
-from engines.recovery.attempt import Answer, RetryAttempt, judge
+from engines.recovery.attempt import PartialAnswer, RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
 from engines.validation import first_lack
@@ -58,7 +58,7 @@ class GuardedEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
-        answer, num_deaths = Answer(request), 0
+        answer, num_deaths = PartialAnswer(request), 0
         while True:
             attempt, replica = await self._admit(answer, is_again=num_deaths > 0)
             try:
@@ -104,14 +104,16 @@ class GuardedEngine:
         await self._probes.stop()
         await self._fleet.stop()
 
-    def _may_go_on(self, answer: Answer) -> bool:
+    def _may_go_on(self, answer: PartialAnswer) -> bool:
         if self._is_stopping:
             return False
         if answer.num_tokens == 0:
             return True
         return first_lack(answer.rest(), self.info.capabilities) is None
 
-    async def _admit(self, answer: Answer, *, is_again: bool) -> tuple[RetryAttempt, Replica]:
+    async def _admit(
+        self, answer: PartialAnswer, *, is_again: bool
+    ) -> tuple[RetryAttempt, Replica]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
         attempt = RetryAttempt(answer.request, self._suspects, answer.num_tokens)
         try:

@@ -26,7 +26,7 @@ from engines.base import EngineRequest
 from engines.grammar.tree import to_plain
 
 MAX_RECORDS: Final = 1024  # the ones that would be forgotten first leave first
-_GATE: Final = "gate"
+_LOCK: Final = "lock"
 _TURN_S: Final = 0.02  # how often another process's turn is looked at
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Suspicion:
     """A request's level and how far it had come when the engine died."""
 
     level: Level = Level.CLEAR
@@ -50,7 +50,7 @@ class Record:
     forget_at_s: float = 0.0  # on the monotonic clock, which all processes share
 
 
-CLEAR: Final = Record()
+CLEAR: Final = Suspicion()
 
 
 def fingerprint(request: EngineRequest) -> str:
@@ -62,7 +62,7 @@ def fingerprint(request: EngineRequest) -> str:
     return digest.hexdigest()
 
 
-class Gate:
+class SuspectLock:
     """Lets one suspect at a time through, of all processes, in order within each."""
 
     def __init__(self, path: Path) -> None:
@@ -116,20 +116,20 @@ class Suspects:
     def __init__(self, folder: Path, keep_s: float) -> None:
         self._folder = folder
         self.keep_s = keep_s  # how long a record counts
-        self.gate = Gate(folder / _GATE)
+        self.lock = SuspectLock(folder / _LOCK)
 
     @property
     def are_any(self) -> bool:
         """Whether there may be records; cheap, because every request asks."""
         return os.path.isdir(self._folder) and any(self._keys())
 
-    def look_up(self, key: str) -> Record:
+    def look_up(self, key: str) -> Suspicion:
         """What is held against the request of this fingerprint."""
         try:
             level, num_tokens, forget_at_s = (self._folder / key).read_text().split()
         except (OSError, ValueError):
             return CLEAR
-        record = Record(Level(int(level)), int(num_tokens), float(forget_at_s))
+        record = Suspicion(Level(int(level)), int(num_tokens), float(forget_at_s))
         if record.forget_at_s > time.monotonic():
             return record
         self.forget(key)
@@ -154,7 +154,7 @@ class Suspects:
             (self._folder / key).unlink()
 
     def _keys(self) -> Iterator[str]:
-        return (name for name in os.listdir(self._folder) if name != _GATE)
+        return (name for name in os.listdir(self._folder) if name != _LOCK)
 
     def _make_room(self) -> None:
         keys = list(self._keys())

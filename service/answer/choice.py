@@ -28,8 +28,8 @@ _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
 _NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):  # made for every event: a dataclass is slow
-    """What one engine event added to one choice."""
+class ChoiceStep(msgspec.Struct, frozen=True, gc=False):
+    """What one engine event added to one choice; no dataclass, which is slower to make."""
 
     index: int
     deltas: Sequence[Delta]
@@ -155,7 +155,7 @@ class Choice:
         """The stop string that ended the answer, if one did."""
         return self._stops.matched if self._stops else None
 
-    def advance(self, event: TokenEvent) -> Step | None:
+    def advance(self, event: TokenEvent) -> ChoiceStep | None:
         """Take one event; None when it shows nothing."""
         if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
             self.num_cached_tokens = event.num_cached_tokens
@@ -178,14 +178,14 @@ class Choice:
             deltas = [delta for delta in deltas if delta.kind is not DeltaKind.REASONING]
         if not deltas and self.finish_reason is None:
             return None
-        return Step(self.index, deltas, self.finish_reason)
+        return ChoiceStep(self.index, deltas, self.finish_reason)
 
     @property
     def is_calling(self) -> bool:
         """Whether a built-in tool's result must come before the model can go on."""
         return self.hosted is not None and self.hosted.is_whole
 
-    def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> Step:
+    def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> ChoiceStep:
         """The result has joined the prompt; the next event is of another round."""
         assert self.hosted is not None
         self.hosted.num_result_tokens += num_result_tokens
@@ -193,12 +193,12 @@ class Choice:
         assert isinstance(self._parser, Parser)
         self._parser.resume()
         self.gaps.last_at = perf_counter()  # the tool's time is none between tokens
-        return Step(self.index, deltas)
+        return ChoiceStep(self.index, deltas)
 
-    def end(self) -> Step:
+    def end(self) -> ChoiceStep:
         """The limits leave no room for another round."""
         self.finish_reason = "length"
-        return Step(self.index, (), self.finish_reason)
+        return ChoiceStep(self.index, (), self.finish_reason)
 
     def _feed(self, event: TokenEvent) -> list[Delta]:
         if self._can_be_cut:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from engines.base import Engine, EngineRequest
 from engines.errors import InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
-from service.answer.choice import Choice, Step
+from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
 from service.errors import RequestError
 from service.harmony.render import render_result
@@ -49,7 +49,7 @@ class Generation:
         self.on_first_token: Callable[[], None] = _nothing  # for whoever admits it
         self._engine = engine
 
-    async def steps(self) -> AsyncGenerator[Step, None]:
+    async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
         """Yield each choice's steps as they come; closing this aborts what still runs."""
         runs = [self._run(choice) for choice in self.choices]
         try:
@@ -76,11 +76,13 @@ class Generation:
             choice.transcript = [] if trace.has_content else None
         return choices
 
-    def _run(self, choice: Choice) -> AsyncGenerator[Step, None]:
+    def _run(self, choice: Choice) -> AsyncGenerator[ChoiceStep, None]:
         request = self.plan.engine_request(choice.index)
         return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
 
-    async def _rounds(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+    async def _rounds(
+        self, choice: Choice, request: EngineRequest
+    ) -> AsyncGenerator[ChoiceStep, None]:
         """One round after the other, as long as each ends with a call of a built-in tool."""
         assert self.plan.hosted is not None
         max_model_len = self._engine.info.max_model_len
@@ -98,7 +100,9 @@ class Generation:
                 if choice.finish_reason is not None:
                     return
 
-    async def _round(self, choice: Choice, request: EngineRequest) -> AsyncGenerator[Step, None]:
+    async def _round(
+        self, choice: Choice, request: EngineRequest
+    ) -> AsyncGenerator[ChoiceStep, None]:
         events = until(self.plan.context.deadline, self._engine.generate(request))
         async with aclosing(events):
             async for event in events:
@@ -158,7 +162,7 @@ class Generation:
 
 async def _next_round(
     session: ToolSession, plan: Plan, choice: Choice, request: EngineRequest, max_model_len: int
-) -> tuple[Step, EngineRequest]:
+) -> tuple[ChoiceStep, EngineRequest]:
     """Run the call that ended a round; give what it shows, and the next round.
 
     The step has a finish reason where no round can follow.
@@ -184,10 +188,10 @@ async def _next_round(
     return choice.resume(calls.show(result), len(added)), following
 
 
-async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
+async def _merged(runs: list[AsyncGenerator[ChoiceStep, None]]) -> AsyncGenerator[ChoiceStep, None]:
     """The steps of several runs in the order they come; the first error ends them all."""
     # While it is full, the engine's client joins what comes for each run.
-    queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue(2 * len(runs))
+    queue: asyncio.Queue[ChoiceStep | Exception | None] = asyncio.Queue(2 * len(runs))
     tasks: list[asyncio.Task[None]] = []
     beginning = asyncio.create_task(_begin(runs, queue, tasks))
     num_open = len(runs)
@@ -212,8 +216,8 @@ async def _merged(runs: list[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step
 
 
 async def _begin(
-    runs: list[AsyncGenerator[Step, None]],
-    queue: asyncio.Queue[Step | Exception | None],
+    runs: list[AsyncGenerator[ChoiceStep, None]],
+    queue: asyncio.Queue[ChoiceStep | Exception | None],
     tasks: list[asyncio.Task[None]],
 ) -> None:
     """Start a few runs in each turn of the loop: a thousand together would hold up everybody."""
@@ -236,7 +240,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _pump(
-    run: AsyncGenerator[Step, None], queue: asyncio.Queue[Step | Exception | None]
+    run: AsyncGenerator[ChoiceStep, None], queue: asyncio.Queue[ChoiceStep | Exception | None]
 ) -> None:
     try:
         async with aclosing(run) as steps:

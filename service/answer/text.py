@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from service.harmony.types import Delta, DeltaKind
-from service.harmony.vocabulary import Piece, TokenDecoder, is_ordinary, name_of
+from service.harmony.vocabulary import TextPiece, TokenDecoder, is_ordinary, name_of
 
 
 class RawText:
@@ -24,7 +24,7 @@ class RawText:
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
         """Take the next generated ids; a token that ends the answer is no part of its text."""
-        pieces: list[Piece | None] = []
+        pieces: list[TextPiece | None] = []
         for position, token_id in enumerate(token_ids, self._num_tokens):
             if is_ordinary(token_id):
                 pieces.append(self._decoder.push(token_id, position))
@@ -41,7 +41,7 @@ class RawText:
         return [_delta(piece)] if piece else []
 
 
-def _delta(piece: Piece) -> Delta:
+def _delta(piece: TextPiece) -> Delta:
     text, positions = piece
     return Delta(DeltaKind.CONTENT, text, positions=positions)
 

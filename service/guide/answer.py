@@ -59,7 +59,7 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class TextFormat:
+class AnswerFormat:
     """What the final message may be; `value` is its schema, pattern, texts, grammar or tag."""
 
     kind: FormatKind = "text"
@@ -77,13 +77,13 @@ class Fields:
 
 CHAT_FIELDS = Fields()
 AUTO = ToolChoice()
-TEXT = TextFormat()
+TEXT = AnswerFormat()
 
 
 def answer_grammar(
     tools: Listed[Tool],
     choice: ToolChoice = AUTO,
-    format: TextFormat = TEXT,
+    format: AnswerFormat = TEXT,
     *,
     max_reasoning_tokens: int | None = None,
     builtins: Iterable[str] = (),
@@ -203,7 +203,7 @@ def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     return schema_grammar(tool.parameters, tool.field, budget)
 
 
-def _final(format: TextFormat, fields: Fields, budget: Budget | None) -> Grammar:
+def _final(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar:
     if format.kind == "text":
         return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
     return _sequence(
@@ -215,7 +215,7 @@ def _final(format: TextFormat, fields: Fields, budget: Budget | None) -> Grammar
     )
 
 
-def _content(format: TextFormat, fields: Fields, budget: Budget | None) -> Grammar:
+def _content(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar:
     match format.kind:
         case "json_object":
             return _ANY_OBJECT

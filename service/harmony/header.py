@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from service.harmony.types import ALL_RECIPIENTS, Builtins, DeltaKind
-from service.harmony.vocabulary import Piece
+from service.harmony.vocabulary import TextPiece
 
 # Recipients that are no tool: the message is an ordinary one.
 _NOBODY = frozenset({"assistant", "user", "all"})
@@ -25,7 +25,7 @@ _BY_CHANNEL = {
 }
 
 
-class Slot(Enum):
+class HeaderPart(Enum):
     """Which part of a header this is."""
 
     GIVEN = 0  # the author is known: by the prompt, or because <|start|> was left out
@@ -42,10 +42,10 @@ _CHANNEL = (
 )
 _TYPE = r"(?P<type>json|code)(?=\s*(?:$|[{\[\"]|to?$|to=|functions\.))"
 _WORD = {
-    Slot.GIVEN: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
-    Slot.AUTHOR: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
-    Slot.CHANNEL: re.compile(rf"\s*(?:{_CHANNEL}|{_TO}|{_SELF})"),
-    Slot.TYPE: re.compile(rf"\s*(?:{_TYPE}|{_TO}|{_CHANNEL})"),
+    HeaderPart.GIVEN: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
+    HeaderPart.AUTHOR: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
+    HeaderPart.CHANNEL: re.compile(rf"\s*(?:{_CHANNEL}|{_TO}|{_SELF})"),
+    HeaderPart.TYPE: re.compile(rf"\s*(?:{_TYPE}|{_TO}|{_CHANNEL})"),
 }
 _TYPE_WORD = re.compile(rf"\s*{_TYPE}")
 _FOREIGN = re.compile(
@@ -54,10 +54,10 @@ _FOREIGN = re.compile(
 _ONLY_CHANNEL = re.compile(_CHANNEL)
 # The documented forms; whatever else is understood counts as a repair.
 _FORMAL = {
-    Slot.GIVEN: re.compile(r"(?: to=\S+)?"),
-    Slot.AUTHOR: re.compile(r"assistant(?: to=\S+)?"),
-    Slot.CHANNEL: re.compile(r"(?:analysis|commentary|final)(?: to=\S+)?(?: \w+)? ?"),
-    Slot.TYPE: re.compile(r"\w+"),
+    HeaderPart.GIVEN: re.compile(r"(?: to=\S+)?"),
+    HeaderPart.AUTHOR: re.compile(r"assistant(?: to=\S+)?"),
+    HeaderPart.CHANNEL: re.compile(r"(?:analysis|commentary|final)(?: to=\S+)?(?: \w+)? ?"),
+    HeaderPart.TYPE: re.compile(r"\w+"),
 }
 _JSON = re.compile(r"[{\[\"]")  # in no header word, but where arguments begin
 _MAX_WORD_CHARS = 64
@@ -84,13 +84,13 @@ class Reading:
         return not (self.channel or self.recipients or self.is_foreign)
 
 
-def read_part(text: str, slot: Slot) -> Reading:
+def read_part(text: str, part: HeaderPart) -> Reading:
     """Read the words that belong in this part of a header."""
-    foreign = _FOREIGN.match(text) if slot is Slot.AUTHOR else None
+    foreign = _FOREIGN.match(text) if part is HeaderPart.AUTHOR else None
     end = foreign.end() if foreign else 0
     channel, recipients, is_named = None, [], False
     for _ in range(_MAX_WORDS):
-        match = _WORD[slot].match(text, end) or (is_named and _TYPE_WORD.match(text, end))
+        match = _WORD[part].match(text, end) or (is_named and _TYPE_WORD.match(text, end))
         if not match:
             break
         end = match.end()
@@ -116,40 +116,40 @@ class Header:
         "_closed",
         "_inherited",
         "_is_formal",
+        "_part",
         "_pieces",
-        "_slot",
         "_text",
         "has_channel",
         "is_started",
     )
 
-    def __init__(self, slot: Slot, inherited: Reading | None = None) -> None:
-        self.is_started = slot is Slot.AUTHOR
+    def __init__(self, part: HeaderPart, inherited: Reading | None = None) -> None:
+        self.is_started = part is HeaderPart.AUTHOR
         self.has_channel = False
         self._is_formal = True
         self._closed: list[Reading] = []
         self._inherited = inherited
-        self._open(slot)
+        self._open(part)
 
-    def _open(self, slot: Slot) -> None:
-        self._slot = slot
-        self._pieces: list[Piece] = []
+    def _open(self, part: HeaderPart) -> None:
+        self._part = part
+        self._pieces: list[TextPiece] = []
         self._text = ""
 
-    def open_part(self, slot: Slot) -> None:
+    def open_part(self, part: HeaderPart) -> None:
         """A control token has ended one part and begins another."""
-        is_second = self.has_channel and slot is Slot.CHANNEL
+        is_second = self.has_channel and part is HeaderPart.CHANNEL
         self._is_formal = self.is_formal and not is_second
         self._closed.append(self._reading())
-        self.has_channel = self.has_channel or slot is Slot.CHANNEL
-        self._open(slot)
+        self.has_channel = self.has_channel or part is HeaderPart.CHANNEL
+        self._open(part)
 
     @property
     def is_formal(self) -> bool:
         """Whether all parts so far are as documented."""
-        return self._is_formal and bool(_FORMAL[self._slot].fullmatch(self._text))
+        return self._is_formal and bool(_FORMAL[self._part].fullmatch(self._text))
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TextPiece) -> None:
         # Endless blank lines between messages must not make every reading longer.
         is_blank = not self._text or self._text[-1].isspace()
         if is_blank and piece[0].isspace() and not self._reading().rest:
@@ -158,14 +158,14 @@ class Header:
         self._text += piece[0]
 
     def _reading(self) -> Reading:
-        return read_part(self._text, self._slot)
+        return read_part(self._text, self._part)
 
     @property
     def is_prose(self) -> bool:
         """Whether the last part has become text: more than one word that is no header word."""
         return _is_prose(self._reading().rest)
 
-    def text(self, *, goes_on: bool) -> list[Piece]:
+    def text(self, *, goes_on: bool) -> list[TextPiece]:
         """Give the message text that stands in the last part.
 
         One unknown word is a misspelt header word if the header goes on after it and such a
@@ -177,12 +177,12 @@ class Header:
         return list(_after(self._pieces, 0 if reading.is_foreign else reading.num_chars))
 
     def _is_junk(self, reading: Reading) -> bool:
-        has_place = self._slot is not Slot.GIVEN or bool(reading.recipients)
+        has_place = self._part is not HeaderPart.GIVEN or bool(reading.recipients)
         is_word = not _is_prose(reading.rest) and not _JSON.search(reading.rest)
         return (has_place and is_word) or self._is_channel_name(reading)
 
     def _is_channel_name(self, reading: Reading) -> bool:
-        is_author_part = self._slot in (Slot.GIVEN, Slot.AUTHOR)
+        is_author_part = self._part in (HeaderPart.GIVEN, HeaderPart.AUTHOR)
         return is_author_part and bool(_ONLY_CHANNEL.fullmatch(reading.rest))
 
     @property
@@ -190,9 +190,9 @@ class Header:
         """Whether the output ended inside a header word."""
         rest = self._reading().rest
         words: tuple[str, ...] = _AFTER_CHANNEL
-        if self._slot is Slot.AUTHOR:
+        if self._part is HeaderPart.AUTHOR:
             words = _AUTHORS
-        elif self._slot is Slot.GIVEN:
+        elif self._part is HeaderPart.GIVEN:
             words = ("to=",)
         elif self.reading().channel is None:
             words = (*_CHANNELS, *_AFTER_CHANNEL)
@@ -215,7 +215,7 @@ class Header:
         return self._inherited if is_bare and self._inherited else whole
 
 
-def _after(pieces: list[Piece], num_chars: int) -> Iterator[Piece]:
+def _after(pieces: list[TextPiece], num_chars: int) -> Iterator[TextPiece]:
     """Give the pieces without their first characters."""
     for text, positions in pieces:
         if len(text) > num_chars:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from service.harmony.header import Header, Reading, Route, Slot, route
+from service.harmony.header import Header, HeaderPart, Reading, Route, route
 from service.harmony.types import NO_BUILTINS, Builtins, Delta, DeltaKind
 from service.harmony.vocabulary import (
     CALL,
@@ -22,7 +22,7 @@ from service.harmony.vocabulary import (
     RETURN,
     START,
     WHOLE_TEXTS,
-    Piece,
+    TextPiece,
     TokenDecoder,
     is_ordinary,
 )
@@ -52,10 +52,10 @@ class Parser:
         self._hosted_name = ""  # of the built-in tool that is being called
         self._decoder = TokenDecoder()
         self._num_tokens = 0
-        self._header: Header | None = Header(Slot.GIVEN)  # None inside a message's text
+        self._header: Header | None = Header(HeaderPart.GIVEN)  # None inside a message's text
         self._is_first_header = True
         self._kind: DeltaKind | None = None  # of the text; None: not known before it ends
-        self._held: list[Piece] = []  # text whose kind is not known yet
+        self._held: list[TextPiece] = []  # text whose kind is not known yet
         self._is_opening = False  # the message has no text yet
         self._spoken: set[DeltaKind] = set()
         self._num_calls = 0
@@ -91,7 +91,7 @@ class Parser:
 
     def resume(self) -> None:
         """The prompt has gone on, with a tool's result, to another `<|start|>assistant`."""
-        self._header, self._is_first_header = Header(Slot.GIVEN), True
+        self._header, self._is_first_header = Header(HeaderPart.GIVEN), True
         self._is_done = self._is_plain = False
 
     # Tokens
@@ -114,7 +114,7 @@ class Parser:
         self.num_resyncs += self._header is None  # <|end|> was left out
         cut = self._cut_header()
         self._end_message(token_id)
-        self._header = Header(Slot.AUTHOR, inherited=cut)
+        self._header = Header(HeaderPart.AUTHOR, inherited=cut)
 
     def _cut_header(self) -> Reading | None:
         """Give what a header said that <|start|> cuts off; the next may say less."""
@@ -125,13 +125,13 @@ class Parser:
         return None if reading.is_silent else reading
 
     def _on_part(self, token_id: int) -> None:
-        slot = Slot.CHANNEL if token_id == CHANNEL else Slot.TYPE
+        part = HeaderPart.CHANNEL if token_id == CHANNEL else HeaderPart.TYPE
         if self._header and not self._header.text(goes_on=True):
-            self._header.open_part(slot)
-        elif slot is Slot.CHANNEL:  # a new header that lacks <|end|><|start|>assistant
+            self._header.open_part(part)
+        elif part is HeaderPart.CHANNEL:  # a new header that lacks <|end|><|start|>assistant
             self._end_message(token_id)
-            self._header = Header(Slot.GIVEN)
-            self._header.open_part(slot)
+            self._header = Header(HeaderPart.GIVEN)
+            self._header.open_part(part)
         else:
             self._on_unknown(token_id)
 
@@ -143,12 +143,12 @@ class Parser:
 
     def _on_end(self, token_id: int) -> None:
         self._end_message(token_id)
-        self._header = Header(Slot.GIVEN)
+        self._header = Header(HeaderPart.GIVEN)
 
     def _on_return(self, token_id: int) -> None:
         self._end_message(token_id)
         if self._is_endless:
-            self._header = Header(Slot.GIVEN)
+            self._header = Header(HeaderPart.GIVEN)
         else:
             self._end_output()
 
@@ -228,7 +228,7 @@ class Parser:
 
     # Text
 
-    def _add(self, piece: Piece | None) -> None:
+    def _add(self, piece: TextPiece | None) -> None:
         if piece is None:
             return
         if self._header:
@@ -240,7 +240,7 @@ class Parser:
         else:
             self._emit(self._kind, piece)
 
-    def _emit(self, kind: DeltaKind, piece: Piece) -> None:
+    def _emit(self, kind: DeltaKind, piece: TextPiece) -> None:
         text, positions = piece
         if self._is_opening and kind not in _CALLS:
             if kind in self._spoken:

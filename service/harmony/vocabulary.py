@@ -22,7 +22,7 @@ from service.work import (
     rest,
 )
 
-Piece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
+TextPiece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
@@ -190,16 +190,16 @@ class TokenDecoder:
         self._positions: list[int] = []
         self.is_mid_character = False
 
-    def push(self, token_id: int, position: int) -> Piece | None:
+    def push(self, token_id: int, position: int) -> TextPiece | None:
         """Take one ordinary token; give what text is whole now."""
         self._positions.append(position)
         return self._piece(self._utf8.decode(decode_bytes(token_id)))
 
-    def flush(self) -> Piece | None:
+    def flush(self) -> TextPiece | None:
         """Give U+FFFD for a character that will never be whole."""
         return self._piece(self._utf8.decode(b"", final=True))
 
-    def _piece(self, text: str) -> Piece | None:
+    def _piece(self, text: str) -> TextPiece | None:
         self.is_mid_character = bool(self._utf8.getstate()[0])
         if not text:
             return None

@@ -20,12 +20,12 @@ def error_response(error: Exception, scope: Scope) -> Response:
     failure = failure_of(error)
     context: RequestContext | None = scope.get(CONTEXT)
     if context is not None:
-        context.notes.error_code = failure.row.code
+        context.notes.error_code = failure.kind.code
     is_anthropic = scope["path"].startswith(ANTHROPIC_PATH)
     return Response(
         msgspec.json.encode(failure.anthropic_body() if is_anthropic else failure.body()),
-        failure.row.status,
-        dict(failure.row.headers),
+        failure.kind.status,
+        dict(failure.kind.headers),
         "application/json",
     )
 

@@ -29,7 +29,7 @@ _CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErrorKind:
     """What a client sees of one class of exception."""
 
     status: int
@@ -45,19 +45,19 @@ _WRONG_HEADERS = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 _NARROW_HEADERS = {"WWW-Authenticate": 'Bearer error="insufficient_scope"'}
 _RETRY_HEADERS = {"Retry-After": "1"}
 
-TABLE: dict[type[Exception], Row] = {
-    engine.EngineError: Row(500, "server_error", "engine_error"),
-    engine.EngineStartError: Row(503, UNAVAILABLE, "engine_start_error"),
-    engine.EngineDead: Row(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
-    engine.EngineDraining: Row(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
-    engine.QueueFull: Row(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
-    engine.RequestQuarantined: Row(422, INVALID_REQUEST, "request_quarantined"),
-    engine.InvalidRequest: Row(400, INVALID_REQUEST, "invalid_request"),
-    engine.InvalidGrammar: Row(400, INVALID_REQUEST, "invalid_grammar"),
-    engine.PromptTooLong: Row(400, INVALID_REQUEST, "context_length_exceeded"),
-    engine.RequestFailed: Row(500, "server_error", "request_failed"),
-    engine.OutOfMemory: Row(503, UNAVAILABLE, "out_of_memory", _RETRY_HEADERS),
-    StoreError: Row(
+TABLE: dict[type[Exception], ErrorKind] = {
+    engine.EngineError: ErrorKind(500, "server_error", "engine_error"),
+    engine.EngineStartError: ErrorKind(503, UNAVAILABLE, "engine_start_error"),
+    engine.EngineDead: ErrorKind(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
+    engine.EngineDraining: ErrorKind(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
+    engine.QueueFull: ErrorKind(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
+    engine.RequestQuarantined: ErrorKind(422, INVALID_REQUEST, "request_quarantined"),
+    engine.InvalidRequest: ErrorKind(400, INVALID_REQUEST, "invalid_request"),
+    engine.InvalidGrammar: ErrorKind(400, INVALID_REQUEST, "invalid_grammar"),
+    engine.PromptTooLong: ErrorKind(400, INVALID_REQUEST, "context_length_exceeded"),
+    engine.RequestFailed: ErrorKind(500, "server_error", "request_failed"),
+    engine.OutOfMemory: ErrorKind(503, UNAVAILABLE, "out_of_memory", _RETRY_HEADERS),
+    StoreError: ErrorKind(
         503,
         UNAVAILABLE,
         "store_failed",
@@ -65,27 +65,29 @@ TABLE: dict[type[Exception], Row] = {
         message="Stored responses cannot be read or written now; try again later.",
     ),
     # Closing the connection lets a balancer choose another server for the next request.
-    NotReady: Row(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS | {"Connection": "close"}),
-    AuthError: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
-    InvalidCredentials: Row(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
-    MissingCredentials: Row(
+    NotReady: ErrorKind(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS | {"Connection": "close"}),
+    AuthError: ErrorKind(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
+    InvalidCredentials: ErrorKind(
+        401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY
+    ),
+    MissingCredentials: ErrorKind(
         401, INVALID_REQUEST, "missing_api_key", {"WWW-Authenticate": "Bearer"}, _NO_KEY
     ),
-    TooManyFailures: Row(
+    TooManyFailures: ErrorKind(
         429,
         "rate_limit_error",
         "too_many_failures",
         {"Retry-After": f"{RETRY_S:.0f}"},
         "Too many wrong API keys or tokens came from this address; try again later.",
     ),
-    KeysUnavailable: Row(
+    KeysUnavailable: ErrorKind(
         503,
         UNAVAILABLE,
         "auth_unavailable",
         _RETRY_HEADERS,
         "Tokens cannot be checked now; try again later.",
     ),
-    Forbidden: Row(
+    Forbidden: ErrorKind(
         403,
         "permission_error",
         "permission_denied",
@@ -94,15 +96,15 @@ TABLE: dict[type[Exception], Row] = {
     ),
 }
 
-INTERNAL = Row(500, "server_error", "internal_error")
+INTERNAL = ErrorKind(500, "server_error", "internal_error")
 INTERNAL_MESSAGE = "The server failed on this request; its log has the details."
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Everything needed to answer an error: the row, the words and the field at fault."""
+    """Everything needed to answer an error: its kind, the words and the field at fault."""
 
-    row: Row
+    kind: ErrorKind
     message: str
     param: str | None = None
 
@@ -110,18 +112,18 @@ class Failure:
         return {
             "error": {
                 "message": self.message,
-                "type": self.row.type,
+                "type": self.kind.type,
                 "param": self.param,
-                "code": self.row.code,
+                "code": self.kind.code,
             }
         }
 
     def anthropic_body(self) -> dict[str, Any]:
         """The same in the shape of Anthropic's API."""
-        status = self.row.status
+        status = self.kind.status
         default = "invalid_request_error" if status < 500 else "api_error"
         kind = _ANTHROPIC_TYPES.get(status, default)
-        details = {"error_code": self.row.code, "param": self.param}
+        details = {"error_code": self.kind.code, "param": self.param}
         return {
             "type": "error",
             "error": {"type": kind, "message": self.message, "details": details},
@@ -142,12 +144,12 @@ _ANTHROPIC_TYPES = {
 def failure_of(error: BaseException) -> Failure:
     """Look the exception up by its nearest class; unforeseen ones keep their words to the log."""
     if isinstance(error, RequestError):
-        row = Row(error.status, error.type, error.code or "invalid_request", error.headers)
-        return Failure(row, str(error), error.param)
+        kind = ErrorKind(error.status, error.type, error.code or "invalid_request", error.headers)
+        return Failure(kind, str(error), error.param)
     for cls in type(error).__mro__:
         if cls in TABLE:
-            row = TABLE[cls]
-            return Failure(row, row.message or str(error) or row.code)
+            kind = TABLE[cls]
+            return Failure(kind, kind.message or str(error) or kind.code)
     return Failure(INTERNAL, INTERNAL_MESSAGE)
 
 

@@ -16,13 +16,13 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.http.connections import LEAST_BYTES_S, NUM_SPARE, Idle, ReaderWatch, Surplus
-from service.http.failures import Failure, Row
+from service.http.failures import ErrorKind, Failure
 from service.http.tls import peer_state
 
-_BAD_REQUEST = Row(400, "invalid_request_error", "invalid_http")
-_TIMED_OUT = Row(408, "invalid_request_error", "request_timeout")
-_TOO_MANY = Row(429, "rate_limit_error", "too_many_connections")
-_HEAD_TOO_LARGE = Row(431, "invalid_request_error", "headers_too_large")
+_BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
+_TIMED_OUT = ErrorKind(408, "invalid_request_error", "request_timeout")
+_TOO_MANY = ErrorKind(429, "rate_limit_error", "too_many_connections")
+_HEAD_TOO_LARGE = ErrorKind(431, "invalid_request_error", "headers_too_large")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called by uvicorn for what its parser cannot read, or we could not serve."""
         message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
         fault = self._fault or Failure(_BAD_REQUEST, message)
-        self._refuse(fault.row, fault.message)
+        self._refuse(fault.kind, fault.message)
 
     def _fault_of_head(self) -> Failure | None:
         """What the parser lets pass: too large a head that came whole, HTTP/0.9, and what RFC 9112
@@ -193,12 +193,12 @@ class BoundedProtocol(HttpToolsProtocol):
         is_earlier = self._is_in_head and self._is_answering()
         return is_earlier or bool(self.pipeline) or self.flow.read_paused
 
-    def _refuse(self, row: Row, message: str) -> None:
+    def _refuse(self, kind: ErrorKind, message: str) -> None:
         self._stop_waiting()
         if self.transport.is_closing():
             return
         if not self._is_answering() or not self.cycle.response_started:
-            self.transport.write(_answer(Failure(row, message)))
+            self.transport.write(_answer(Failure(kind, message)))
         self.transport.close()
 
     def _too_many(self) -> str:
@@ -225,7 +225,7 @@ def bounded_protocol(
 
 def _answer(failure: Failure) -> bytes:
     body = msgspec.json.encode(failure.body())
-    status = HTTPStatus(failure.row.status)
+    status = HTTPStatus(failure.kind.status)
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.answer.choice import Step
+from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.http.failures import Failure, failure_of
 from service.runtime import Runtime
@@ -40,7 +40,7 @@ class Encoder(Protocol):
 
     def begin(self) -> bytes: ...
 
-    def step(self, step: Step) -> bytes: ...
+    def step(self, step: ChoiceStep) -> bytes: ...
 
     def end(self) -> bytes: ...
 
@@ -128,7 +128,7 @@ class WholeAnswer(GenerationResponse):
         self,
         runtime: Runtime,
         generation: Generation,
-        add: Callable[[Step], None],
+        add: Callable[[ChoiceStep], None],
         body: Callable[[], bytes],
     ) -> None:
         super().__init__(runtime, generation)
@@ -205,7 +205,7 @@ class EventStream(GenerationResponse):
             self._generation.plan.context.id,
             type(error).__name__,
             error,
-            exc_info=failure.row.status == 500,
+            exc_info=failure.kind.status == 500,
         )
         return failure
 

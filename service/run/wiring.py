@@ -24,8 +24,7 @@ from profiles.gpu_usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
 from service.store import sqlite_file
-from service.store.base import Bounds as StoreBounds
-from service.store.base import ResponseStore, StoreError
+from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.sqlite import SqliteStore
 from service.telemetry.logs import Redactor
 from service.telemetry.tracing import Telemetry
@@ -65,7 +64,7 @@ def build_runtime(
     """
     from service.admission.lifecycle import Lifecycle
     from service.harmony import vocabulary
-    from service.runtime import Limits, Runtime, ServedModel
+    from service.runtime import Runtime, ServedModel, ServerLimits
     from service.telemetry.metrics import Metrics
 
     vocabulary.load()
@@ -90,7 +89,7 @@ def build_runtime(
         metrics=metrics,
         telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
-        limits=Limits(
+        limits=ServerLimits(
             settings.max_body_bytes,
             settings.sse_keepalive_s,
             settings.max_connections,

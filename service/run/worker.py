@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 FORCED: Final = 130
 
 
-class Worker:
+class ApiWorker:
     """One run, from its spec to its end."""
 
     def __init__(self, spec: WorkerSpec, report: Report) -> None:
@@ -125,7 +125,7 @@ def main() -> int:
 
 
 async def _serve(spec: WorkerSpec, report: Report, listener: socket.socket) -> int:
-    worker = Worker(spec, report)
+    worker = ApiWorker(spec, report)
     loop = asyncio.get_running_loop()
 
     def learn(line: bytes) -> None:

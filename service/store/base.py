@@ -25,7 +25,7 @@ class MissingRecord(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StoreBounds:
     """How much is kept."""
 
     max_age_s: float = 30 * 24 * 3600.0  # since the last use
@@ -34,7 +34,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ResponseRecord:
     """One response."""
 
     id: str
@@ -58,7 +58,7 @@ class ResponseStore(Protocol):
         """Whether what is put now would be kept, and outlive this process."""
         ...
 
-    async def put(self, record: Record, pieces: bytes = b"") -> None:
+    async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
         """Add a record, with its pieces when it is final already."""
         ...
 
@@ -70,7 +70,7 @@ class ResponseStore(Protocol):
         """Make a running response final; false when it was so before, or is gone."""
         ...
 
-    async def get(self, id: str, owner: str) -> Record:
+    async def get(self, id: str, owner: str) -> ResponseRecord:
         """Raises MissingRecord."""
         ...
 
@@ -78,7 +78,7 @@ class ResponseStore(Protocol):
         """What put and extend were given, from the batch numbered `start` on."""
         ...
 
-    async def history(self, id: str, owner: str) -> list[Record]:
+    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
         """A response after all it goes back to, oldest first; raises MissingRecord."""
         ...
 

@@ -18,9 +18,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from service.store.base import (
-    Bounds,
     MissingRecord,
-    Record,
+    ResponseRecord,
+    StoreBounds,
     StoreError,
 )
 
@@ -149,7 +149,7 @@ if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'is_stopping', '1
 class RedisStore:
     """Implements service.store.base.ResponseStore."""
 
-    def __init__(self, url: str, bounds: Bounds | None = None) -> None:
+    def __init__(self, url: str, bounds: StoreBounds | None = None) -> None:
         self._redis = Redis.from_url(
             url,
             socket_timeout=_TIMEOUT_S,
@@ -157,7 +157,7 @@ class RedisStore:
             # A Redis that was restarted is asked again; one that hangs is not waited for twice.
             retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
         )
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or StoreBounds()
         self._scripts = {
             text: self._redis.register_script(text)
             for text in (_PUT, _EXTEND, _FINISH, _READ, _DELETE, _STOP)
@@ -166,7 +166,7 @@ class RedisStore:
     async def lasts(self) -> bool:
         return True
 
-    async def put(self, record: Record, pieces: bytes = b"") -> None:
+    async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
         now = self._bounds.clock()
         fields: dict[str, Any] = {
             "caller": record.owner,
@@ -187,7 +187,7 @@ class RedisStore:
         now = self._bounds.clock()
         return bool(await self._call(_FINISH, id, now, *self._limits(now), response))
 
-    async def get(self, id: str, owner: str) -> Record:
+    async def get(self, id: str, owner: str) -> ResponseRecord:
         now = self._bounds.clock()
         oldest = now - self._bounds.max_age_s
         values = await self._call(_READ, id, now, oldest, owner, *_FIELDS)
@@ -199,7 +199,7 @@ class RedisStore:
         key = f"{_PREFIX}pieces:{id}"
         return cast(list[bytes], await self._guarded(lambda: self._redis.lrange(key, start, -1)))
 
-    async def history(self, id: str, owner: str) -> list[Record]:
+    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
         records = [await self.get(id, owner)]
         while (previous_id := records[-1].previous_id) is not None:
             records.append(await self.get(previous_id, owner))
@@ -230,9 +230,9 @@ class RedisStore:
             raise StoreError(f"The store of responses (Redis) failed: {error}") from error
 
 
-def _record(id: str, values: list[bytes], now: float) -> Record:
+def _record(id: str, values: list[bytes], now: float) -> ResponseRecord:
     owner, response, input, is_final, previous_id, beat_at = values
-    return Record(
+    return ResponseRecord(
         id=id,
         owner=owner.decode(),
         response=response,

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from service.store.base import (
-    Bounds,
     MissingRecord,
-    Record,
+    ResponseRecord,
+    StoreBounds,
     StoreError,
 )
 from service.store.guard import OutageGuard
@@ -36,11 +36,15 @@ class SqliteStore:
     """Implements service.store.base.ResponseStore; opened at its first use, or by open."""
 
     def __init__(
-        self, path: Path | None = None, bounds: Bounds | None = None, *, can_fall_back: bool = False
+        self,
+        path: Path | None = None,
+        bounds: StoreBounds | None = None,
+        *,
+        can_fall_back: bool = False,
     ) -> None:
         self._path = path
         self._can_fall_back = can_fall_back  # to memory, when the file cannot be opened
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or StoreBounds()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="response-store")
         # Written by that thread alone:
         self._opened: sqlite3.Connection | None = None
@@ -59,7 +63,7 @@ class SqliteStore:
                 await self._run(self._connection)
         return self._lasts is not False and not self._guard.is_closed
 
-    async def put(self, record: Record, pieces: bytes = b"") -> None:
+    async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
         await self._run(self._put, record, pieces)
 
     async def extend(self, id: str, pieces: bytes) -> bool:
@@ -68,13 +72,13 @@ class SqliteStore:
     async def finish(self, id: str, response: bytes) -> bool:
         return await self._run(self._finish, id, response)
 
-    async def get(self, id: str, owner: str) -> Record:
+    async def get(self, id: str, owner: str) -> ResponseRecord:
         return (await self._run(self._read, id, owner, False))[0]
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
         return await self._run(self._pieces, id, start)
 
-    async def history(self, id: str, owner: str) -> list[Record]:
+    async def history(self, id: str, owner: str) -> list[ResponseRecord]:
         return await self._run(self._read, id, owner, True)
 
     async def request_stop(self, id: str) -> None:
@@ -137,7 +141,7 @@ class SqliteStore:
         if opened is not None:
             opened.close()
 
-    def _put(self, record: Record, pieces: bytes) -> None:
+    def _put(self, record: ResponseRecord, pieces: bytes) -> None:
         now = self._bounds.clock()
         connection = self._connection()
         connection.execute(
@@ -189,9 +193,9 @@ class SqliteStore:
         self._trim(self._bounds.clock())
         return finished.rowcount == 1
 
-    def _read(self, id: str, owner: str, has_history: bool) -> list[Record]:
+    def _read(self, id: str, owner: str, has_history: bool) -> list[ResponseRecord]:
         now = self._bounds.clock()
-        records: list[Record] = []
+        records: list[ResponseRecord] = []
         next_id: str | None = id
         while next_id is not None:
             rows = self._connection().execute(
@@ -242,7 +246,9 @@ def _is_locked(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED  # less what SQLite adds above
 
 
-def _record(row: tuple[str, str, bytes, bytes, int, str | None, float], now: float) -> Record:
+def _record(
+    row: tuple[str, str, bytes, bytes, int, str | None, float], now: float
+) -> ResponseRecord:
     id, owner, response, input, is_final, previous_id, beat_at = row
     idle_s = now - beat_at
-    return Record(id, owner, response, input, bool(is_final), previous_id, idle_s, beat_at)
+    return ResponseRecord(id, owner, response, input, bool(is_final), previous_id, idle_s, beat_at)

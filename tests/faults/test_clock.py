@@ -20,7 +20,7 @@ from service.admission.lifecycle import Lifecycle
 from service.api.responses import retrieval
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
-from service.store.base import Bounds, Record
+from service.store.base import ResponseRecord, StoreBounds
 from service.store.sqlite import SqliteStore
 from service.telemetry.metrics import Metrics
 
@@ -102,11 +102,11 @@ async def test_a_response_that_another_process_writes_is_not_taken_for_lost(
     jump_s: float, make_runtime: Callable[..., Runtime], tmp_path: Path, clock: Clock
 ) -> None:
     file = tmp_path / "responses.sqlite"
-    writing = SqliteStore(file, Bounds(clock=time.monotonic))
-    reading = SqliteStore(file, Bounds(clock=lambda: time.monotonic() + jump_s))
+    writing = SqliteStore(file, StoreBounds(clock=time.monotonic))
+    reading = SqliteStore(file, StoreBounds(clock=lambda: time.monotonic() + jump_s))
     runtime = make_runtime(responses=reading)
     head = b'{"id": "resp_1", "status": "in_progress", "output": [], "tools": []}'
-    await writing.put(Record("resp_1", "", head, b"[]", is_final=False))
+    await writing.put(ResponseRecord("resp_1", "", head, b"[]", is_final=False))
 
     async def write() -> None:
         while await writing.extend("resp_1", b""):

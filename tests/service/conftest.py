@@ -28,7 +28,7 @@ from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
 from service.harmony.vocabulary import RETURN, encode_text, write_vocabulary
 from service.run.server import create_app
-from service.runtime import Limits, Runtime, ServedModel
+from service.runtime import Runtime, ServedModel, ServerLimits
 from service.telemetry.metrics import Metrics
 
 CONTROL = {
@@ -96,7 +96,9 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
     """A ready runtime with a fixed clock and counted ids, around a scripted engine."""
 
     def make(*scripts: str, engine: Engine | None = None, **options: Any) -> Runtime:
-        limits = {name: options.pop(name) for name in list(options) if name in Limits.__slots__}
+        limits = {
+            name: options.pop(name) for name in list(options) if name in ServerLimits.__slots__
+        }
         authenticator = options.pop("authenticator", None)
         gate = options.pop("gate", None) or Gate()
         if engine is None:
@@ -110,7 +112,7 @@ def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
             model=ServedModel("gpt-oss-20b", "openai/gpt-oss-20b", "0" * 64, int(NOON)),
             metrics=Metrics("gpt-oss-20b"),
             lifecycle=lifecycle,
-            limits=replace(Limits(), **limits),
+            limits=replace(ServerLimits(), **limits),
             gate=gate,
             authenticator=authenticator,
             clock=lambda: NOON,

@@ -35,5 +35,5 @@ def test_a_subclass_that_nobody_listed_is_answered_like_its_parent() -> None:
         pass
 
     failure = failure_of(TooLongByOne("one too many"))
-    assert failure.row == TABLE[PromptTooLong]
+    assert failure.kind == TABLE[PromptTooLong]
     assert failure.message == "one too many"

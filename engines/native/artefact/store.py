@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredPart:
     """A part that is there; its checksums are its reader's to compare."""
 
     folder: Path
@@ -78,7 +78,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def use(self, part: Part, recipe: Recipe, read: Callable[[Found], T]) -> T:
+    def use(self, part: Part, recipe: Recipe, read: Callable[[StoredPart], T]) -> T:
         """Read a part, making it first where it is not there, stale or Damaged.
 
         Nobody replaces it while it is read. NotKept if it is not to be had.
@@ -98,18 +98,18 @@ class Store:
                 slot.make(recipe)
         raise NotKept(f"{self.slot(part).folder} is damaged again and again")
 
-    def slot(self, part: Part) -> Slot:
+    def slot(self, part: Part) -> PartPlace:
         """Where a part belongs, to be looked at; others may change it meanwhile."""
-        return Slot(self._folder, part)
+        return PartPlace(self._folder, part)
 
     @contextmanager
-    def shared(self, part: Part) -> Iterator[Slot]:
+    def shared(self, part: Part) -> Iterator[PartPlace]:
         """Nobody changes the part meanwhile."""
         with self._locked(part, fcntl.LOCK_SH, is_to_write=False):
             yield self.slot(part)
 
     @contextmanager
-    def alone(self, part: Part) -> Iterator[Slot]:
+    def alone(self, part: Part) -> Iterator[PartPlace]:
         """Nobody else reads or changes the part; NotKept where nothing can be written."""
         with self._locked(part, fcntl.LOCK_EX, is_to_write=True):
             yield self.slot(part)
@@ -136,7 +136,7 @@ class Store:
             raise NotKept(f"{self._folder} cannot be written: {error.strerror}") from error
 
 
-class Slot:
+class PartPlace:
     """One part's place in the store, while its lock is held."""
 
     def __init__(self, store: Path, part: Part) -> None:
@@ -160,9 +160,9 @@ class Slot:
         wrong = [name for name in files if sizes[name] != files[name]]
         return f"has {wrong[0]} with {sizes[wrong[0]]} bytes" if wrong else None
 
-    def found(self) -> Found:
+    def found(self) -> StoredPart:
         """The part, where nothing is against it."""
-        return Found(self.folder, self._manifest()["checksums"])
+        return StoredPart(self.folder, self._manifest()["checksums"])
 
     def remove(self, inode: int | None) -> None:
         """Remove the part if it is still that folder."""

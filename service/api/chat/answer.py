@@ -9,7 +9,7 @@ import msgspec
 from pydantic import Field
 
 from engines import base
-from service.answer.choice import Choice, Step, coalesced
+from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, usage_of
 from service.api.common.schema import ResponseModel, TokenLogprob, Usage
@@ -87,7 +87,7 @@ class ChatAnswer:
         self._new_call_id = new_call_id
         self._messages = [_Message() for _ in generation.choices]
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ChoiceStep) -> None:
         message = self._messages[step.index]
         for delta in step.deltas:
             if delta.kind in CALL_KINDS:
@@ -207,7 +207,7 @@ class ChatChunks(DataEvents):
         body = b'"role":"assistant","content":""' + self._middle
         return b"".join(start + body for start in self._starts)
 
-    def step(self, step: Step) -> bytes:
+    def step(self, step: ChoiceStep) -> bytes:
         """One chunk for each run of deltas of one kind, and one for the finish reason."""
         if self._usage.always:
             self._set_tail()

@@ -41,7 +41,7 @@ from service.api.common.prompt import (
 )
 from service.api.common.schema import free_text
 from service.errors import RequestError
-from service.guide.answer import CHAT_FIELDS, TEXT, Fields, TextFormat, ToolChoice
+from service.guide.answer import CHAT_FIELDS, TEXT, AnswerFormat, Fields, ToolChoice
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.request import RequestContext
@@ -223,7 +223,7 @@ def _tool_choice(choice: Choice | None) -> ToolChoice:
             return ToolChoice(choice)
 
 
-def _format(request: ChatRequest) -> tuple[TextFormat, Fields]:
+def _format(request: ChatRequest) -> tuple[AnswerFormat, Fields]:
     if request.structured_outputs is None:
         return _text_format(request.response_format), CHAT_FIELDS
     if request.response_format is not None and request.response_format.type != "text":
@@ -236,14 +236,14 @@ def _format(request: ChatRequest) -> tuple[TextFormat, Fields]:
     return format, replace(CHAT_FIELDS, format=place, schema=place)
 
 
-def _text_format(format: ResponseFormat | None) -> TextFormat:
+def _text_format(format: ResponseFormat | None) -> AnswerFormat:
     match format:
         case JSONObjectFormat():
-            return TextFormat("json_object")
+            return AnswerFormat("json_object")
         case JSONSchemaFormat():
-            return TextFormat("json_schema", format.json_schema.schema_)
+            return AnswerFormat("json_schema", format.json_schema.schema_)
         case StructuralTagFormat():
-            return TextFormat("structural_tag", format.format)
+            return AnswerFormat("structural_tag", format.format)
         case _:
             return TEXT
 
@@ -259,16 +259,16 @@ def _described_format(request: ChatRequest) -> ResponseFormatNote | None:
     return ResponseFormatNote(given.schema_, given.name, given.description or "")
 
 
-def _structured(outputs: StructuredOutputs) -> tuple[TextFormat, str]:
+def _structured(outputs: StructuredOutputs) -> tuple[AnswerFormat, str]:
     """The one that was given, and its name."""
     if outputs.json_ is not None:
-        return TextFormat("json_schema", outputs.json_), "json"
+        return AnswerFormat("json_schema", outputs.json_), "json"
     if outputs.regex is not None:
-        return TextFormat("regex", outputs.regex), "regex"
+        return AnswerFormat("regex", outputs.regex), "regex"
     if outputs.choice is not None:
-        return TextFormat("choice", tuple(outputs.choice)), "choice"
+        return AnswerFormat("choice", tuple(outputs.choice)), "choice"
     if outputs.grammar is not None:
-        return TextFormat("grammar", outputs.grammar), "grammar"
+        return AnswerFormat("grammar", outputs.grammar), "grammar"
     if outputs.structural_tag is not None:
-        return TextFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
-    return TextFormat("json_object"), "json_object"
+        return AnswerFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
+    return AnswerFormat("json_object"), "json_object"

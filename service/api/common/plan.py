@@ -17,8 +17,8 @@ from service.guide.answer import (
     AUTO,
     CHAT_FIELDS,
     TEXT,
+    AnswerFormat,
     Fields,
-    TextFormat,
     ToolChoice,
     answer_grammar,
     read_in_turns,
@@ -57,7 +57,7 @@ class Guidance:
     """What the answer must be, and how the route calls the fields that say so."""
 
     choice: ToolChoice = AUTO
-    format: TextFormat = TEXT
+    format: AnswerFormat = TEXT
     fields: Fields = CHAT_FIELDS
     max_reasoning_tokens: int | None = None
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from service.answer.choice import AnswerFinish, Choice, Step
+from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
 from service.api.common.answer import LegacyLogprobs, StreamedUsage, usage_of
 from service.api.completions.schema import Completion, CompletionChoice
@@ -18,7 +18,7 @@ _encode = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class CompletionHead:
     """What every object of one answer begins with."""
 
     id: str
@@ -33,7 +33,7 @@ class _Text:
         self._choice = choice
         self._logprobs = LegacyLogprobs(len(echo)) if has_logprobs else None
 
-    def add(self, step: Step) -> str:
+    def add(self, step: ChoiceStep) -> str:
         if self._logprobs is not None:
             for delta in step.deltas:
                 self._logprobs.add(delta, self._choice.logprobs)
@@ -54,13 +54,13 @@ def _texts(generation: Generation, echoes: Sequence[str]) -> list[_Text]:
 class CompletionAnswer:
     """Collects the steps of all choices; `echoes` stand before their texts."""
 
-    def __init__(self, generation: Generation, head: Head, echoes: Sequence[str]) -> None:
+    def __init__(self, generation: Generation, head: CompletionHead, echoes: Sequence[str]) -> None:
         self._generation = generation
         self._head = head
         self._pieces = [[echo] for echo in echoes]
         self._texts = _texts(generation, echoes)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ChoiceStep) -> None:
         self._pieces[step.index].append(self._texts[step.index].add(step))
 
     def body(self) -> bytes:
@@ -92,7 +92,11 @@ class CompletionChunks(DataEvents):
     """Encodes one stream; every method gives whole events, ready to send."""
 
     def __init__(
-        self, generation: Generation, head: Head, echoes: Sequence[str], usage: StreamedUsage
+        self,
+        generation: Generation,
+        head: CompletionHead,
+        echoes: Sequence[str],
+        usage: StreamedUsage,
     ) -> None:
         fields = {
             "id": head.id,
@@ -112,7 +116,7 @@ class CompletionChunks(DataEvents):
             self._chunk(index, echo, None, None) for index, echo in enumerate(self._echoes) if echo
         )
 
-    def step(self, step: Step) -> bytes:
+    def step(self, step: ChoiceStep) -> bytes:
         text = self._texts[step.index]
         new_text = text.add(step)
         reason = _finish_reason(step.finish_reason) if step.finish_reason else None

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage
-from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
+from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from service.api.completions.request import echoes, plan_completion
 from service.api.completions.schema import Completion, CompletionRequest
 from service.http.body import JSONRoute
@@ -25,7 +25,7 @@ async def create_completion(
     plan = await plan_completion(body, runtime, context)
     echoed = await echoes(body, plan)
     generation = Generation(runtime.engine, plan)
-    head = Head(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
+    head = CompletionHead(f"cmpl-{runtime.new_id()}", int(runtime.clock()), runtime.model.id)
     if body.stream:
         usage = StreamedUsage.asked(body.stream_options)
         chunks = CompletionChunks(generation, head, echoed, usage)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from service.answer.choice import Step, coalesced
+from service.answer.choice import ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.messages.blocks import (
     Block,
@@ -80,7 +80,7 @@ class MessageAnswer:
     def __init__(self, head: MessageHead) -> None:
         self._head = head
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ChoiceStep) -> None:
         for delta in step.deltas:
             self._head.blocks.add(delta)
 
@@ -104,7 +104,7 @@ class MessageEvents:
         """The message without content, and a ping as the original sends one."""
         return _event("message_start", {"message": self._head.message([])}) + self.keep_alive
 
-    def step(self, step: Step) -> bytes:
+    def step(self, step: ChoiceStep) -> bytes:
         events: list[bytes] = []
         for delta in coalesced(step.deltas):
             block = self._head.blocks.add(delta)

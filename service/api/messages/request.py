@@ -28,7 +28,7 @@ from service.api.messages.schema import (
     ThinkingEnabled,
 )
 from service.errors import RequestError
-from service.guide.answer import TEXT, Fields, TextFormat, ToolChoice
+from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
 from service.harmony.render import thoughts_turn
 from service.harmony.types import Conversation, ReasoningEffort
 from service.request import RequestContext
@@ -165,9 +165,9 @@ def _max_calls(request: MessagesRequest) -> int | None:
     return 1 if choice.disable_parallel_tool_use else None
 
 
-def _format(request: MessagesRequest) -> TextFormat:
+def _format(request: MessagesRequest) -> AnswerFormat:
     format = request.output_config.format if request.output_config else None
-    return TextFormat("json_schema", format.schema_) if format else TEXT
+    return AnswerFormat("json_schema", format.schema_) if format else TEXT
 
 
 def _choice(request: MessagesRequest) -> ToolChoice:

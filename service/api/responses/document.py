@@ -119,7 +119,7 @@ def _opened(fields: dict[str, msgspec.Raw], **others: Callable[[msgspec.Raw], ob
 
 def _error(failure: Failure) -> Json:
     """OpenAI's list of codes has no other that fits a failing server."""
-    is_prompt = failure.row.status == 400
-    is_busy = failure.row.status == 429
+    is_prompt = failure.kind.status == 400
+    is_busy = failure.kind.status == 429
     code = "invalid_prompt" if is_prompt else "rate_limit_exceeded" if is_busy else "server_error"
     return {"code": code, "message": failure.message}

@@ -64,7 +64,7 @@ class ResponseEvents:
 
     def error(self, failure: Failure) -> bytes:
         """Say that the stream, not the response, ends here."""
-        body = {"code": failure.row.code, "message": failure.message, "param": failure.param}
+        body = {"code": failure.kind.code, "message": failure.message, "param": failure.param}
         return self._event("error", body)
 
     def _add(self, piece: Piece) -> bytes:

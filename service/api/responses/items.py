@@ -30,7 +30,7 @@ _OUTPUTS = {"function_call_output": "fco", "custom_tool_call_output": "ctco"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryItem:
     """One item in the order of the conversation, and the field that brought it."""
 
     item: Json
@@ -130,7 +130,7 @@ def _parts(item: MessageItem) -> list[Json]:
     return [{"type": "output_text", "text": text_of(item.content), "annotations": []}]
 
 
-def replay(groups: Iterable[Iterable[Entry]]) -> tuple[list[Message], list[str]]:
+def replay(groups: Iterable[Iterable[HistoryItem]]) -> tuple[list[Message], list[str]]:
     """The messages that these items make in a prompt, and for each the field it came from.
 
     What an assistant wrote in one go is one message: reasoning, text and calls. A message
@@ -153,7 +153,7 @@ class _Turns:
         self._calls: list[ToolCall] = []
         self._param = ""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: HistoryItem) -> None:
         item = entry.item
         match item["type"]:
             case "reasoning":

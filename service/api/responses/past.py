@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from service.api.responses.document import decode
-from service.api.responses.items import Entry
+from service.api.responses.items import HistoryItem
 from service.errors import RequestError
-from service.store.base import MissingRecord, Record, ResponseStore
+from service.store.base import MissingRecord, ResponseRecord, ResponseStore
 
 Json = dict[str, Any]
 
@@ -18,7 +18,7 @@ _PREVIOUS = "previous_response_id"
 _KEY_CHARS = 32  # of a response's id, with which the ids of its items begin
 
 
-async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[list[Entry]]:
+async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[list[HistoryItem]]:
     """Input and output of the earlier responses, oldest first; raises RequestError."""
     if id is None:
         return []
@@ -35,23 +35,23 @@ async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[
     groups: list[list[Json]] = []
     for record in records:
         groups += [await _input(store, record, owner), decode(record.response)["output"]]
-    return [[Entry(item, _PREVIOUS) for item in group] for group in groups]
+    return [[HistoryItem(item, _PREVIOUS) for item in group] for group in groups]
 
 
-async def _input(store: ResponseStore, record: Record, owner: str) -> list[Json]:
+async def _input(store: ResponseStore, record: ResponseRecord, owner: str) -> list[Json]:
     items: list[Json] = msgspec.json.decode(record.input)
     return [entry.item for entry in await resolved(store, items, owner)]
 
 
-async def resolved(store: ResponseStore, items: Sequence[Json], owner: str) -> list[Entry]:
+async def resolved(store: ResponseStore, items: Sequence[Json], owner: str) -> list[HistoryItem]:
     """Input items in their order, references replaced by what they name."""
-    entries: list[Entry] = []
+    entries: list[HistoryItem] = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
             param = f"input[{index}].id"
-            entries.append(Entry(await _referenced(store, item["id"], owner, param), param))
+            entries.append(HistoryItem(await _referenced(store, item["id"], owner, param), param))
         else:
-            entries.append(Entry(item, f"input[{index}]"))
+            entries.append(HistoryItem(item, f"input[{index}]"))
     return entries
 
 

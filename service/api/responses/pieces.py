@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engines.base import TokenLogprob
-from service.answer.choice import Step
+from service.answer.choice import ChoiceStep
 from service.api.common.answer import entries
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 
@@ -37,7 +37,7 @@ def decode_pieces(stored: bytes) -> list[Piece]:
     return _decode_pieces(stored)
 
 
-def pieces_of(step: Step, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
+def pieces_of(step: ChoiceStep, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
     """A step's deltas; neighbours of one kind become one piece."""
     if len(step.deltas) == 1:  # nearly always, when tokens come one by one
         delta = step.deltas[0]

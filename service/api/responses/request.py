@@ -25,7 +25,7 @@ from service.api.responses.past import past_groups, resolved
 from service.api.responses.schema import (
     ContextRequest,
     JsonObject,
-    JsonSchema,
+    JsonSchemaFormat,
     ResponseRequest,
 )
 from service.api.responses.tools import (
@@ -37,11 +37,11 @@ from service.api.responses.tools import (
 )
 from service.api.responses.truncation import shortened
 from service.errors import RequestError
-from service.guide.answer import Fields, TextFormat
+from service.guide.answer import AnswerFormat, Fields
 from service.harmony.types import Conversation, Message, ResponseFormat
 from service.request import RequestContext
 from service.runtime import Runtime
-from service.store.base import Record
+from service.store.base import ResponseRecord
 
 Json = dict[str, Any]
 
@@ -65,9 +65,9 @@ class Draft:
         response_id: str = self.head["id"]
         return response_id
 
-    def record(self, response: Json, *, is_final: bool) -> Record:
+    def record(self, response: Json, *, is_final: bool) -> ResponseRecord:
         """What the store keeps of it."""
-        return Record(
+        return ResponseRecord(
             id=self.id,
             owner=self.owner,
             response=encode(response),
@@ -185,19 +185,19 @@ def _num_logprobs(request: ResponseRequest) -> int | None:
     return request.top_logprobs or 0
 
 
-def _format(request: ContextRequest) -> TextFormat:
+def _format(request: ContextRequest) -> AnswerFormat:
     match request.text.format if request.text else None:
         case JsonObject():
-            return TextFormat("json_object")
-        case JsonSchema(schema_=schema):
-            return TextFormat("json_schema", schema)
+            return AnswerFormat("json_object")
+        case JsonSchemaFormat(schema_=schema):
+            return AnswerFormat("json_schema", schema)
         case _:
-            return TextFormat()
+            return AnswerFormat()
 
 
 def _described_format(request: ContextRequest) -> ResponseFormat | None:
     match request.text.format if request.text else None:
-        case JsonSchema(schema_=schema, name=name, description=description):
+        case JsonSchemaFormat(schema_=schema, name=name, description=description):
             return ResponseFormat(schema, name, description or "")
         case _:
             return None

@@ -17,14 +17,14 @@ from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
 from service.runtime import BackgroundRun, Runtime
-from service.store.base import MissingRecord, Record, StoreError
+from service.store.base import MissingRecord, ResponseRecord, StoreError
 
 LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
 LOOK_S = 4 * SAVE_S  # between two looks at a run that seems dead
 STOP_TIMEOUT_S = 10.0
 
 
-async def read(runtime: Runtime, id: str, owner: str) -> Record:
+async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
     """The record; one whose run has died is made final, as failed. Raises a 404 RequestError."""
     try:
         record = await runtime.responses.get(id, owner)
@@ -38,7 +38,7 @@ async def read(runtime: Runtime, id: str, owner: str) -> Record:
     return await runtime.responses.get(id, owner)
 
 
-async def _is_alive(runtime: Runtime, record: Record) -> bool:
+async def _is_alive(runtime: Runtime, record: ResponseRecord) -> bool:
     """Whether the run's own process still writes it; the clocks may have been set since."""
     if record.idle_s < LEASE_S:
         return True
@@ -47,7 +47,7 @@ async def _is_alive(runtime: Runtime, record: Record) -> bool:
     return later.is_final or later.beat_at != record.beat_at
 
 
-async def shown(runtime: Runtime, record: Record) -> bytes:
+async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
     """The response object as it is now."""
     if record.is_final:
         return record.response
@@ -61,7 +61,7 @@ async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
     return [piece for batch in batches for piece in decode_pieces(batch)]
 
 
-async def stop(runtime: Runtime, record: Record) -> Record:
+async def stop(runtime: Runtime, record: ResponseRecord) -> ResponseRecord:
     """End a background response as cancelled; one that has ended stays as it is."""
     if record.is_final:
         return record
@@ -73,7 +73,7 @@ async def stop(runtime: Runtime, record: Record) -> Record:
     return await read(runtime, record.id, record.owner)
 
 
-async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
+async def _stop_elsewhere(runtime: Runtime, record: ResponseRecord) -> None:
     """Wait a while for the run's own process; one that is dead is found out by its lease."""
     await runtime.responses.request_stop(record.id)
     with contextlib.suppress(TimeoutError):
@@ -82,7 +82,7 @@ async def _stop_elsewhere(runtime: Runtime, record: Record) -> None:
                 await asyncio.sleep(SAVE_S)
 
 
-async def delete(runtime: Runtime, record: Record) -> None:
+async def delete(runtime: Runtime, record: ResponseRecord) -> None:
     """Forget a response; one that runs is stopped first."""
     await stop(runtime, record)
     try:
@@ -104,7 +104,7 @@ async def follow_run(run: BackgroundRun, starting_after: int = -1) -> AsyncGener
 
 
 async def follow_record(
-    runtime: Runtime, record: Record, starting_after: int
+    runtime: Runtime, record: ResponseRecord, starting_after: int
 ) -> AsyncGenerator[bytes, None]:
     """The same from the store: of a response that has ended, or runs elsewhere."""
     events = ResponseEvents(_head(decode(record.response)), starting_after)
@@ -118,7 +118,7 @@ async def follow_record(
 
 
 async def _stored_events(
-    runtime: Runtime, record: Record, events: ResponseEvents
+    runtime: Runtime, record: ResponseRecord, events: ResponseEvents
 ) -> AsyncGenerator[bytes, None]:
     num_batches = 0
     while True:
@@ -133,7 +133,9 @@ async def _stored_events(
     yield events.end(decode(record.response))
 
 
-def follow(runtime: Runtime, record: Record, starting_after: int) -> AsyncGenerator[bytes, None]:
+def follow(
+    runtime: Runtime, record: ResponseRecord, starting_after: int
+) -> AsyncGenerator[bytes, None]:
     """The events after that number, as they were and as they come."""
     run = runtime.background.get(record.id)
     if run is not None:
@@ -149,7 +151,7 @@ def _head(response: Json) -> Json:
 
 
 def page(
-    record: Record, *, after: str | None, limit: int, order: Literal["asc", "desc"]
+    record: ResponseRecord, *, after: str | None, limit: int, order: Literal["asc", "desc"]
 ) -> dict[str, Any]:
     """Some of the input items, in the shape of the API's lists."""
     items: Sequence[Json] = msgspec.json.decode(record.input)

@@ -227,7 +227,7 @@ class JsonObject(RequestModel):
     type: Literal["json_object"]
 
 
-class JsonSchema(RequestModel):
+class JsonSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     name: FunctionName
     description: str | None = Field(None, description="What it is for; the model reads it.")
@@ -236,9 +236,9 @@ class JsonSchema(RequestModel):
 
 
 class TextConfig(RequestModel):
-    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = (
-        None
-    )
+    format: (
+        Annotated[PlainText | JsonObject | JsonSchemaFormat, Field(discriminator="type")] | None
+    ) = None
     verbosity: Literal["low", "medium", "high"] | None = Field(None, description="`medium`.")
 
     @field_validator("verbosity")

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
 
-from service.answer.choice import Step
+from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.api.responses.document import End, Json, encode, end_of, ended
 from service.api.responses.events import ResponseEvents
@@ -43,10 +43,10 @@ class Writing(DataEvents):
     def begin(self) -> bytes:
         return self._events.begin()
 
-    def step(self, step: Step) -> bytes:
+    def step(self, step: ChoiceStep) -> bytes:
         return self._events.add(self.take(step))
 
-    def take(self, step: Step) -> list[Piece]:
+    def take(self, step: ChoiceStep) -> list[Piece]:
         """Remember what a step adds."""
         pieces = pieces_of(step, self._generation.choices[0].logprobs)
         self._pieces += pieces

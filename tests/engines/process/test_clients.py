@@ -21,11 +21,11 @@ from engines.process.client import EngineClient
 from engines.process.server import EngineServer
 from engines.process.sockets import Link
 from engines.process.wire import (
-    Failure,
     HostMessage,
     HostState,
     Status,
-    Step,
+    StepMessage,
+    StreamFailure,
     Submit,
 )
 from engines.spec import EngineSpec
@@ -163,9 +163,12 @@ class Served:
     received: list[HostMessage]
 
     @property
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[StreamFailure]:
         return [
-            f for message in self.received if isinstance(message, Step) for f in message.failures
+            f
+            for message in self.received
+            if isinstance(message, StepMessage)
+            for f in message.failures
         ]
 
 
@@ -183,7 +186,7 @@ async def served(
     link = Link(context, address, received.append, pytest.fail)
     await until(lambda: _any(isinstance(message, Status) for message in received))
     link.send(Submit(7, make_request()))
-    await until(lambda: _any(isinstance(message, Step) for message in received))
+    await until(lambda: _any(isinstance(message, StepMessage) for message in received))
     yield Served(server, engine, received)
     link.close()
     context.destroy()
@@ -210,7 +213,7 @@ async def test_an_engine_that_gives_up_is_called_dead_before_its_streams_end(
     await until(lambda: _any(served.failures))
     states = [message.state for message in served.received if isinstance(message, Status)]
     assert states == [HostState.READY, HostState.DEAD]
-    assert isinstance(served.received[-1], Step)
+    assert isinstance(served.received[-1], StepMessage)
     assert [failure.code for failure in served.failures] == [EngineDead.code]
 
 

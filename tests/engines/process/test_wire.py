@@ -34,12 +34,12 @@ from engines.process.server import EngineServer
 from engines.process.stream import merge
 from engines.process.wire import (
     ClientMessage,
-    Failure,
     HostMessage,
     HostState,
     StatsReply,
     Status,
-    Step,
+    StepMessage,
+    StreamFailure,
     Submit,
     error_from,
 )
@@ -76,8 +76,8 @@ INFO = EngineInfo("fake", "1", 256, 512, 8)
     ("message", "kind"),
     [
         (Submit.of(3, REQUEST), ClientMessage),
-        (Step([(3, EVENT), (4, Event((5,), None, FinishReason.STOP))]), HostMessage),
-        (Step([], [Failure(3, "queue_full", "try later")]), HostMessage),
+        (StepMessage([(3, EVENT), (4, Event((5,), None, FinishReason.STOP))]), HostMessage),
+        (StepMessage([], [StreamFailure(3, "queue_full", "try later")]), HostMessage),
         (Status(1, HostState.READY, INFO), HostMessage),
         (Status(1, HostState.STARTING), HostMessage),
         (StatsReply(9, EngineStats(*range(9))), HostMessage),

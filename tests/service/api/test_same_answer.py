@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from engines.base import SamplingParams
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.answer.choice import Step
+from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.answer.plan import Plan
 from service.api.chat.answer import ChatAnswer, ChatChunks
 from service.api.common.answer import StreamedUsage
-from service.api.completions.answer import CompletionAnswer, CompletionChunks, Head
+from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.responses.document import end_of, ended
 from service.api.responses.events import ResponseEvents
@@ -110,7 +110,7 @@ class Stream:
         self._encoder = encoder
         self._sent = b""
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ChoiceStep) -> None:
         if not self._sent:
             self._sent = self._encoder.begin()
         self._sent += self._encoder.step(step)
@@ -130,7 +130,7 @@ class Response:
         self._events = ResponseEvents(self.head)
         self._sent = self._events.begin()
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ChoiceStep) -> None:
         pieces = pieces_of(step, [])
         self._pieces += pieces
         self._sent += self._events.add(pieces)
@@ -353,7 +353,7 @@ def test_raw_text_is_the_bytes_of_the_tokens(script: list[int], step: int) -> No
     plan = plan_of(script, output="text", tool_names=frozenset())
 
     def raw_takers(generation: Generation) -> list[Any]:
-        head = Head("c", 0, "m")
+        head = CompletionHead("c", 0, "m")
         chunks = CompletionChunks(generation, head, [""], AT_END)
         return [CompletionAnswer(generation, head, [""]), Stream(chunks)]
 

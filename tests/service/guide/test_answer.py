@@ -10,7 +10,7 @@ import pytest
 
 from engines.grammar.tree import Grammar
 from service.errors import RequestError
-from service.guide.answer import TextFormat, ToolChoice, answer_grammar
+from service.guide.answer import AnswerFormat, ToolChoice, answer_grammar
 from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN
 
@@ -30,7 +30,7 @@ CLOCK = Tool("clock", parameters={"type": "object", "properties": {}})
 TOOLS = (WEATHER, CLOCK)
 STRICT = (Tool("get_weather", parameters=WEATHER.parameters, strict=True), CLOCK)
 REQUIRED = ToolChoice("required")
-PERSON = TextFormat(
+PERSON = AnswerFormat(
     "json_schema",
     {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]},
 )
@@ -181,14 +181,14 @@ def test_tools_and_a_format_leave_both_possible(accepts: Accepts) -> None:
 @pytest.mark.parametrize(
     ("format", "good", "bad"),
     [
-        (TextFormat("json_object"), '{"a": [1, {"b": null}]}', "[1]"),
-        (TextFormat("regex", "[a-c]{2}"), "ab", "abc"),
-        (TextFormat("choice", ("yes", "no")), "no", "maybe"),
-        (TextFormat("grammar", 'root ::= "x" | "y" root'), "yyx", "yy"),
-        (TextFormat("structural_tag", {"type": "const_string", "value": "ok"}), "ok", "no"),
+        (AnswerFormat("json_object"), '{"a": [1, {"b": null}]}', "[1]"),
+        (AnswerFormat("regex", "[a-c]{2}"), "ab", "abc"),
+        (AnswerFormat("choice", ("yes", "no")), "no", "maybe"),
+        (AnswerFormat("grammar", 'root ::= "x" | "y" root'), "yyx", "yy"),
+        (AnswerFormat("structural_tag", {"type": "const_string", "value": "ok"}), "ok", "no"),
     ],
 )
-def test_every_kind_of_format(accepts: Accepts, format: TextFormat, good: str, bad: str) -> None:
+def test_every_kind_of_format(accepts: Accepts, format: AnswerFormat, good: str, bad: str) -> None:
     head = THOUGHT + "<|channel|>final<|message|>"
     check(accepts, answer_grammar((), format=format), {head + good: True, head + bad: False})
 
@@ -250,7 +250,7 @@ def test_a_choice_that_cannot_be_made_is_refused(
 )
 def test_a_clients_tag_cannot_name_tokens(format: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
-        answer_grammar((), format=TextFormat("structural_tag", format))
+        answer_grammar((), format=AnswerFormat("structural_tag", format))
     assert caught.value.code == "invalid_grammar"
     assert str(caught.value.param).startswith("response_format")
 

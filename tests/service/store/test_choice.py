@@ -11,10 +11,10 @@ import pytest
 
 from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import SettingsError, load
-from service.store.base import MissingRecord, Record, StoreError
+from service.store.base import MissingRecord, ResponseRecord, StoreError
 from service.store.sqlite import SqliteStore
 
-RECORD = Record("resp_a", "", b"{}", b"[]")
+RECORD = ResponseRecord("resp_a", "", b"{}", b"[]")
 
 
 def mode(path: Path) -> int:
@@ -105,7 +105,7 @@ async def test_the_bounds_are_the_settings(tmp_path: Path) -> None:
     settings = load({"responses_path": path, "responses_max_bytes": 1 << 20})
     store = store_of(settings)
     for name in "abc":
-        await store.put(Record(name, "", b"x" * 400_000, b""))
+        await store.put(ResponseRecord(name, "", b"x" * 400_000, b""))
     with pytest.raises(MissingRecord):
         await store.get("a", "")
     assert (await store.get("c", "")).id == "c"

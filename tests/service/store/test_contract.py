@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from service.store.base import (
-    Bounds,
     MissingRecord,
-    Record,
+    ResponseRecord,
     ResponseStore,
+    StoreBounds,
 )
 from service.store.redis import RedisStore
 from service.store.sqlite import SqliteStore
 
 OpenStore = Callable[[], ResponseStore]
 
-A = Record("resp_a", "ann", b'{"id":"resp_a"}', b"[1]")
+A = ResponseRecord("resp_a", "ann", b'{"id":"resp_a"}', b"[1]")
 RUNNING = replace(A, is_final=False)
 
 
@@ -42,7 +42,7 @@ async def open_store(
     request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
 ) -> AsyncIterator[OpenStore]:
     """Opens the same store again and again, as several processes do; memory is one store."""
-    bounds = Bounds(max_age_s=100, max_bytes=1000, clock=clock)
+    bounds = StoreBounds(max_age_s=100, max_bytes=1000, clock=clock)
     opened: list[ResponseStore] = []
     url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
 

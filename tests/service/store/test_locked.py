@@ -14,14 +14,14 @@ from service.run.wiring import FILE_NAME, FOLDER_NAME, store_of
 from service.settings.settings import load
 from service.store import guard, sqlite_file
 from service.store.base import (
-    Bounds,
     MissingRecord,
-    Record,
+    ResponseRecord,
+    StoreBounds,
     StoreError,
 )
 from service.store.sqlite import SqliteStore
 
-RECORD = Record("resp_a", "ann", b"{}", b"[]")
+RECORD = ResponseRecord("resp_a", "ann", b"{}", b"[]")
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ async def test_shares_are_counted_for_what_an_earlier_release_stored(path: Path)
                 (id, owner, used_at),
             )
     old.close()
-    store = SqliteStore(path, Bounds(max_age_s=1000, max_bytes=1000, clock=lambda: 10.0))
-    await store.put(Record("resp_3", "ann", b"x" * 300, b""))
+    store = SqliteStore(path, StoreBounds(max_age_s=1000, max_bytes=1000, clock=lambda: 10.0))
+    await store.put(ResponseRecord("resp_3", "ann", b"x" * 300, b""))
     assert (await store.get("resp_bob", "bob")).id == "resp_bob"
     with pytest.raises(MissingRecord):
         await store.get("resp_1", "ann")

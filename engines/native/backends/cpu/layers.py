@@ -134,7 +134,7 @@ def _pair_turning(rope: RopeConfig, head_dim: int, num_turns: float) -> float:
 _MIN_SHARED = 0.25  # of the vocabulary, for the compact head to pay
 
 
-class Head:
+class OutputHead:
     """logits = hidden @ weight.T, exactly, without repeating equal rows.
 
     The rows of tokens that training never met may all be alike (nano's are). Of the rows equal

@@ -11,9 +11,9 @@ from torch import Tensor
 from engines.native.backends.cpu.attention import Attention, KVCache
 from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
 from engines.native.backends.cpu.layers import (
-    Head,
     Linear,
     Logits,
+    OutputHead,
     RmsNorm,
     RotaryEmbedding,
     interleave_halves,
@@ -95,7 +95,7 @@ class GptOss:
         ]
         self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
         head = EMBEDDING if config.tie_word_embeddings else HEAD
-        self._head = Head(load.checkpoint.stored(head).to(load.device), load.dtype)
+        self._head = OutputHead(load.checkpoint.stored(head).to(load.device), load.dtype)
 
     @torch.inference_mode()
     def forward(self, layout: Layout, cache: KVCache) -> Logits:

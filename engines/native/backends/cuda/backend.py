@@ -22,7 +22,7 @@ from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
 from engines.native.backends.cuda.choices import choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes
-from engines.native.backends.cuda.prefill import Chunk, Prefill, PrefillBuffers
+from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import ModelWeights
@@ -223,7 +223,7 @@ class CudaBackend:
     def _launch_prefill(self, batch: Batch, indices: list[int]) -> _Draw:
         rows = [batch.rows[i] for i in indices]
         chunks = [
-            Chunk(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
+            TokenRun(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
             for row in rows
         ]
         host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)

@@ -18,7 +18,7 @@ class Tiles(NamedTuple):
     num_warps: int = 4
 
 
-class Stream(NamedTuple):
+class StreamLaunch(NamedTuple):
     """A product of streamed MXFP4 weights: kernels/experts.py. A warp needs a whole row of the
     tensors that the assembly works on, so step * side >= num_warps."""
 
@@ -50,8 +50,8 @@ class Choices:
     qkv: Tiles
     out: Tiles
     head: Tiles
-    gate_up: Stream | Grouped
-    down: Stream | Grouped
+    gate_up: StreamLaunch | Grouped
+    down: StreamLaunch | Grouped
     splits: int = 8  # of a long context, at most
     min_split: int = 256
     context_tile: int = 128
@@ -60,14 +60,14 @@ class Choices:
     is_dependent: bool = False  # programmatic dependent launch of all kernels but attention
 
 
-_SIDE_BY_SIDE = Stream(2, 1, 2, side=2)
+_SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
 
 _FEW = Choices(
     qkv=Tiles(64, 64, 2, 6),
     out=Tiles(64, 64, 4, 6),
     head=Tiles(16, 256, 1, 4, is_swapped=False),
     gate_up=_SIDE_BY_SIDE,
-    down=Stream(2, 2, 2),
+    down=StreamLaunch(2, 2, 2),
 )
 
 _BY_ROWS = {
@@ -75,8 +75,8 @@ _BY_ROWS = {
         qkv=Tiles(2, 0, 1, 1),
         out=Tiles(4, 0, 1, 1),
         head=Tiles(8, 0, 1, 1),
-        gate_up=Stream(1, 1, 1),
-        down=Stream(4, 4, 1, depth=2),
+        gate_up=StreamLaunch(1, 1, 1),
+        down=StreamLaunch(4, 4, 1, depth=2),
         splits=16,
         is_dependent=True,
     ),

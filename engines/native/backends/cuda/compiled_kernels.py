@@ -22,12 +22,12 @@ import triton
 from engines.native.artefact.store import (
     Checksums,
     Damaged,
-    Found,
     NotKept,
     Part,
+    PartPlace,
     Recipe,
-    Slot,
     Store,
+    StoredPart,
 )
 
 ARCHIVE: Final = "triton.tar"
@@ -59,7 +59,7 @@ def kept(store: Store, part: Part) -> Iterator[None]:
             _keep(alone or _alone(held, store, part), folder)
 
 
-def _alone(held: ExitStack, store: Store, part: Part) -> Slot | None:
+def _alone(held: ExitStack, store: Store, part: Part) -> PartPlace | None:
     try:
         return held.enter_context(store.alone(part))
     except NotKept as reason:
@@ -67,7 +67,7 @@ def _alone(held: ExitStack, store: Store, part: Part) -> Slot | None:
         return None
 
 
-def _is_unpacked(slot: Slot, folder: Path) -> bool:
+def _is_unpacked(slot: PartPlace, folder: Path) -> bool:
     """Fill the folder with what the part has, if it fits."""
     if slot.why_not() is not None:
         return False
@@ -79,7 +79,7 @@ def _is_unpacked(slot: Slot, folder: Path) -> bool:
     return True
 
 
-def _unpack(found: Found, folder: Path) -> None:
+def _unpack(found: StoredPart, folder: Path) -> None:
     archive = found.folder / ARCHIVE
     if _digest(archive) != found.checksums.get(ARCHIVE):
         raise Damaged(f"{ARCHIVE} has another checksum")
@@ -91,7 +91,7 @@ def _unpack(found: Found, folder: Path) -> None:
         path.write_text(json.dumps(group))
 
 
-def _keep(slot: Slot | None, folder: Path) -> None:
+def _keep(slot: PartPlace | None, folder: Path) -> None:
     def write(target: Path) -> Checksums:
         with tarfile.open(target / ARCHIVE, "w") as tar:
             for path in _files(folder):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
-from engines.native.backends.cuda.choices import Choices, Grouped, Stream, Tiles
+from engines.native.backends.cuda.choices import Choices, Grouped, StreamLaunch, Tiles
 from engines.native.backends.cuda.kernels import (
     attention,
     experts,
@@ -48,7 +48,7 @@ class DecodeStep:
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
         # Streamed experts of one row add to the residual themselves; of more, the next norm does.
-        self._is_one_row = rows == 1 and isinstance(choices.gate_up, Stream)
+        self._is_one_row = rows == 1 and isinstance(choices.gate_up, StreamLaunch)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -256,7 +256,7 @@ class DecodeStep:
         )  # fmt: skip
 
 
-def _stream(choice: Stream, rows: int) -> dict[str, Any]:
+def _stream(choice: StreamLaunch, rows: int) -> dict[str, Any]:
     return {
         "IS_ONE_ROW": rows == 1,
         "STEP": choice.step,

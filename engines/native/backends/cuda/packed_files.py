@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engines.native.artefact.store import Checksums, Damaged, Found, Recipe, checksum
+from engines.native.artefact.store import Checksums, Damaged, Recipe, StoredPart, checksum
 from engines.native.artefact.upload import upload
 from engines.native.backends.cuda import load
 from engines.native.backends.cuda.fragment_order import padded
@@ -55,7 +55,7 @@ def _packed(
 
 
 def read(
-    found: Found, config: ModelConfig, num_positions: int, device: torch.device
+    found: StoredPart, config: ModelConfig, num_positions: int, device: torch.device
 ) -> ModelWeights:
     """The weights on the device, every byte checked there; raises Damaged."""
     names = [_ENDS, *(_file_name(i) for i in range(config.num_hidden_layers))]

@@ -27,7 +27,7 @@ from engines.native.backends.cuda.weights import LayerWeights, ModelWeights
 TILE_TOKENS: Final = 16  # queries of an attention tile
 
 
-class Chunk(NamedTuple):
+class TokenRun(NamedTuple):
     """Neighbouring tokens of one sequence."""
 
     slot: int
@@ -67,7 +67,7 @@ class PrefillBuffers:
         self.pairs = make(shape.num_experts, tokens, dtype=ints)
         self.expert_tiles = make(shape.num_experts + pairs, dtype=ints)
 
-    def pack(self, chunks: list[Chunk], to: Tensor) -> None:
+    def pack(self, chunks: list[TokenRun], to: Tensor) -> None:
         """Write a batch into `to`, a host tensor like `packed`."""
         sizes = [len(self.num_tokens), *[len(self.token_ids)] * 3, self.tiles.numel()]
         num, token_ids, slots, positions, tiles, last = to.split([*sizes, len(self.last_rows)])

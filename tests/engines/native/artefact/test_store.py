@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from engines.native.artefact import store as stores
-from engines.native.artefact.store import MANIFEST, Damaged, Found, NotKept, Part, Recipe, Store
+from engines.native.artefact.store import (
+    MANIFEST,
+    Damaged,
+    NotKept,
+    Part,
+    Recipe,
+    Store,
+    StoredPart,
+)
 
 FITS = Part("part", {"torch": "2.11", "sizes": (1, 2)})
 
@@ -28,7 +36,7 @@ def recipe(content: str = "content", made: list[str] | None = None, size: int = 
     return Recipe(size, write)
 
 
-def read(found: Found) -> str:
+def read(found: StoredPart) -> str:
     content = (found.folder / "data").read_text()
     if content != found.checksums["data"]:
         raise Damaged("data has another checksum")
@@ -84,7 +92,7 @@ def test_what_is_not_as_it_was_made_is_made_anew(
 
 
 def test_a_part_that_is_damaged_as_soon_as_it_is_made_is_not_used(tmp_path: Path) -> None:
-    def is_never_right(found: Found) -> str:
+    def is_never_right(found: StoredPart) -> str:
         raise Damaged("always")
 
     with pytest.raises(NotKept, match="again and again"):
@@ -185,7 +193,7 @@ def test_a_part_is_not_replaced_while_it_is_read(tmp_path: Path) -> None:
     store.use(FITS, recipe("old"), read)
     maker = threading.Thread(target=lambda: store.use(newer, recipe("new"), read))
 
-    def read_slowly(found: Found) -> str:
+    def read_slowly(found: StoredPart) -> str:
         maker.start()
         maker.join(0.2)  # it would be done by then
         return read(found)

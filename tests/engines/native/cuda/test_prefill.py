@@ -6,7 +6,7 @@ import torch
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
 
 from engines.native.backends.cuda.prefill import (  # isort: skip
-    Chunk,
+    TokenRun,
     Prefill,
     PrefillBuffers,
 )
@@ -48,7 +48,7 @@ def test_the_last_token_of_each_chunk(cached: list[int], new: list[int], size: i
     buffers.attended.fill_(float("nan"))
     buffers.q.fill_(float("nan"))
     host = buffers.packed.cpu()
-    chunks = [Chunk(slots[i], cached[i], tokens[i].tolist()) for i in range(len(new))]
+    chunks = [TokenRun(slots[i], cached[i], tokens[i].tolist()) for i in range(len(new))]
     buffers.pack(chunks, host)
     buffers.packed.copy_(host)
     Prefill(

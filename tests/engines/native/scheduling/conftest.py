@@ -28,7 +28,7 @@ from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.block_manager import BlockManager
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core
-from engines.native.scheduler import Limits, Scheduler
+from engines.native.scheduler import Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
 
 VOCAB_SIZE = 50
@@ -200,7 +200,7 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
         blocks = BlockManager(
             model.num_blocks, BLOCK_SIZE, WINDOW, is_prefix_caching=is_prefix_caching
         )
-        scheduler = Scheduler(blocks, Limits(**limits, max_drafts=8), drafter)
+        scheduler = Scheduler(blocks, SchedulerLimits(**limits, max_drafts=8), drafter)
         cores.append(EngineCore(backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped))
         return cores[-1]
 

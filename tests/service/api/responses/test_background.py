@@ -18,7 +18,7 @@ from service.api.responses.background import end_background
 from service.api.responses.retrieval import LEASE_S
 from service.run.server import create_app
 from service.runtime import Runtime
-from service.store.base import Bounds, ResponseStore, StoreError
+from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.redis import RedisStore
 from service.store.sqlite import SqliteStore
 
@@ -146,7 +146,7 @@ async def test_what_a_dead_server_left_is_failed(
 ) -> None:
     """A restart must not leave a response in progress for ever."""
     now = [1_000_000.0]
-    path, bounds = tmp_path / "responses.sqlite", Bounds(clock=lambda: now[0])
+    path, bounds = tmp_path / "responses.sqlite", StoreBounds(clock=lambda: now[0])
     engine = FakeEngine(FakeOptions(script=ENDLESS, step_s=0.002))
     await engine.start()
     dying = replace(make_runtime(engine=engine), responses=SqliteStore(path, bounds))
