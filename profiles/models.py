@@ -73,6 +73,7 @@ class Model(Record):
 
     name: str
     description: str
+    license: str | None = None  # of the weights, by its SPDX name; None: its owner knows
     shape: ModelShape
     artifacts: Artifacts | None = None  # None: shipped with the package
 
@@ -195,9 +196,12 @@ class Profile(Record):
     @property
     def id(self) -> str:
         """SHA-256 of the canonical content: 64 hex digits, as NIM's profile ids."""
-        content = self.model_dump(
-            mode="json", exclude={"status": True, "source": True, "model": {"description"}}
-        )
+        words: dict[str, Any] = {
+            "status": True,
+            "source": True,
+            "model": {"description", "license"},
+        }
+        content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:
             del content["replicas"]  # as it was before there were any
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -41,6 +41,23 @@ class BackgroundRun(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ServedProfile:
+    """What was chosen to run, and why, in words for a person."""
+
+    name: str
+    engine: str
+    precision: str
+    goal: str
+    hardware: str  # the board or generation it is for, or `cpu`
+    num_devices: int
+    replicas: int
+    max_model_len: int  # on this machine
+    status: str  # how far its values can be trusted
+    source: str  # where they come from, measured speeds included
+    reason: str  # why it, of all
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """The model as clients know it."""
 
@@ -48,6 +65,9 @@ class ServedModel:
     root: str  # the model's own name
     profile_id: str
     created: int  # seconds since 1970: when serving began
+    description: str = ""
+    license: str | None = None  # of the weights, by its SPDX name, where it is known
+    profile: ServedProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,7 @@ class Runtime:
     gate: Gate = field(default_factory=Gate)
     authenticator: Authenticator | None = None
     is_local: bool = False  # open, but to this machine alone
+    has_pages: bool = True  # the playground and the catalogue
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected

@@ -9,7 +9,8 @@ from service.request import OTHER
 
 # Probes and load balancers have no key.
 OPEN_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})
-PAGE_PATH: Final = "/"  # the playground: holds no secret; what it asks for needs its key
+# The playground and the catalogue: they hold no secret; what they ask for needs its key.
+PAGE_PATHS: Final = frozenset({"/", "/docs"})
 _ASSETS: Final = "/assets/"
 # Polled for ever: their log lines are for debugging.
 QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics"}
@@ -28,7 +29,6 @@ _SCOPES: Final = {
     "/v1/models": Scope.MODELS,
     "/v1/metadata": Scope.MODELS,
     "/openapi.json": Scope.MODELS,
-    "/docs": Scope.MODELS,
     "/v1/metrics": Scope.METRICS,
     "/metrics": Scope.METRICS,
 }
@@ -41,7 +41,7 @@ _TEMPLATES: Final = frozenset(
         *GENERATING_PATHS,
         *QUIET_PATHS,
         *_COUNTED_PATHS,
-        PAGE_PATH,
+        *PAGE_PATHS,
         "/v1/chat/completions/render",
         "/v1/responses/input_tokens",
         "/v1/messages/count_tokens",
@@ -67,8 +67,8 @@ def scope_of(path: str) -> Scope:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no key: probes, and the page that asks for one."""
-    return path in OPEN_PATHS or path == PAGE_PATH or path.startswith(_ASSETS)
+    """Whether a path needs no key: probes, and the pages that ask for one."""
+    return path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_ASSETS)
 
 
 def is_counted(path: str) -> bool:

@@ -1,7 +1,7 @@
-"""GET / and its assets: a page that asks nobody but this server.
+"""GET /, /docs and their assets: pages that ask nobody but this server.
 
-Its source is in `source/`; `make playground` builds `static/` from it. The page itself holds no
-secret and needs no key; what it asks for does.
+Their source is in `source/`; `make playground` builds `static/` from it. The pages themselves hold
+no secret and need no key; what they ask for does.
 """
 
 from __future__ import annotations
@@ -43,15 +43,21 @@ async def page(request: Request) -> Response:
     return _answer("index.html", request)
 
 
+@router.get("/docs")
+async def catalogue(request: Request) -> Response:
+    """What is served, how it does, and every route with an example."""
+    return _answer("docs.html", request)
+
+
 @router.get("/assets/{name}")
 async def asset(name: str, request: Request) -> Response:
-    """Its script, style and icon."""
+    """Their scripts, style and icon."""
     return _answer(name, request)
 
 
 def _answer(name: str, request: Request) -> Response:
     if name not in _files():
-        raise RequestError(f"There is no file {name[:80]!r} of the playground.", status=404)
+        raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
     content, tag = _files()[name]
     headers = {**_HEADERS, "ETag": tag}
     if request.headers.get("if-none-match") == tag:

@@ -25,6 +25,7 @@ from service.http.authentication import Authentication
 from service.http.middleware import RequestMiddleware
 from service.http.origins import Cors, NoForeignPages
 from service.http.protocol import bounded_protocol
+from service.pages import absent as no_pages
 from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
 from service.run.stop_signal import StopSignal, first_of
@@ -171,6 +172,7 @@ def create_app(runtime: Runtime) -> FastAPI:
         title="Harmonium",
         summary="OpenAI-compatible inference for gpt-oss.",
         version=health.RELEASE,
+        docs_url=None,  # service/pages has a page of its own: theirs asks another host
         redoc_url=None,
         responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
     )
@@ -183,7 +185,7 @@ def create_app(runtime: Runtime) -> FastAPI:
         tokens,
         models,
         health,
-        pages,
+        pages if runtime.has_pages else no_pages,
     ):
         app.include_router(routes.router)
     add_error_handlers(app)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from auth.key_source import KeySource
     from service.admission.gate import Gate
     from service.run.startup import Launch
-    from service.runtime import Runtime
+    from service.runtime import Runtime, ServedModel
     from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -64,11 +64,10 @@ def build_runtime(
     """
     from service.admission.lifecycle import Lifecycle
     from service.harmony import vocabulary
-    from service.runtime import Runtime, ServedModel, ServerLimits
+    from service.runtime import Runtime, ServerLimits
     from service.telemetry.metrics import Metrics
 
     vocabulary.load()
-    profile = launch.selection.chosen.profile
     metrics = Metrics(
         launch.served_name,
         lambda: supervisor.num_restarts,
@@ -80,12 +79,7 @@ def build_runtime(
         engine=GuardedEngine(
             fleet, Suspects(fleet.folder / "suspects", settings.engine_quarantine_s)
         ),
-        model=ServedModel(
-            id=launch.served_name,
-            root=profile.model.name,
-            profile_id=profile.id,
-            created=int(time.time()),
-        ),
+        model=served_model(launch),
         metrics=metrics,
         telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
@@ -98,10 +92,40 @@ def build_runtime(
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
         is_local=settings.auth == "auto" and not settings.has_auth,
+        has_pages=not settings.disable_playground,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
         toolbox=toolbox_of(settings),
         responses=store_of(settings),
+    )
+
+
+def served_model(launch: Launch) -> ServedModel:
+    """What clients are told of the model and of the profile that was chosen for it."""
+    from service.runtime import ServedModel, ServedProfile
+
+    chosen = launch.selection.chosen
+    profile = chosen.profile
+    return ServedModel(
+        id=launch.served_name,
+        root=profile.model.name,
+        profile_id=profile.id,
+        created=int(time.time()),
+        description=profile.model.description,
+        license=profile.model.license,
+        profile=ServedProfile(
+            name=profile.name,
+            engine=profile.engine,
+            precision=profile.precision,
+            goal=profile.goal,
+            hardware=profile.gpu_label,
+            num_devices=profile.num_devices,
+            replicas=chosen.placement.num_replicas,
+            max_model_len=chosen.max_model_len,
+            status=profile.status,
+            source=profile.source,
+            reason=launch.selection.reason,
+        ),
     )
 
 

@@ -99,6 +99,10 @@ class ServerSettings(BaseSettings):
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
     )
+    disable_playground: bool = Field(
+        False,
+        description="Serve no pages: `/` and `/docs` answer 404. The API stays as it is.",
+    )
     sse_keepalive_s: float = Field(
         15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
     )

@@ -10,13 +10,15 @@ import pytest
 
 pytest.importorskip("playwright", reason="`make browser` installs it")
 
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.e2e.conftest import Server, cache_dir, start_server
 
 __all__ = ["cache_dir", "start_server"]
 
 SHOTS = Path(".cache/browser")
+AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
+expect.set_options(timeout=60_000)  # a busy machine
 # Chromium asks its maker's hosts for one thing and another; here it may not.
 _QUIET = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
 

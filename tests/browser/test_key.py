@@ -10,19 +10,24 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.conftest import StartServer
+from tests.e2e.conftest import Server, StartServer
 
 pytestmark = pytest.mark.browser
 
 KEY = "sk-a-key-of-the-browser-tests"
 
 
-def test_a_key_is_asked_for_and_kept_in_this_tab(
-    browser: Browser, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def locked(start_server: StartServer) -> Server:
+    """A server that wants a key."""
     command = [str(Path(sys.executable).parent / "harmonium"), "serve"]
-    server = start_server([*("env", f"NIM_API_KEYS={KEY}"), *command])
+    started = start_server([*("env", f"NIM_API_KEYS={KEY}"), *command])
     assert "NIM_API_KEYS" not in os.environ
+    return started
+
+
+def test_a_key_is_asked_for_and_kept_in_this_tab(browser: Browser, locked: Server) -> None:
+    server = locked
     context = browser.new_context()
     page = context.new_page()
     page.goto(server.url)
@@ -45,4 +50,20 @@ def test_a_key_is_asked_for_and_kept_in_this_tab(
     other = context.new_page()
     other.goto(server.url)
     expect(other.get_by_role("status")).to_have_text(re.compile("A key is needed"))
+    context.close()
+
+
+def test_the_catalogue_tells_nothing_without_a_key(browser: Browser, locked: Server) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{locked.url}/docs")
+    expect(page.get_by_role("status")).to_have_text("A key is needed.")
+    expect(page.get_by_role("heading", name="Routes")).to_be_hidden()
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_label("API key").press("Tab")
+    expect(page.locator(".card")).to_contain_text("native-cpu")
+    page.get_by_text("/v1/models", exact=True).click()
+    code = page.locator(".example code").first
+    expect(code).to_contain_text("Authorization: Bearer YOUR_KEY")
+    expect(code).not_to_contain_text(KEY)
     context.close()

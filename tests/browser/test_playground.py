@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import AXE
 from tests.e2e.conftest import Server
 
 pytestmark = pytest.mark.browser
-
-AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
 
 
 def ask(page: Page, text: str) -> None:

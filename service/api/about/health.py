@@ -8,8 +8,10 @@ from fastapi import APIRouter, Response
 
 from service.api.about.schema import (
     Health,
+    LicenseInfo,
     Metadata,
     ModelInfo,
+    ProfileInfo,
     Version,
 )
 from service.runtime import CurrentRuntime
@@ -48,13 +50,20 @@ async def get_version() -> Version:
 
 @router.get("/v1/metadata")
 async def metadata(runtime: CurrentRuntime) -> Metadata:
-    """What is served: release, model and profile."""
+    """What is served: release, model and licence, and the profile with why it was chosen."""
     model = runtime.model
     return Metadata(
         version=RELEASE,
         modelInfo=[ModelInfo(shortName=model.id, modelUrl=model.root)],
         selectedModelProfileId=model.profile_id,
+        licenseInfo=_license(model.license) if model.license else None,
+        description=model.description,
+        profile=ProfileInfo.model_validate(model.profile) if model.profile else None,
     )
+
+
+def _license(name: str) -> LicenseInfo:
+    return LicenseInfo(name=name, url=f"https://spdx.org/licenses/{name}.html")
 
 
 @router.get("/v1/metrics", response_class=Response)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from service.api.chat.schema import ChatMessage, Tool
@@ -43,12 +43,40 @@ class ModelInfo(ResponseModel):
     modelUrl: str
 
 
+class LicenseInfo(ResponseModel):
+    """Of the weights; `name` is SPDX's."""
+
+    name: str
+    url: str
+
+
+class ProfileInfo(ResponseModel):
+    """What was chosen to run on this machine, and why."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    engine: str
+    precision: str
+    goal: str
+    hardware: str = Field(description="The board or generation it is for, or `cpu`.")
+    num_devices: int = Field(description="GPUs of one engine; 1 on a CPU.")
+    replicas: int
+    max_model_len: int
+    status: str = Field(description="`tuned` on such hardware, `published` values, or `untuned`.")
+    source: str = Field(description="Where its values come from, and what was measured.")
+    reason: str = Field(description="Why it was chosen.")
+
+
 class Metadata(ResponseModel):
-    """What runs here, in NIM's spelling."""
+    """What runs here, in NIM's spelling; `description` and `profile` are ours."""
 
     version: str
     modelInfo: list[ModelInfo]
     selectedModelProfileId: str
+    licenseInfo: LicenseInfo | None = None
+    description: str
+    profile: ProfileInfo | None = None
 
 
 NO_EFFECT: dict[str, str] = {

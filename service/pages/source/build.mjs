@@ -6,7 +6,7 @@ const target = "../static";
 await rm(target, { recursive: true, force: true });
 await mkdir(target);
 await build({
-  entryPoints: ["src/app.tsx", "src/style.css"],
+  entryPoints: ["src/app.tsx", "src/docs.tsx", "src/style.css", "src/docs.css"],
   outdir: target,
   bundle: true,
   minify: true,
@@ -14,5 +14,4 @@ await build({
   target: "es2022",
   legalComments: "eof",
 });
-await copyFile("src/index.html", `${target}/index.html`);
-await copyFile("src/icon.svg", `${target}/icon.svg`);
+for (const name of ["index.html", "docs.html", "icon.svg"]) await copyFile(`src/${name}`, `${target}/${name}`);

@@ -1,9 +1,10 @@
-"""The page at /: there without a key, from this server only, light, and not sent twice."""
+"""The pages at / and /docs: there without a key, from this server only, light, not sent twice."""
 
 from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,21 +17,22 @@ MAX_GZIP_BYTES = 300 * 1024
 SCRIPT = "<|channel|>final<|message|>Hello.<|return|>"
 
 
-async def test_the_page_names_only_files_that_are_here(
-    make_client: Any, make_runtime: MakeRuntime
+@pytest.mark.parametrize(("path", "num_links"), [("/", 3), ("/docs", 4)])
+async def test_a_page_names_only_files_that_are_here(
+    make_client: Any, make_runtime: MakeRuntime, path: str, num_links: int
 ) -> None:
     client = await make_client(make_runtime(SCRIPT))
-    page = await client.get("/")
+    page = await client.get(path)
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     links = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert len(links) == 3
+    assert len(links) == num_links
     for link in links:
         assert not link.startswith(("/", "http")), "a path prefix would break it"
         assert (await client.get(f"/{link}")).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/assets/app.js"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/assets/app.js"])
 async def test_the_policy_lets_in_nothing_from_elsewhere(
     make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
@@ -41,14 +43,30 @@ async def test_the_policy_lets_in_nothing_from_elsewhere(
     assert "frame-ancestors 'none'" in policy
 
 
-async def test_the_page_needs_no_key_and_what_it_asks_for_does(
+async def test_the_pages_need_no_key_and_what_they_ask_for_does(
     make_client: Any, make_runtime: MakeRuntime
 ) -> None:
     keys = ApiKeys(["sk-0123456789abcdef"])
     client = await make_client(make_runtime(SCRIPT, authenticator=keys))
-    assert (await client.get("/")).status_code == 200
-    assert (await client.get("/assets/app.js")).status_code == 200
-    assert (await client.get("/v1/models")).status_code == 401
+    for path in ("/", "/docs", "/assets/app.js"):
+        assert (await client.get(path)).status_code == 200
+    for path in ("/v1/models", "/v1/metadata", "/v1/metrics", "/openapi.json"):
+        assert (await client.get(path)).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_pages_that_are_switched_off_say_where_the_api_is(
+    make_client: Any, make_runtime: MakeRuntime, path: str
+) -> None:
+    client = await make_client(replace(make_runtime(SCRIPT), has_pages=False))
+    answer = await client.get(path)
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["code"] == "route_not_found"
+    assert "NIM_DISABLE_PLAYGROUND" in error["message"]
+    assert "/v1/models" in error["message"]
+    assert (await client.get("/assets/app.js")).status_code == 404
+    assert (await client.get("/v1/models")).status_code == 200
 
 
 async def test_what_the_browser_has_is_not_sent_again(

@@ -260,7 +260,9 @@ def test_the_name_clients_use_can_be_chosen() -> None:
 
 def test_the_limits_and_keys_reach_the_runtime() -> None:
     given = {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
-    settings = load(given | {"cors_allow_origins": "https://chat.example"})
+    settings = load(
+        given | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+    )
     launched = prepare(settings)
     supervisor = EngineSupervisor(launched.spec)
     runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
@@ -268,8 +270,13 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.limits.sse_keepalive_s == 3
     assert runtime.authenticator is not None
     assert runtime.cors_origins == ("https://chat.example",)
+    assert not runtime.has_pages
+    assert runtime.model.license == "Apache-2.0"
+    assert runtime.model.profile is not None
+    assert runtime.model.profile.reason == launched.selection.reason
     open_runtime = build_runtime(load(), launched, supervisor, Fleet([supervisor.client()]))
     assert open_runtime.authenticator is None
+    assert open_runtime.has_pages
 
 
 def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,14 @@ export class ApiError extends Error {
   }
 }
 
+/** An error as a person is shown it. */
+export function worded(error: Error): string {
+  if (!(error instanceof ApiError)) return error.message;
+  const where = error.param ? ` (${error.param})` : "";
+  const key = error.status === 401 ? " Enter a key at the top of the page." : "";
+  return `${error.message}${where}${key}`;
+}
+
 export interface Model {
   id: string;
   max_model_len?: number;
@@ -42,9 +50,23 @@ export async function getJSON<T>(path: string, key: string): Promise<T> {
   return (await answer.json()) as T;
 }
 
+export async function getText(path: string, key: string): Promise<string> {
+  return (await ask(path, { headers: headers(key) })).text();
+}
+
 export async function postJSON<T>(path: string, body: unknown, key: string): Promise<T> {
   const answer = await ask(path, { method: "POST", headers: headers(key), body: JSON.stringify(body) });
   return (await answer.json()) as T;
+}
+
+/** Whatever the server answers, errors too; status 0 where it cannot be reached. */
+export async function sendText(method: string, path: string, body: string, key: string): Promise<{ status: number; text: string }> {
+  try {
+    const answer = await fetch(path, { method, headers: headers(key), body: body || undefined });
+    return { status: answer.status, text: await answer.text() };
+  } catch (error) {
+    return { status: 0, text: String(error) };
+  }
 }
 
 /** Yield the pieces of a streamed chat completion; throws ApiError. */

@@ -1,8 +1,8 @@
 // The page: conversations, the one that is open, and its settings.
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { ApiError, getJSON, type Model } from "./api";
-import { answer, worded } from "./chat";
+import type { Model } from "./api";
+import { answer } from "./chat";
 import {
   newConversation,
   titleOf,
@@ -13,17 +13,17 @@ import {
   type Turn,
 } from "./conversation";
 import { Details } from "./details";
-import { applyTheme, keepConversations, keepKey, readConversations, readKey, readTheme, toggleTheme } from "./kept";
+import { Header } from "./header";
+import { applyTheme, keepConversations, keepKey, readConversations, readKey, readTheme } from "./kept";
+import { CONNECTING, look } from "./server";
 import { SettingsPanel } from "./settings";
 import { Transcript } from "./turns";
-
-type Server = { model: Model | null; needsKey: boolean; message: string };
 
 function App() {
   const [conversations, setConversations] = useState(readConversations);
   const [openId, setOpenId] = useState(() => conversations[0]!.id);
   const [apiKey, setApiKey] = useState(readKey);
-  const [server, setServer] = useState<Server>({ model: null, needsKey: false, message: "Connecting …" });
+  const [server, setServer] = useState(CONNECTING);
   const [shown, setShown] = useState<AssistantTurn | null>(null);
   const [drawer, setDrawer] = useState<"" | "chats" | "settings">("");
   const [running, setRunning] = useState<AbortController | null>(null);
@@ -67,6 +67,7 @@ function App() {
     },
     details: setShown,
   };
+  const toggle = (which: "chats" | "settings") => setDrawer((now) => (now === which ? "" : which));
   const begin = () => {
     const fresh = newConversation(open.settings);
     setConversations((all) => [fresh, ...all]);
@@ -89,7 +90,9 @@ function App() {
           keepKey(key);
           setApiKey(key);
         }}
-        toggle={(which) => setDrawer((now) => (now === which ? "" : which))}
+        link={{ href: "docs", text: "API" }}
+        before={<button type="button" class="narrow" onClick={() => toggle("chats")}>Chats</button>}
+        after={<button type="button" class="narrow" onClick={() => toggle("settings")}>Settings</button>}
       />
       <nav class="chats" aria-label="Conversations">
         <button type="button" class="main" onClick={begin} disabled={Boolean(running)}>New chat</button>
@@ -140,40 +143,6 @@ function App() {
       </aside>
       {shown && <Details turn={shown} apiKey={apiKey} close={() => setShown(null)} />}
     </div>
-  );
-}
-
-function Header(props: {
-  server: Server;
-  apiKey: string;
-  setKey: (key: string) => void;
-  toggle: (which: "chats" | "settings") => void;
-}) {
-  const { server } = props;
-  return (
-    <header>
-      <button type="button" class="narrow" onClick={() => props.toggle("chats")}>Chats</button>
-      <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span></h1>
-      <p class={server.model ? "state good" : "state bad"} role="status">
-        {server.model ? server.model.id : server.message}
-      </p>
-      {(server.needsKey || props.apiKey) && (
-        <label class="key">
-          API key
-          <input
-            type="password"
-            autocomplete="off"
-            placeholder="kept in this tab only"
-            value={props.apiKey}
-            onChange={(event) => props.setKey(event.currentTarget.value.trim())}
-          />
-        </label>
-      )}
-      <span class="gap" />
-      <a class="wide" href="docs">API</a>
-      <button type="button" onClick={toggleTheme} aria-label="Light or dark">◐</button>
-      <button type="button" class="narrow" onClick={() => props.toggle("settings")}>Settings</button>
-    </header>
   );
 }
 
@@ -234,18 +203,6 @@ function Composer(props: { isReady: boolean; isBusy: boolean; send: (text: strin
       )}
     </form>
   );
-}
-
-/** What the server serves, and whether it wants a key. */
-async function look(key: string): Promise<Server> {
-  try {
-    const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
-    return { model: data[0] ?? null, needsKey: false, message: "Nothing is served." };
-  } catch (error) {
-    const needsKey = error instanceof ApiError && error.status === 401;
-    const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);
-    return { model: null, needsKey, message };
-  }
 }
 
 /** Draw at most once a frame, however quickly tokens come. */

@@ -1,5 +1,5 @@
 // One answer from request to end, and the loop through the page's tools.
-import { ApiError, streamChat, type Piece } from "./api";
+import { streamChat, worded, type Piece } from "./api";
 import { bodyOf, newAnswer, type AssistantTurn, type Settings, type Turn } from "./conversation";
 import { runTool } from "./tools";
 
@@ -86,11 +86,4 @@ function take(reply: AssistantTurn, piece: Piece): void {
     case "event":
       reply.events.push(piece.line);
   }
-}
-
-export function worded(error: Error): string {
-  if (!(error instanceof ApiError)) return error.message;
-  const where = error.param ? ` (${error.param})` : "";
-  const key = error.status === 401 ? " Enter a key at the top of the page." : "";
-  return `${error.message}${where}${key}`;
 }

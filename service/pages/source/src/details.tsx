@@ -1,9 +1,8 @@
 // The exact request of an answer, as curl, Python and Node, and its raw Harmony beside the stream.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { postJSON } from "./api";
-import { worded } from "./chat";
+import { postJSON, worded } from "./api";
 import type { AssistantTurn, Body } from "./conversation";
-import { copy } from "./markdown";
+import { copy } from "./copy";
 import { curl, node, python } from "./snippets";
 
 const TABS = ["curl", "Python", "Node", "Raw"] as const;

@@ -1,7 +1,8 @@
-// Markdown as safe HTML, and code with a button that copies it.
+// Markdown as safe HTML, its code with a button that copies it.
 import DOMPurify from "dompurify";
 import { marked } from "marked";
 import { useEffect, useRef } from "preact/hooks";
+import { copy } from "./copy";
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") {
@@ -31,18 +32,4 @@ function copyButton(block: HTMLElement): HTMLButtonElement {
   const text = block.querySelector("code")?.textContent ?? "";
   button.addEventListener("click", () => void copy(text, button));
   return button;
-}
-
-/** Copy, and say so on the button. The clipboard needs HTTPS or localhost; elsewhere a selection does. */
-export async function copy(text: string, button: HTMLButtonElement): Promise<void> {
-  const label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Press Ctrl-C";
-    const source = button.parentElement?.querySelector("code, textarea");
-    if (source) getSelection()?.selectAllChildren(source);
-  }
-  setTimeout(() => (button.textContent = label), 1500);
 }

@@ -1,5 +1,6 @@
 // The request that was sent, ready to paste elsewhere.
 import type { Body } from "./conversation";
+import { base } from "./server";
 
 const KEY = "YOUR_KEY";
 
@@ -38,12 +39,8 @@ for await (const chunk of stream) {
 `;
 }
 
-function base(): string {
-  return new URL(".", document.baseURI).href.replace(/\/$/, "");
-}
-
 /** A JSON value as Python writes it. */
-function literal(value: unknown, indent: string): string {
+export function literal(value: unknown, indent: string): string {
   if (value === null || value === undefined) return "None";
   if (value === true) return "True";
   if (value === false) return "False";

@@ -1,7 +1,8 @@
 // The transcript: what was asked, thought, called and answered.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { AssistantTurn, Call, Stats, Turn, UserTurn } from "./conversation";
-import { copy, Markdown } from "./markdown";
+import { copy } from "./copy";
+import { Markdown } from "./markdown";
 import { runTool } from "./tools";
 
 export interface Deeds {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.run.server import create_app
+from service.runtime import ServedProfile
 
 Fixture = Callable[..., Any]
 
@@ -49,6 +51,21 @@ async def test_health_version_and_metadata(client: Any) -> None:
     assert (await client.get("/v1/health/live")).status_code == 200
     assert (await client.get("/v1/version")).json() == {"release": version("harmonium"), "api": "1"}
     assert (await client.get("/v1/metadata")).json()["selectedModelProfileId"] == "0" * 64
+
+
+async def test_metadata_says_what_was_chosen_and_why(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    told = ServedProfile(
+        "native-cpu", "native", "fp32", "balanced", "cpu", 1, 1, 4096, "untuned", "by us", "the one"
+    )
+    model = replace(runtime.model, description="small", license="Apache-2.0", profile=told)
+    client = await make_client(replace(runtime, model=model))
+    found = (await client.get("/v1/metadata")).json()
+    assert found["licenseInfo"]["name"] == "Apache-2.0"
+    assert found["description"] == "small"
+    assert found["profile"] == asdict(told)
 
 
 async def test_a_dead_engine_is_alive_but_not_ready(

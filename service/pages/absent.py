@@ -1,0 +1,23 @@
+"""What stands at the pages' paths where the operator switched them off."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from fastapi import APIRouter
+
+from service.errors import RequestError
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/", response_model=None)
+@router.get("/docs", response_model=None)
+async def page() -> NoReturn:
+    """A 404 that says where to go instead."""
+    raise RequestError(
+        "This server shows no pages (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
+        "GET /v1/models lists what is served, GET /openapi.json the routes.",
+        status=404,
+        code="route_not_found",
+    )

@@ -1,0 +1,133 @@
+// A request for each route, ready to run: as curl, Python and Node.
+import { literal } from "./snippets";
+import { base } from "./server";
+
+export type Language = "curl" | "Python" | "Node";
+export const LANGUAGES: Language[] = ["curl", "Python", "Node"];
+
+export interface Call {
+  method: string;
+  path: string;
+  body: Record<string, unknown> | null;
+  hasKey: boolean;
+}
+
+const HELLO = [{ role: "user", content: "Hello! What can you do?" }];
+
+const BODIES: Record<string, object> = {
+  "/v1/chat/completions": { messages: HELLO },
+  "/v1/chat/completions/render": { messages: HELLO },
+  "/v1/responses": { input: "Hello! What can you do?" },
+  "/v1/responses/input_tokens": { input: "Hello! What can you do?" },
+  "/v1/messages": { max_tokens: 512, messages: HELLO },
+  "/v1/messages/count_tokens": { messages: HELLO },
+  "/v1/completions": { prompt: "Hello", max_tokens: 16 },
+  "/tokenize": { messages: HELLO },
+  "/detokenize": { tokens: [200006, 1428, 200008, 13225, 200007] },
+};
+
+/** The example's body; null for a route that takes none. */
+export function bodyFor(path: string, model: string): Record<string, unknown> | null {
+  return path in BODIES ? { model, ...BODIES[path] } : null;
+}
+
+interface Sdk {
+  package: "openai" | "anthropic";
+  call: string;
+  id?: boolean; // whether the route's parameter is the first argument
+  shown: string;
+}
+
+const CREATE: Record<string, Sdk> = {
+  "POST /v1/chat/completions": { package: "openai", call: "chat.completions.create", shown: "choices[0].message.content" },
+  "POST /v1/responses": { package: "openai", call: "responses.create", shown: "output_text" },
+  "GET /v1/responses/{response_id}": { package: "openai", call: "responses.retrieve", id: true, shown: "output_text" },
+  "POST /v1/responses/{response_id}/cancel": { package: "openai", call: "responses.cancel", id: true, shown: "status" },
+  "POST /v1/completions": { package: "openai", call: "completions.create", shown: "choices[0].text" },
+  "GET /v1/models": { package: "openai", call: "models.list", shown: "data[0].id" },
+  "GET /v1/models/{model_id}": { package: "openai", call: "models.retrieve", id: true, shown: "id" },
+  "POST /v1/messages/count_tokens": { package: "anthropic", call: "messages.countTokens", shown: "input_tokens" },
+  "POST /v1/messages": { package: "anthropic", call: "messages.create", shown: "content" },
+};
+
+export function code(language: Language, call: Call): string {
+  const sdk = CREATE[`${call.method} ${call.path}`];
+  const path = placed(call.path);
+  if (language === "curl") return curl({ ...call, path });
+  if (language === "Python") return sdk ? pythonSdk(sdk, call, path) : python({ ...call, path });
+  return sdk ? nodeSdk(sdk, call, path) : node({ ...call, path });
+}
+
+/** A parameter of the path in capitals: there is no example of what has yet to be made. */
+const placed = (path: string) => path.replace(/\{(\w+)\}/g, (_, name: string) => name.toUpperCase());
+const key = (hasKey: boolean) => (hasKey ? "YOUR_KEY" : "none");
+const address = (sdk: Sdk) => (sdk.package === "openai" ? `${base()}/v1` : base());
+const parameter = (path: string) => /[A-Z_]{4,}/.exec(path)![0];
+
+function curl({ method, path, body, hasKey }: Call): string {
+  const lines = [`curl ${method === "GET" || body ? "" : `-X ${method} `}${base()}${path}`];
+  if (hasKey) lines.push(`-H 'Authorization: Bearer YOUR_KEY'`);
+  if (body) lines.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(body, null, 2).replaceAll("'", "'\\''")}'`);
+  return lines.join(" \\\n  ");
+}
+
+function pythonSdk(sdk: Sdk, { body, hasKey }: Call, path: string): string {
+  const name = sdk.package === "openai" ? "OpenAI" : "Anthropic";
+  const call = sdk.call.replace("countTokens", "count_tokens");
+  const given = body
+    ? `\n${Object.entries(body)
+        .map(([field, value]) => `    ${field}=${literal(value, "    ")},\n`)
+        .join("")}`
+    : sdk.id
+      ? `"${parameter(path)}"`
+      : "";
+  return `from ${sdk.package} import ${name}
+
+client = ${name}(base_url="${address(sdk)}", api_key="${key(hasKey)}")
+answer = client.${call}(${given})
+print(answer.${sdk.shown})
+`;
+}
+
+function nodeSdk(sdk: Sdk, { body, hasKey }: Call, path: string): string {
+  const name = sdk.package === "openai" ? "OpenAI" : "Anthropic";
+  const from = sdk.package === "openai" ? "openai" : "@anthropic-ai/sdk";
+  const given = body ? JSON.stringify(body, null, 2) : sdk.id ? `"${parameter(path)}"` : "";
+  return `import ${name} from "${from}";
+
+const client = new ${name}({ baseURL: "${address(sdk)}", apiKey: "${key(hasKey)}" });
+const answer = await client.${sdk.call}(${given});
+console.log(answer.${sdk.shown});
+`;
+}
+
+function python({ method, path, body, hasKey }: Call): string {
+  const headers = { ...(body && { "Content-Type": "application/json" }), ...(hasKey && { Authorization: "Bearer YOUR_KEY" }) };
+  const given = [
+    body ? `data=json.dumps(${literal(body, "    ")}).encode()` : "",
+    Object.keys(headers).length ? `headers=${JSON.stringify(headers)}` : "",
+    `method="${method}"`,
+  ];
+  return `${body ? "import json\n" : ""}from urllib.request import Request, urlopen
+
+request = Request(
+    "${base()}${path}",
+    ${given.filter(Boolean).join(",\n    ")},
+)
+print(urlopen(request).read().decode())
+`;
+}
+
+function node({ method, path, body, hasKey }: Call): string {
+  const headers = { ...(body && { "Content-Type": "application/json" }), ...(hasKey && { Authorization: "Bearer YOUR_KEY" }) };
+  const given = [
+    `method: "${method}"`,
+    Object.keys(headers).length ? `headers: ${JSON.stringify(headers)}` : "",
+    body ? `body: JSON.stringify(${JSON.stringify(body, null, 2).replaceAll("\n", "\n  ")})` : "",
+  ];
+  return `const answer = await fetch("${base()}${path}", {
+  ${given.filter(Boolean).join(",\n  ")},
+});
+console.log(await answer.text());
+`;
+}

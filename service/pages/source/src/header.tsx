@@ -1,0 +1,40 @@
+// What stands at the top of both pages.
+import type { ComponentChildren } from "preact";
+import { toggleTheme } from "./kept";
+import type { Server } from "./server";
+
+export function Header(props: {
+  server: Server;
+  apiKey: string;
+  setKey: (key: string) => void;
+  link: { href: string; text: string };
+  before?: ComponentChildren;
+  after?: ComponentChildren;
+}) {
+  const { server } = props;
+  return (
+    <header>
+      {props.before}
+      <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span></h1>
+      <p class={server.model ? "state good" : "state bad"} role="status">
+        {server.model ? server.model.id : server.message}
+      </p>
+      {(server.needsKey || props.apiKey) && (
+        <label class="key">
+          API key
+          <input
+            type="password"
+            autocomplete="off"
+            placeholder="kept in this tab only"
+            value={props.apiKey}
+            onChange={(event) => props.setKey(event.currentTarget.value.trim())}
+          />
+        </label>
+      )}
+      <span class="gap" />
+      <a href={props.link.href}>{props.link.text}</a>
+      <button type="button" onClick={toggleTheme} aria-label="Light or dark">◐</button>
+      {props.after}
+    </header>
+  );
+}

@@ -1,0 +1,26 @@
+// What the server serves, and whether it wants a key.
+import { ApiError, getJSON, worded, type Model } from "./api";
+
+export interface Server {
+  model: Model | null;
+  needsKey: boolean;
+  message: string;
+}
+
+export const CONNECTING: Server = { model: null, needsKey: false, message: "Connecting …" };
+
+export async function look(key: string): Promise<Server> {
+  try {
+    const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
+    return { model: data[0] ?? null, needsKey: false, message: "Nothing is served." };
+  } catch (error) {
+    const needsKey = error instanceof ApiError && error.status === 401;
+    const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);
+    return { model: null, needsKey, message };
+  }
+}
+
+/** This server's address as its clients need it, whatever prefix it stands behind. */
+export function base(): string {
+  return new URL(".", document.baseURI).href.replace(/\/$/, "");
+}
