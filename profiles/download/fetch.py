@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from profiles.checkpoint import hash_file
-from profiles.download.progress import Progress, Stopped
+from profiles.download.progress import Progress, Stopped, speed
 from profiles.download.source import Source
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.machine import GB
@@ -112,11 +112,11 @@ def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source:
             raise
     seconds = max(time.monotonic() - began, 1e-3)
     log.info(
-        "Fetched %s: %.1f GB in %.0f s (%.0f MB/s), every SHA-256 right",
+        "Fetched %s: %.1f GB in %.0f s (%s), every SHA-256 right",
         title,
         (total - have) / GB,
         seconds,
-        (total - have) / seconds / 1e6,
+        speed((total - have) / seconds),
     )
 
 

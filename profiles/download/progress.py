@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,8 @@ from profiles.machine import GB
 log = logging.getLogger(__name__)
 
 _LINE_EVERY_S, _DRAWN_EVERY_S = 10.0, 0.2
+_RATE_OVER_S = 60.0  # the latest, so that a line that grew slow or fast is told as it is now
+MB, KB = 10**6, 10**3
 
 
 class Stopped(Exception):
@@ -33,8 +36,8 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._title, self._total, self._have, self._done = title, total_bytes, have_bytes, 0
-        self._clock, self._began = clock, clock()
-        self._told = self._began
+        self._clock, self._told = clock, clock()
+        self._seen = deque([(self._told, 0)])  # times of the last minute, and bytes until then
         self._lock = threading.Lock()
         self.is_stopped = threading.Event()
         self._is_terminal = sys.stderr.isatty()
@@ -65,6 +68,9 @@ class Progress:
             if self._clock() - self._told < every:
                 return
             self._told = self._clock()
+            self._seen.append((self._told, self._done))
+            while len(self._seen) > 2 and self._seen[1][0] <= self._told - _RATE_OVER_S:
+                self._seen.popleft()
         if self._is_terminal:
             self._draw("")
         else:
@@ -76,14 +82,24 @@ class Progress:
 
     def line(self) -> str:
         """`gpt-oss-20b: 3.1 of 13.8 GB (22 %), 118 MB/s, about 1 min 31 s more`."""
-        seconds = max(self._clock() - self._began, 1e-3)
-        rate = max(self._done, 0) / seconds
+        since, had = self._seen[0]
+        rate = max(self._done - had, 0) / max(self._clock() - since, 1e-3)
         have = self._have + self._done
         more = f", about {span(max(self._total - have, 0) / rate)} more" if rate else ""
+        unit, name = (GB, "GB") if self._total >= GB else (MB, "MB")
         return (
-            f"{self._title}: {have / GB:.1f} of {self._total / GB:.1f} GB "
-            f"({have / self._total:.0%}), {rate / 1e6:.0f} MB/s{more}"
+            f"{self._title}: {have / unit:.1f} of {self._total / unit:.1f} {name} "
+            f"({have / self._total:.0%}), {speed(rate)}{more}"
         )
+
+
+def speed(bytes_per_s: float) -> str:
+    """A rate as a person reads it: `118 MB/s`, `1.4 MB/s`, `80 kB/s`."""
+    if bytes_per_s >= 10 * MB:
+        return f"{bytes_per_s / MB:.0f} MB/s"
+    if bytes_per_s >= MB:
+        return f"{bytes_per_s / MB:.1f} MB/s"
+    return f"{bytes_per_s / KB:.0f} kB/s"
 
 
 def span(seconds: float) -> str:

@@ -18,6 +18,7 @@ from engines.errors import EngineStartError
 from engines.factory import prebuilt
 from engines.process.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
+from profiles.machine import GB
 from service.cli.flags import SettingsCommand, given, settings_flags
 from service.run.startup import Launch, obtain, prepare, tell, warn_of_unknown_names
 from service.settings.settings import engine_environment, load, secret_values
@@ -74,6 +75,8 @@ def _states(launch: Launch) -> dict[str, str | None]:
 
 def _tell_states(launch: Launch) -> int:
     """One line for each part; 0 if all are there."""
+    if launch.to_fetch:
+        return _tell_fetch(launch)
     states = _states(launch)
     if not states:
         title = launch.selection.chosen.profile.title
@@ -81,3 +84,14 @@ def _tell_states(launch: Launch) -> int:
     for folder, reason in states.items():
         click.echo(f"{folder} {reason or 'is there'}")
     return NOT_BUILT if any(states.values()) else BUILT
+
+
+def _tell_fetch(launch: Launch) -> int:
+    """Nothing can be looked at before the checkpoint is there: say what is fetched first."""
+    size = sum(file.size_bytes for file in launch.to_fetch) / GB
+    title = launch.selection.chosen.profile.title
+    click.echo(
+        f"{launch.model_dir} lacks {len(launch.to_fetch)} files ({size:.1f} GB), which are fetched "
+        f"first; then {title} is built, if it is not there already"
+    )
+    return NOT_BUILT

@@ -70,6 +70,21 @@ def test_a_dry_run_names_what_is_not_there_and_makes_nothing(
 
 
 @pytest.mark.usefixtures("on_hopper")
+def test_a_dry_run_on_an_empty_cache_says_what_is_fetched_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifacts = load().models["gpt-oss-20b"].artifacts
+    assert artifacts is not None
+    monkeypatch.setattr(store, "to_fetch", lambda *_: list(artifacts.files))
+    cache = tmp_path / "cache"
+    assert main(["build-engine", "--dry-run", f"--cache-path={cache}"]) == 1
+    told = capsys.readouterr().out
+    fetched = f"{cache}/models/gpt-oss-20b lacks 10 files (13.8 GB), which are fetched first"
+    assert told == f"{fetched}; then {PROFILE} is built, if it is not there already\n"
+    assert not (cache / "models").exists()
+
+
+@pytest.mark.usefixtures("on_hopper")
 def test_an_engine_that_cannot_be_built_is_an_error_that_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
