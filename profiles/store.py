@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from profiles.checkpoint import check_shards, hash_file, read_json
-from profiles.download.fetch import fetch, missing
-from profiles.download.source import source_of
+from profiles.download.fetch import GUEST, fetch, missing
+from profiles.download.source import NgcAccess, source_of
 from profiles.errors import ModelStoreError
 from profiles.machine import GB
 from profiles.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
@@ -38,6 +38,7 @@ class Fetching:
 
     is_allowed: bool = False
     override: str | None = None  # as NIM_REPOSITORY_OVERRIDE is written
+    ngc: NgcAccess = GUEST
 
 
 NO_FETCHING = Fetching()
@@ -59,8 +60,9 @@ def resolve(
     if model.artifacts is None:
         return _bundled_folder(model, cache_dir)
     folder = folder_of(model, cache_dir)
-    if fetching.is_allowed and missing(model.artifacts, folder):
-        fetch(model.name, model.artifacts, folder, source_of(model.artifacts, fetching.override))
+    if fetching.is_allowed and missing(model.artifacts.files, folder):
+        source = source_of(model.artifacts, fetching.override)
+        fetch(model.name, model.artifacts.files, folder, source, fetching.ngc)
     _check_files(model.artifacts, folder)
     _check_shape(model, folder)
     return folder
@@ -73,7 +75,7 @@ def folder_of(model: Model, cache_dir: Path) -> Path:
 
 def to_fetch(model: Model, cache_dir: Path) -> list[ArtifactFile]:
     """The files of `model` that the cache lacks; none for a model shipped with the package."""
-    return missing(model.artifacts, folder_of(model, cache_dir)) if model.artifacts else []
+    return missing(model.artifacts.files, folder_of(model, cache_dir)) if model.artifacts else []
 
 
 def damaged(model: Model, cache_dir: Path) -> list[str]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from profiles.models import ArtifactFile
+from profiles.download.source import Wanted
 
 NAME = ".verified.json"
 
@@ -19,11 +19,11 @@ class Verified:
         self._folder = folder
         self._states = self._read()
 
-    def has(self, file: ArtifactFile) -> bool:
+    def has(self, file: Wanted) -> bool:
         """Whether the file is the very one that was hashed."""
         return self._states.get(file.name) == self._state(file)
 
-    def add(self, file: ArtifactFile) -> None:
+    def add(self, file: Wanted) -> None:
         self._states[file.name] = self._state(file)
 
     def save(self) -> None:
@@ -34,7 +34,7 @@ class Verified:
         unfinished.write_text(json.dumps(self._states))
         unfinished.replace(self._folder / NAME)
 
-    def _state(self, file: ArtifactFile) -> list[Any]:
+    def _state(self, file: Wanted) -> list[Any]:
         stat = (self._folder / file.name).stat()
         return [stat.st_size, stat.st_mtime_ns, file.sha256]
 

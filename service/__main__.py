@@ -20,7 +20,7 @@ from service.cli.model_files import create_model_store, download_to_cache
 from service.cli.plan.command import plan
 from service.cli.profiles import profiles
 from service.cli.serve import serve
-from service.settings.settings import SettingsError, allows_colour
+from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
 BAD_SETTINGS = 2
 INTERRUPTED = 130  # what a shell reports for Ctrl-C
@@ -61,6 +61,7 @@ cli.add_command(profiles, "list-model-profiles")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     started_at = time.monotonic()
+    trust_certificates()
     try:
         color = None if allows_colour() else False  # None: on a terminal
         code = cli.main(argv, NAME, standalone_mode=False, obj=started_at, color=color)

@@ -10,18 +10,17 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoint import hash_file
 from profiles.download.progress import Progress, Stopped, speed
-from profiles.download.source import Source
+from profiles.download.source import NgcAccess, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.machine import GB
-from profiles.models import ArtifactFile, Artifacts
 from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
@@ -39,45 +38,61 @@ _LEASE_S = 30.0  # an owner that has not been seen for so long is gone
 _WAIT_TOLD_EVERY_S = 30.0
 _SPARE_BYTES = 64 << 20  # of disk, beside the files
 _KEEPING = threading.Lock()
+GUEST: Final = NgcAccess()
+File = TypeVar("File", bound=Wanted)
 
 
 class Remote(Protocol):
     """A place that has the files."""
 
-    def fetch(self, file: ArtifactFile, part: Path, progress: Progress) -> None:
+    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
         """Append to `part` what it lacks of `file`.
 
         Raises DownloadInterrupted where trying again may help, DownloadError where it will not.
         """
         ...
 
+    def listing(self) -> list[RemoteFile]:
+        """Every file of the place, whether it is wanted or not; raises DownloadError."""
+        ...
 
-def open_remote(source: Source) -> Remote:
+
+def open_remote(source: Source, ngc: NgcAccess) -> Remote:
     """Return the client for a source; its library is imported only now."""
     if source.scheme == "hf":
         from profiles.download.hub import Hub
 
         return Hub(source)
+    if source.scheme == "ngc":
+        from profiles.download.ngc import Ngc
+
+        return Ngc(source, ngc)
     from profiles.download.mirror import Mirror
 
     return Mirror(source)
 
 
-def missing(artifacts: Artifacts, folder: Path) -> list[ArtifactFile]:
+def missing(files: Iterable[File], folder: Path) -> list[File]:
     """The files that `folder` lacks, or has in another size."""
-    return [file for file in artifacts.files if _size(folder / file.name) != file.size_bytes]
+    return [file for file in files if _size(folder / file.name) != file.size_bytes]
 
 
-def fetch(title: str, artifacts: Artifacts, folder: Path, source: Source) -> None:
-    """Fetch what `folder` lacks of `artifacts`; raises DownloadError with the remedy.
+def fetch(
+    title: str,
+    files: Sequence[Wanted],
+    folder: Path,
+    source: Source,
+    ngc: NgcAccess = GUEST,
+) -> None:
+    """Fetch what `folder` lacks of `files`; raises DownloadError with the remedy.
 
     Waits where another process, also on another host, fetches into the same folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _owned(folder, title):
-            if wanted := missing(artifacts, folder):
-                _fetch_all(title, wanted, folder, source)
+            if wanted := missing(files, folder):
+                _fetch_all(title, wanted, folder, source, open_remote(source, ngc))
             shutil.rmtree(folder / ".partial", ignore_errors=True)
     except OSError as error:
         raise DownloadError(
@@ -86,7 +101,9 @@ def fetch(title: str, artifacts: Artifacts, folder: Path, source: Source) -> Non
         ) from error
 
 
-def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source: Source) -> None:
+def _fetch_all(
+    title: str, wanted: Sequence[Wanted], folder: Path, source: Source, remote: Remote
+) -> None:
     parts = {file: _part(folder, file) for file in wanted}
     have = sum(_size(part) or 0 for part in parts.values())
     total = sum(file.size_bytes for file in wanted)
@@ -96,7 +113,6 @@ def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source:
         "Fetching %s from %s: %d files, %.1f GB%s", title, source, len(wanted), total / GB, resumed
     )
     began = time.monotonic()
-    remote = open_remote(source)
     with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:
         # The smallest shows whether the source is there; then large ones first, so that none is
         # left to run alone at the end.
@@ -112,16 +128,25 @@ def _fetch_all(title: str, wanted: Sequence[ArtifactFile], folder: Path, source:
             raise
     seconds = max(time.monotonic() - began, 1e-3)
     log.info(
-        "Fetched %s: %.1f GB in %.0f s (%s), every SHA-256 right",
+        "Fetched %s: %.1f GB in %.0f s (%s), %s",
         title,
         (total - have) / GB,
         seconds,
         speed((total - have) / seconds),
+        _checked(wanted),
     )
 
 
+def _checked(files: Iterable[Wanted]) -> str:
+    """By what it is known that they came whole."""
+    unsummed = sum(file.sha256 is None for file in files)
+    if not unsummed:
+        return "every SHA-256 right"
+    return f"every size right; no SHA-256 is published of {unsummed} files"
+
+
 def _bring(
-    file: ArtifactFile,
+    file: Wanted,
     folder: Path,
     remote: Remote,
     progress: Progress,
@@ -152,7 +177,7 @@ def _bring(
 
 
 def _fetch_part(
-    file: ArtifactFile, part: Path, remote: Remote, progress: Progress, attempts: int
+    file: Wanted, part: Path, remote: Remote, progress: Progress, attempts: int
 ) -> None:
     """Let `part` grow to the file's size, through interruptions."""
     attempt, size = 1, _size(part) or 0
@@ -173,13 +198,16 @@ def _fetch_part(
             return
 
 
-def _is_published(file: ArtifactFile, part: Path) -> bool:
-    return _size(part) == file.size_bytes and hash_file(part) == file.sha256
+def _is_published(file: Wanted, part: Path) -> bool:
+    if _size(part) != file.size_bytes:
+        return False
+    return file.sha256 is None or hash_file(part) == file.sha256
 
 
-def _part(folder: Path, file: ArtifactFile) -> Path:
+def _part(folder: Path, file: Wanted) -> Path:
     """The unfinished file; its name has the checksum, so that another version begins anew."""
-    return folder / ".partial" / f"{file.name}.{file.sha256[:12]}"
+    version = file.sha256[:12] if file.sha256 else str(file.size_bytes)
+    return folder / ".partial" / f"{file.name}.{version}"
 
 
 def _size(path: Path) -> int | None:

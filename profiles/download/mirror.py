@@ -6,6 +6,9 @@ AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS,
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +21,19 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, HTTPStore, S3Store
 
+from profiles.checkpoint import INDEX, SINGLE
 from profiles.download.progress import Progress
-from profiles.download.source import Source
+from profiles.download.source import RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
-from profiles.models import ArtifactFile
 
 if TYPE_CHECKING:  # the library has these for type checkers only
     from obstore.store import ClientConfig, RetryConfig
 
 _CHUNK_BYTES = 1 << 20
+_SMALL_FILES = (
+    *("config.json", "generation_config.json", "chat_template.jinja"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+)
 # One request may bring a whole shard: it may take longer than the library's 30 s; silence may not.
 _PATIENT: ClientConfig = {"timeout": "12h", "read_timeout": "30s"}
 _RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(minutes=1)}
@@ -39,26 +46,54 @@ class Mirror:
         self._source = source
         self._store = _store(source)
 
-    def fetch(self, file: ArtifactFile, part: Path, progress: Progress) -> None:
+    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
         """Append to `part` what it lacks of `file`; raises DownloadError."""
-        source = self._source
-        with part.open("ab") as target:
+        with part.open("ab") as target, self._talking(file.name):
             start = target.tell()
+            options = {"range": {"offset": start}} if start else {}
+            answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
+            for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                target.write(chunk)
+                progress.add(len(chunk))
+
+    def listing(self) -> list[RemoteFile]:
+        """The folder's files; of a web server, which has no list, those that a checkpoint has."""
+        if isinstance(self._store, HTTPStore):
+            return [file for name in self._usual_names() if (file := self._looked_up(name))]
+        with self._talking("its list of files"):
+            listed = [each for page in self._store.list() for each in page]
+        return [RemoteFile(each["path"], each["size"]) for each in listed]
+
+    def _usual_names(self) -> list[str]:
+        """What a checkpoint's folder may hold; its shards are in its index."""
+        shards = [SINGLE]
+        if self._looked_up(INDEX):
+            with self._talking(INDEX):
+                content = json.loads(bytes(self._store.get(INDEX).bytes()))
+            shards = [INDEX, *sorted(set(content["weight_map"].values()))]
+        return [*_SMALL_FILES, *shards]
+
+    def _looked_up(self, name: str) -> RemoteFile | None:
+        """A file's size, or None where there is no such file."""
+        with self._talking(name):
             try:
-                options = {"range": {"offset": start}} if start else {}
-                answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
-                for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
-                    target.write(chunk)
-                    progress.add(len(chunk))
+                return RemoteFile(name, self._store.head(name)["size"])
             except (NotFoundError, FileNotFoundError):
-                raise DownloadError(f"{source} has no file {file.name}") from None
-            except (PermissionDeniedError, UnauthenticatedError, PermissionError):
-                raise DownloadError(
-                    f"{source} refused {file.name}; {_CREDENTIALS[source.scheme]}"
-                ) from None
-            except (BaseError, TimeoutError, ConnectionError) as error:
-                cause = " ".join(str(error).split())[:300]
-                raise DownloadInterrupted(f"{file.name} from {source.location}: {cause}") from None
+                return None
+
+    @contextmanager
+    def _talking(self, name: str) -> Iterator[None]:
+        """Turn what goes wrong on the way into words."""
+        source = self._source
+        try:
+            yield
+        except (NotFoundError, FileNotFoundError):
+            raise DownloadError(f"{source} has no file {name}") from None
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError):
+            raise DownloadError(f"{source} refused {name}; {_CREDENTIALS[source.scheme]}") from None
+        except (BaseError, TimeoutError, ConnectionError, KeyError, ValueError) as error:
+            cause = " ".join(str(error).split())[:300]
+            raise DownloadInterrupted(f"{name} from {source.location}: {cause}") from None
 
 
 _CREDENTIALS = {

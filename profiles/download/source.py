@@ -4,45 +4,90 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from profiles.errors import DownloadError
 from profiles.models import Artifacts
 
-Scheme = Literal["hf", "s3", "gs", "https", "http"]
+Scheme = Literal["hf", "s3", "gs", "https", "http", "ngc"]
 
-_HUB = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_HUB = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)([@:](?P<revision>[\w./-]+))?")
 _MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#]+(/[^\s?#]*)?)")
+_NGC = re.compile(r"ngc://(?P<target>[\w.-]+/([\w.-]+/)?[\w.-]+):(?P<version>[\w.+-]+)")
+_FORMS = (
+    "hf://organisation/name@revision, ngc://org/team/name:version, or a mirror's folder: "
+    "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One place: a repository of the Hugging Face hub, or a folder of a mirror."""
+    """One place: a repository of the Hugging Face hub, a model on NGC, or a mirror's folder."""
 
     scheme: Scheme
     location: str  # the repository, or what follows `scheme://`, without a slash at its end
-    revision: str | None = None  # of a repository
+    revision: str | None = None  # of a repository; the version of a model on NGC
 
     def __str__(self) -> str:
-        revision = f"@{self.revision}" if self.revision else ""
+        mark = ":" if self.scheme == "ngc" else "@"
+        revision = f"{mark}{self.revision}" if self.revision else ""
         return f"{self.scheme}://{self.location}{revision}"
+
+
+class Wanted(Protocol):
+    """A file that is to be fetched."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str | None: ...  # None: nobody published one
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file as a source lists it."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NgcAccess:
+    """How NGC is asked: NGC's own variables, read by service/settings."""
+
+    api_key: str | None = None  # None: as a guest
+    api_url: str = "https://api.ngc.nvidia.com"
+    auth_url: str = "https://authn.nvidia.com"
+
+    def __repr__(self) -> str:
+        return f"NgcAccess({self.api_url})"  # never the key
 
 
 def source_of(artifacts: Artifacts, override: str | None = None) -> Source:
     """Return where `artifacts` are fetched from.
 
     A mirror (`s3://`, `gs://`, `https://`) keeps each repository's files under its name, as
-    `s3://bucket/models/openai/gpt-oss-20b/config.json`; `hf://org/name@revision` is another
-    repository of the hub that holds the same files. Raises DownloadError if `override` is neither.
+    `s3://bucket/models/openai/gpt-oss-20b/config.json`; `hf://org/name@revision` and
+    `ngc://org/team/name:version` are other places that hold the same files. Raises DownloadError
+    if `override` is none of these.
     """
     if override is None:
         return Source("hf", artifacts.repository, artifacts.revision)
-    if match := _HUB.fullmatch(override):
+    source = read_source(override, "NIM_REPOSITORY_OVERRIDE")
+    if source.scheme in ("hf", "ngc"):
+        return source
+    return Source(source.scheme, f"{source.location}/{artifacts.repository}")
+
+
+def read_source(text: str, setting: str) -> Source:
+    """Read a source that is written down; raises DownloadError that names `setting`."""
+    if match := _HUB.fullmatch(text):
         return Source("hf", match["repository"], match["revision"] or "main")
-    if match := _MIRROR.fullmatch(override):
-        base = match["location"].rstrip("/")
-        return Source(match["scheme"], f"{base}/{artifacts.repository}")  # type: ignore[arg-type]
-    raise DownloadError(
-        f"NIM_REPOSITORY_OVERRIDE is {override!r}; write hf://organisation/name@revision, or a "
-        "mirror's folder: s3://bucket/prefix, gs://bucket/prefix, https://host/prefix"
-    )
+    if match := _NGC.fullmatch(text):
+        return Source("ngc", match["target"], match["version"])
+    if match := _MIRROR.fullmatch(text):
+        return Source(match["scheme"], match["location"].rstrip("/"))  # type: ignore[arg-type]
+    raise DownloadError(f"{setting} is {text!r}; write {_FORMS}")

@@ -19,8 +19,8 @@ from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.hardware import detect
 from profiles.machine import GB
 from profiles.models import Model, Profile
-from profiles.store import Fetching
 from profiles.verdicts import Constraints
+from service.run.startup import fetching_of
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs
@@ -64,7 +64,7 @@ def create_model_store(name: str | None, folder: Path) -> int:
     settings = _settings()
     try:
         (profile,) = _wanted(settings, [name] if name else [], is_all=False)
-        source = store.resolve(profile, settings.cache_path, fetching=_fetching(settings))
+        source = store.resolve(profile, settings.cache_path, fetching=fetching_of(settings))
         _copy(source, folder)
     except (ProfileError, OSError) as error:
         click.echo(f"harmonium create-model-store: {error}", err=True)
@@ -77,10 +77,6 @@ def _settings() -> Settings:
     settings = load_settings()
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     return settings
-
-
-def _fetching(settings: Settings) -> Fetching:
-    return Fetching(not settings.disable_model_download, settings.repository_override)
 
 
 def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Profile]:
@@ -133,7 +129,7 @@ def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bo
         click.echo(f"{model.name}: {len(files)} files to fetch, {size:.1f} GB")
         return
     click.echo(
-        f"{model.name} is whole in {store.resolve(profile, cache, None, _fetching(settings))}"
+        f"{model.name} is whole in {store.resolve(profile, cache, None, fetching_of(settings))}"
     )
 
 

@@ -18,7 +18,7 @@ from profiles.store import Fetching
 from profiles.verdicts import Constraints, Selection
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
-from service.settings.settings import Settings, unknown_names
+from service.settings.settings import Settings, ngc_access, unknown_names
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +85,14 @@ def obtain(settings: Settings, launch: Launch) -> None:
         store.resolve(
             launch.selection.chosen.profile,
             settings.cache_path,
-            fetching=Fetching(is_allowed=True, override=settings.repository_override),
+            fetching=fetching_of(settings),
         )
+
+
+def fetching_of(settings: Settings) -> Fetching:
+    """Whether files may be fetched, and how."""
+    is_allowed = not settings.disable_model_download
+    return Fetching(is_allowed, settings.repository_override, ngc_access())
 
 
 def _to_fetch(settings: Settings, profile: Profile) -> tuple[ArtifactFile, ...]:

@@ -56,8 +56,8 @@ class ModelSettings(BaseSettings):
     repository_override: str | None = Field(
         None,
         description="Where model files are fetched from, if not from their repository:"
-        " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix` or"
-        " `hf://organisation/name@revision`.",
+        " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix`,"
+        " `hf://organisation/name@revision` or `ngc://org/team/name:version`.",
     )
 
     @field_validator("tags_selector")

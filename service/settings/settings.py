@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsConfigDict
 
+from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
 from service.settings.serving import (
     LoadSettings,
@@ -128,6 +129,22 @@ def secret_values(settings: Settings) -> list[str]:
 def worker_environment(shared_folder: Path) -> dict[str, str]:
     """The environment of an API worker; `shared_folder`: where the workers count together."""
     return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(shared_folder)}
+
+
+def ngc_access() -> NgcAccess:
+    """How NGC is asked, by the variables of NGC's own tools."""
+    given = {
+        "api_key": os.environ.get("NGC_CLI_API_KEY") or os.environ.get("NGC_API_KEY"),
+        "api_url": os.environ.get("NGC_CLI_API_URL"),
+        "auth_url": os.environ.get("NGC_CLI_AUTH_URL"),
+    }
+    return NgcAccess(**{name: value.rstrip("/") for name, value in given.items() if value})
+
+
+def trust_certificates() -> None:
+    """Let REQUESTS_CA_BUNDLE count for every client here, where SSL_CERT_FILE is not set."""
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
+        os.environ.setdefault("SSL_CERT_FILE", bundle)
 
 
 def allows_colour() -> bool:

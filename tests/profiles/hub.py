@@ -6,6 +6,7 @@ It can misbehave: each file may be given faults, used up one request at a time.
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,9 +31,11 @@ class Served:
     """The files by path, the faults to come by file name, and what was asked for."""
 
     files: dict[str, bytes]
+    lists: dict[str, bytes] = field(default_factory=dict)  # what is told of files, by path
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range
     tokens: list[str | None] = field(default_factory=list)
+    looked_up: list[tuple[str, str | None]] = field(default_factory=list)  # list and Authorization
     port: int = 0
 
     @property
@@ -41,10 +44,12 @@ class Served:
 
 
 @contextmanager
-def serving(files: dict[str, bytes]) -> Iterator[Served]:
+def serving(files: dict[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[Served]:
     """Serve `files`: names are paths, such as `openai/gpt-oss-20b/resolve/abc/config.json`."""
     served = Served(files)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(served))
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     served.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -62,6 +67,10 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = self.path.lstrip("/")
+            if path in served.lists:
+                served.looked_up.append((path, self.headers.get("Authorization")))
+                self._answer(200, served.lists[path], {"Content-Type": "application/json"})
+                return
             served.asked.append((path, self.headers.get("Range")))
             served.tokens.append(self.headers.get("Authorization"))
             faults = served.faults.get(path.rpartition("/")[2], [])
@@ -74,6 +83,14 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
                 self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
             else:
                 self._send(content, fault)
+
+        def do_HEAD(self) -> None:
+            content = served.files.get(self.path.lstrip("/"))
+            headers = {"ETag": '"e"', "Last-Modified": "Mon, 02 Mar 2026 10:00:00 GMT"}
+            if content is None:
+                self._answer(404, b"", {})
+            else:
+                self._answer(200, content, headers, cut_after=0)
 
         def _send(self, content: bytes, fault: Fault) -> None:
             start, end, headers, status = 0, len(content), dict(fault.headers), 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from profiles.download import fetch as fetching
 from profiles.download.fetch import fetch, missing
 from profiles.download.progress import Progress, span
-from profiles.download.source import Source, source_of
+from profiles.download.source import NgcAccess, Source, source_of
 from profiles.errors import DownloadError
 from profiles.models import ArtifactFile, Artifacts
 from tests.profiles.hub import Fault, Served, serving
@@ -40,6 +41,7 @@ class Place(NamedTuple):
 
     served: Served
     source: Source
+    access: NgcAccess = NgcAccess()
 
 
 def under(folder: str) -> dict[str, bytes]:
@@ -78,7 +80,19 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(served, source_of(ARTIFACTS, "s3://bucket/m"))
 
 
-@pytest.fixture(params=["hub", "mirror", "bucket"])
+@pytest.fixture
+def ngc() -> Iterator[Place]:
+    """NGC's API and the store that it sends one to, as nvapi- keys see them."""
+    with serving({f"store/{name}": body for name, body in CONTENTS.items()}) as served:
+        base = "v2/org/acme/team/llm/models/gpt/1.0/files?path="
+        for name in CONTENTS:
+            answer = {"urls": [f"{served.url}/store/{name}"], "filepath": [name]}
+            served.lists[f"{base}{name}"] = json.dumps(answer).encode()
+        access = NgcAccess("nvapi-secret", served.url, served.url)
+        yield Place(served, source_of(ARTIFACTS, "ngc://acme/llm/gpt:1.0"), access)
+
+
+@pytest.fixture(params=["hub", "mirror", "bucket", "ngc"])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
     return found
@@ -91,7 +105,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bring(place: Place, folder: Path) -> None:
-    fetch("gpt-oss-20b", ARTIFACTS, folder, place.source)
+    fetch("gpt-oss-20b", ARTIFACTS.files, folder, place.source, place.access)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -107,7 +121,7 @@ def test_what_is_served_arrives_whole_and_nothing_else(place: Place, tmp_path: P
 
 def test_what_is_there_is_not_fetched_again(place: Place, tmp_path: Path) -> None:
     (tmp_path / BIG).write_bytes(CONTENTS[BIG])
-    assert [file.name for file in missing(ARTIFACTS, tmp_path)] == [
+    assert [file.name for file in missing(ARTIFACTS.files, tmp_path)] == [
         "config.json",
         "model-2.safetensors",
     ]
@@ -269,7 +283,7 @@ from profiles.download.fetch import fetch
 from profiles.download.source import source_of
 from profiles.models import Artifacts
 artifacts = Artifacts.model_validate_json(sys.argv[1])
-fetch("gpt-oss-20b", artifacts, Path(sys.argv[2]), source_of(artifacts, sys.argv[3]))
+fetch("gpt-oss-20b", artifacts.files, Path(sys.argv[2]), source_of(artifacts, sys.argv[3]))
 """
 
 
