@@ -79,7 +79,7 @@ def _check(key: str, value: float, is_valid: bool, expected: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingCapability:
     """A wish that an engine cannot fulfil."""
 
     name: str  # of the capability
@@ -88,23 +88,23 @@ class Lack:
     part: Written | None = None  # of the grammar, where it is about one
 
 
-def first_lack(request: EngineRequest, capabilities: Capabilities) -> Lack | None:
+def first_missing(request: EngineRequest, capabilities: Capabilities) -> MissingCapability | None:
     """The first wish of a request that an engine with these capabilities cannot fulfil."""
     for name, value in _wishes(request):
         if not getattr(capabilities, name):
-            return Lack(name, value)
+            return MissingCapability(name, value)
     num_logprobs, most = request.sampling.logprobs, capabilities.max_logprobs
     if num_logprobs is not None and most is not None and num_logprobs > most:
-        return Lack("logprobs", str(num_logprobs), f"at most {most}")
+        return MissingCapability("logprobs", str(num_logprobs), f"at most {most}")
     for part in written_parts(request.grammar) if request.grammar is not None else ():
         if (dialect := _DIALECTS[type(part)]) not in capabilities.dialects:
-            return Lack("dialects", dialect, " or ".join(capabilities.dialects), part)
+            return MissingCapability("dialects", dialect, " or ".join(capabilities.dialects), part)
     return None
 
 
 def check_capabilities(request: EngineRequest, capabilities: Capabilities) -> None:
     """Raise InvalidRequest naming the first wish that the engine cannot fulfil."""
-    lack = first_lack(request, capabilities)
+    lack = first_missing(request, capabilities)
     if lack is None:
         return
     error = InvalidGrammar if lack.name in ("grammar", "dialects") else InvalidRequest

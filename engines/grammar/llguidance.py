@@ -9,7 +9,8 @@ from typing import Any, Final
 from engines.errors import InvalidGrammar
 from engines.grammar.lark import MAX_REGEX, check_lark, embeddable
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
@@ -17,7 +18,6 @@ from engines.grammar.tree import (
     Literal,
     Regex,
     Repeat,
-    Sequence,
     Text,
     Token,
     Until,
@@ -74,9 +74,9 @@ class _Writer:
                 return self._rule(limit, _ANYTHING)
             case Until(mark):
                 return self._rule("[lazy]", f"{_ANYTHING} {_string(mark)}")
-            case Sequence(parts):
+            case Concatenation(parts):
                 return f"({' '.join(map(self.write, parts))})" if parts else '""'
-            case Choice(options):
+            case Alternation(options):
                 return self._choice(options)
             case Repeat(part, least, most):
                 return f"({self.write(part)}){{{least},{'' if most is None else most}}}"

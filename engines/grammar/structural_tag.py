@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from engines.errors import InvalidGrammar
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
     Literal,
     Regex,
     Repeat,
-    Sequence,
     Text,
     Token,
     Until,
@@ -55,9 +55,9 @@ def _format(node: Grammar) -> Tag:
             return {"type": "regex", "pattern": pattern}
         case Gbnf(text):
             return {"type": "grammar", "grammar": text}
-        case Sequence(parts):
+        case Concatenation(parts):
             return {"type": "sequence", "elements": [_format(part) for part in parts]}
-        case Choice(options):
+        case Alternation(options):
             return {"type": "or", "elements": [_format(option) for option in options]}
         case Repeat(part, least, most):
             return _repeat(_format(part), least, most)

@@ -83,14 +83,14 @@ class Gbnf(Grammar):
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence(Grammar):
+class Concatenation(Grammar):
     """Parts one after another."""
 
     parts: tuple[Grammar, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Grammar):
+class Alternation(Grammar):
     """Exactly one of the options."""
 
     options: tuple[Grammar, ...]
@@ -113,7 +113,7 @@ def written_parts(grammar: Grammar) -> list[Written]:
     match grammar:
         case JsonSchema() | Regex() | Lark() | Gbnf():
             return [grammar]
-        case Sequence(nodes) | Choice(nodes):
+        case Concatenation(nodes) | Alternation(nodes):
             return [part for node in nodes for part in written_parts(node)]
         case Repeat(part):
             return written_parts(part)
@@ -127,7 +127,19 @@ def optional(part: Grammar) -> Grammar:
 
 
 NODES: Final[tuple[type[Grammar], ...]] = (
-    *(Literal, Token, Text, Until, JsonSchema, Regex, Lark, Gbnf, Sequence, Choice, Repeat),
+    *(
+        Literal,
+        Token,
+        Text,
+        Until,
+        JsonSchema,
+        Regex,
+        Lark,
+        Gbnf,
+        Concatenation,
+        Alternation,
+        Repeat,
+    ),
 )
 _NODES: Final = {node.__name__: node for node in NODES}
 

@@ -23,7 +23,7 @@ from engines.native.failures import FailureCount, StepFailure, give_back
 from engines.native.scheduler import Chunk, Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
 
-Outcome = tuple[Sequence, TokenEvent | EngineError]
+SequenceOutcome = tuple[Sequence, TokenEvent | EngineError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class EngineCore:
         self._is_overlapped = is_overlapped
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._failures = FailureCount()
-        self._outcomes: list[Outcome] = []  # of the present step()
+        self._outcomes: list[SequenceOutcome] = []  # of the present step()
 
     @property
     def has_work(self) -> bool:
@@ -62,7 +62,7 @@ class EngineCore:
         """Why no more steps can be computed, if so."""
         return self._failures.end
 
-    def step(self) -> list[Outcome]:
+    def step(self) -> list[SequenceOutcome]:
         """Go on by one step; new tokens and failures, each with its sequence.
 
         A sequence has ended with a finish_reason or an error.

@@ -1,7 +1,7 @@
 """One life of a child process: spawn it, follow what it reports, end it.
 
 The engine and the API workers are such children. What a child owes to its parent is in
-engines/process/parent.py; engines/process/keeper.py starts it again when it dies.
+engines/process/parent.py; engines/process/supervisor.py starts it again when it dies.
 """
 
 from __future__ import annotations

@@ -1,24 +1,159 @@
-"""The engine process, the private folder of its socket, and the clients of both."""
+"""Supervision: starts a child process, restarts it when it dies, stops it; the engine's too."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import zmq
 
 from engines.errors import EngineStartError
-from engines.process.child import ChildError, Command
+from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 from engines.process.client import EngineClient
-from engines.process.keeper import Keeper, RestartPolicy, nothing
 from engines.spec import EngineSpec
 
+log = logging.getLogger(__name__)
+
 _NAME = "the engine process"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How long to wait before each restart, and when to take a hang for a death."""
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 30.0
+    reset_after_s: float = 60.0  # a child that lived so long starts again at first_delay_s
+    start_timeout_s: float = 300.0  # before it is ready: importing is slow on a busy machine
+    hang_timeout_s: float = 60.0  # without a sign of life after that
+    step_timeout_s: float = 120.0  # with requests running and no event, token or step
+
+    def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
+        """The back-off doubles from one short life to the next."""
+        if last_delay_s is None or lived_s >= self.reset_after_s:
+            return self.first_delay_s
+        return min(2 * last_delay_s, self.max_delay_s)
+
+    def watchdog(self) -> Watchdog:
+        """A watch over one life of the process."""
+        return Watchdog(self.hang_timeout_s, self.step_timeout_s, self.start_timeout_s)
+
+
+def nothing() -> None:
+    """Nobody wants to know."""
+
+
+class ChildSupervisor:
+    """Owns one child process after another, each started as `command` says then.
+
+    The first start must succeed; after it every death is followed by a restart, for ever.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[], Command],
+        policy: RestartPolicy,
+        on_change: Callable[[], None] = nothing,
+        on_death: Callable[[], None] = nothing,
+    ) -> None:
+        """`on_change`: called whenever `reason` or `num_restarts` has changed."""
+        self._name = name
+        self._command = command
+        self._policy = policy
+        self._on_change = on_change
+        self._on_death = on_death
+        self._child: ChildProcess | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._reason: str | None = f"{name} has not been started"
+        self._num_restarts = 0
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no child that is ready, or None while there is one."""
+        return self._reason
+
+    @property
+    def num_restarts(self) -> int:
+        """How often it was started again."""
+        return self._num_restarts
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child, or None while none is ready."""
+        return self._child.pid if self._child is not None and self._reason is None else None
+
+    async def start(self) -> None:
+        """Return when the child is ready; raises ChildError in its own words."""
+        try:
+            child = await self._launch()
+        except BaseException:
+            await self.stop(drain_timeout_s=0.0, grace_s=0.0)
+            raise
+        self._watching = asyncio.create_task(self._watch(child), name=f"supervisor of {self._name}")
+
+    def tell(self, words: bytes) -> None:
+        """Write to the child's stdin if there is a child."""
+        if self._child is not None:
+            self._child.tell(words)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the child if there is one."""
+        if self._child is not None:
+            self._child.signal(number)
+
+    async def stop(self, drain_timeout_s: float, grace_s: float) -> None:
+        """End the child: let it drain, then abort, then kill; may be called twice."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+        self._say(f"{self._name} was stopped")
+        child = self._child
+        if child is not None:
+            await child.stop(drain_timeout_s, grace_s)
+            self._child = None
+
+    def _say(self, reason: str | None) -> None:
+        self._reason = reason
+        self._on_change()
+
+    async def _launch(self) -> ChildProcess:
+        self._say(f"{self._name} is starting")
+        self._child = child = await ChildProcess.spawn(self._command(), self._policy.watchdog())
+        await child.ready()
+        self._say(None)
+        again = " again" if self._num_restarts else ""
+        log.info("%s is ready%s, process id %d", self._name, again, child.pid)
+        return child
+
+    async def _watch(self, child: ChildProcess) -> None:
+        delay_s = None
+        while True:
+            self._say(await child.ended())
+            self._on_death()
+            delay_s = self._policy.next_delay_s(delay_s, child.age_s)
+            child, delay_s = await self._restart(delay_s)
+
+    async def _restart(self, delay_s: float) -> tuple[ChildProcess, float]:
+        """Try until a start succeeds; return the child and the delay before that start."""
+        while True:
+            log.error("%s; it is started again in %.1f s", self._reason, delay_s)
+            await asyncio.sleep(delay_s)
+            self._num_restarts += 1
+            try:
+                return await self._launch(), delay_s
+            except ChildError as error:
+                self._say(str(error))
+            delay_s = self._policy.next_delay_s(delay_s, lived_s=0.0)
 
 
 class EngineSupervisor:
@@ -38,7 +173,9 @@ class EngineSupervisor:
         self._spec = spec
         self._environment = environment
         self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
-        self._keeper = Keeper(_NAME, self._command, policy or RestartPolicy(), on_change)
+        self._supervisor = ChildSupervisor(
+            _NAME, self._command, policy or RestartPolicy(), on_change
+        )
 
     @property
     def address(self) -> str:
@@ -48,17 +185,17 @@ class EngineSupervisor:
     @property
     def reason(self) -> str | None:
         """Why there is no engine now, or None while one is ready."""
-        return self._keeper.reason
+        return self._supervisor.reason
 
     @property
     def num_restarts(self) -> int:
         """How often the engine was started again."""
-        return self._keeper.num_restarts
+        return self._supervisor.num_restarts
 
     @property
     def pid(self) -> int | None:
         """The process id of the engine process, or None while there is none."""
-        return self._keeper.pid
+        return self._supervisor.pid
 
     def client(self) -> EngineClient:
         """Make a client of this engine, yet to be started."""
@@ -68,7 +205,7 @@ class EngineSupervisor:
         """Return when the engine is ready; raises EngineStartError in the engine's own words."""
         self._make_folder()
         try:
-            await self._keeper.start()
+            await self._supervisor.start()
         except BaseException as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             if isinstance(error, ChildError):
@@ -77,7 +214,7 @@ class EngineSupervisor:
 
     async def stop(self, drain_timeout_s: float = 30.0, grace_s: float = 5.0) -> None:
         """End the engine: let it drain, then abort, then kill; may be called twice."""
-        await self._keeper.stop(drain_timeout_s, grace_s)
+        await self._supervisor.stop(drain_timeout_s, grace_s)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _command(self) -> Command:

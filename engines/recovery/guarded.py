@@ -20,7 +20,7 @@ from engines.fleet import Fleet, Replica
 from engines.recovery.attempt import PartialAnswer, RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
-from engines.validation import first_lack
+from engines.validation import first_missing
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
 MAX_DEATHS: Final = 6  # near one request: a killer is convicted before
@@ -109,7 +109,7 @@ class GuardedEngine:
             return False
         if answer.num_tokens == 0:
             return True
-        return first_lack(answer.rest(), self.info.capabilities) is None
+        return first_missing(answer.rest(), self.info.capabilities) is None
 
     async def _admit(
         self, answer: PartialAnswer, *, is_again: bool

@@ -13,7 +13,7 @@ from typing import Final
 from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_lark
-from engines.grammar.tree import Grammar, Sequence, Token, written_parts
+from engines.grammar.tree import Concatenation, Grammar, Token, written_parts
 from engines.native.grammar import lark_of_gbnf
 from engines.native.grammar_trial import Trials, is_harmless, named
 
@@ -54,7 +54,7 @@ class Grammars:
         if not request.stop_token_ids:
             raise InvalidGrammar("grammar needs stop_token_ids: the first ends a finished grammar")
         end = Token(request.stop_token_ids[0])
-        text = await asyncio.to_thread(_written, Sequence((grammar, end)))
+        text = await asyncio.to_thread(_written, Concatenation((grammar, end)))
         if text not in self._passed:
             self.num_compiled += 1
             if not await asyncio.to_thread(is_harmless, written_parts(grammar)):

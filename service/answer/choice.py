@@ -21,7 +21,7 @@ from service.harmony.parse import Parser
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.tools.toolbox import ToolResult, ToolSession
 
-GAP_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
@@ -36,17 +36,17 @@ class ChoiceStep(msgspec.Struct, frozen=True, gc=False):
     finish_reason: AnswerFinish | None = None
 
 
-class Gaps:
+class InterTokenLatencies:
     """Times between the tokens of one choice, sorted into buckets as they come.
 
-    `counts[i]` gaps were at most GAP_S[i] seconds; the last count is of longer ones. This runs once
-    for every event of every stream: no locks, no labels, no allocation.
+    `counts[i]` of them were at most INTER_TOKEN_BUCKETS_S[i] seconds; the last count is of longer
+    ones. This runs once for every event of every stream: no locks, no labels, no allocation.
     """
 
     __slots__ = ("counts", "first_at", "last_at")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(GAP_S) + 1)
+        self.counts = [0] * (len(INTER_TOKEN_BUCKETS_S) + 1)
         self.first_at = 0.0  # 0: no token yet
         self.last_at = 0.0
 
@@ -58,11 +58,11 @@ class Gaps:
             self.first_at = now
             return
         gap_s = now - last if num_tokens == 1 else (now - last) / (num_tokens or 1)
-        self.counts[bisect_left(GAP_S, gap_s)] += num_tokens
+        self.counts[bisect_left(INTER_TOKEN_BUCKETS_S, gap_s)] += num_tokens
 
     @property
     def total_s(self) -> float:
-        """The sum of all gaps."""
+        """Seconds from the first token to the last."""
         return self.last_at - self.first_at
 
 
@@ -124,7 +124,7 @@ class Choice:
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine
-        self.gaps = Gaps()
+        self.latencies = InterTokenLatencies()
         self.is_timed = False  # whether somebody wants to know parse_s
         self.parse_s = 0.0  # spent on what the model wrote
         self.transcript: list[int] | None = None  # its ids, where somebody wants them
@@ -160,14 +160,14 @@ class Choice:
         if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
             self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
-        self.gaps.note(len(event.token_ids))
+        self.latencies.note(len(event.token_ids))
         if event.logprobs:
             self.logprobs.extend(event.logprobs)
         if self.transcript is not None:
             self.transcript += event.token_ids
         deltas = self._feed(event)
         if self.is_timed:
-            self.parse_s += perf_counter() - self.gaps.last_at
+            self.parse_s += perf_counter() - self.latencies.last_at
         if self._has_tools and not self._has_call:
             for delta in deltas:  # a generator would cost more than all of the loop
                 self._has_call = self._has_call or delta.kind in CALL_KINDS
@@ -192,7 +192,7 @@ class Choice:
         self.hosted.round_ids.clear()
         assert isinstance(self._parser, Parser)
         self._parser.resume()
-        self.gaps.last_at = perf_counter()  # the tool's time is none between tokens
+        self.latencies.last_at = perf_counter()  # the tool's time is none between tokens
         return ChoiceStep(self.index, deltas)
 
     def end(self) -> ChoiceStep:

@@ -25,7 +25,7 @@ from service.tools.toolbox import ToolSession
 
 _TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
 
-Outcome = Literal["success", "failure", "abort"]
+GenerationOutcome = Literal["success", "failure", "abort"]
 
 _ANSWER_SHARE = 8  # results leave an eighth of the context for what follows them
 _MIN_RESULT_TOKENS = 32
@@ -44,7 +44,7 @@ class Generation:
         self.started_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
-        self.outcome: Outcome = "abort"
+        self.outcome: GenerationOutcome = "abort"
         self.error_type: str | None = None  # the class of what ended it
         self.on_first_token: Callable[[], None] = _nothing  # for whoever admits it
         self._engine = engine
@@ -148,7 +148,7 @@ class Generation:
     @property
     def first_event_at(self) -> float:
         """When the engine's first tokens came, shown or not; 0 when none came."""
-        return min((choice.gaps.first_at for choice in self.choices), default=0.0)
+        return min((choice.latencies.first_at for choice in self.choices), default=0.0)
 
     @property
     def queued_s(self) -> float:

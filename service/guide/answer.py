@@ -7,8 +7,7 @@ leaves the closing `<|return|>` to the engine: a finished grammar allows the end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Listed
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +15,14 @@ from typing import Any, Final, TypeVar
 from typing import Literal as OneOf
 
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
     Lark,
     Literal,
     Regex,
-    Sequence,
     Text,
     Token,
     optional,
@@ -81,7 +80,7 @@ TEXT = AnswerFormat()
 
 
 def answer_grammar(
-    tools: Listed[Tool],
+    tools: Sequence[Tool],
     choice: ToolChoice = AUTO,
     format: AnswerFormat = TEXT,
     *,
@@ -120,7 +119,7 @@ def answer_grammar(
 
 
 def _callable(
-    tools: Listed[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
+    tools: Sequence[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
 ) -> list[Tool]:
     """The tools that may be called."""
     if choice.mode == "none":
@@ -245,11 +244,11 @@ def _message(channel: str, content: Grammar) -> Grammar:
 
 
 def _sequence(*parts: Grammar) -> Grammar:
-    return Sequence(parts)
+    return Concatenation(parts)
 
 
-def _either(options: Listed[Grammar]) -> Grammar:
-    return options[0] if len(options) == 1 else Choice(tuple(options))
+def _either(options: Sequence[Grammar]) -> Grammar:
+    return options[0] if len(options) == 1 else Alternation(tuple(options))
 
 
 _ANY_OBJECT: Final = JsonSchema('{"type":"object"}')

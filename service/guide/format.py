@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     Literal,
     Regex,
     Repeat,
-    Sequence,
     Text,
     Until,
     optional,
@@ -65,7 +65,7 @@ class _Reader:
             "regex": lambda f, at: Regex(_text(f, "pattern", at), f"{at}.pattern"),
             "grammar": lambda f, at: Gbnf(_text(f, "grammar", at), f"{at}.grammar"),
             "sequence": lambda f, at: self._sequence(f, at),
-            "or": lambda f, at: Choice(tuple(self._all(f, "elements", at))),
+            "or": lambda f, at: Alternation(tuple(self._all(f, "elements", at))),
             "optional": lambda f, at: optional(self._content(f, at)),
             "star": lambda f, at: Repeat(self._content(f, at)),
             "plus": lambda f, at: Repeat(self._content(f, at), 1),
@@ -99,7 +99,7 @@ class _Reader:
                 parts[-1] = Until(part.text)
             else:
                 parts.append(part)
-        return Sequence(tuple(parts))
+        return Concatenation(tuple(parts))
 
     def _tag(self, format: Format, field: str, trigger: str = "") -> Grammar:
         """A beginning, content and an end; of the beginning, what stands behind the trigger."""
@@ -112,10 +112,12 @@ class _Reader:
             _refuse(f"{field}.end", "must be a text, or texts; a format may not name tokens")
         content = self._content(format, field)
         until = [
-            Until(end) if isinstance(content, Text) and end else Sequence((content, Literal(end)))
+            Until(end)
+            if isinstance(content, Text) and end
+            else Concatenation((content, Literal(end)))
             for end in ends
         ]
-        return Sequence((Literal(begin[len(trigger) :]), Choice(tuple(until))))
+        return Concatenation((Literal(begin[len(trigger) :]), Alternation(tuple(until))))
 
     def _triggered(self, format: Format, field: str) -> Grammar:
         """Text in which each trigger begins a tag."""
@@ -129,12 +131,12 @@ class _Reader:
             if not known:
                 _refuse(f"{place}.begin", "must begin with one of the triggers")
             tags.append(self._tag(part, place))
-            behind.append(Sequence((Until(known[0]), self._tag(part, place, known[0]))))
-        first = [Choice(tuple(tags))] if format.get("at_least_one") else []
+            behind.append(Concatenation((Until(known[0]), self._tag(part, place, known[0]))))
+        first = [Alternation(tuple(tags))] if format.get("at_least_one") else []
         if format.get("stop_after_first"):
-            only = Sequence((optional(Choice(tuple(behind))),))
-            return first[0] if first else Choice((only, Text()))
-        return Sequence((*first, Repeat(Choice(tuple(behind))), Text()))
+            only = Concatenation((optional(Alternation(tuple(behind))),))
+            return first[0] if first else Alternation((only, Text()))
+        return Concatenation((*first, Repeat(Alternation(tuple(behind))), Text()))
 
     def _trigger(self, trigger: Any, field: str) -> str:
         if not isinstance(trigger, str) or not trigger:
@@ -147,9 +149,9 @@ class _Reader:
             self._tag(part if isinstance(part, dict) else {}, f"{field}.tags[{i}]")
             for i, part in _parts(format, "tags", field)
         ]
-        one = Choice(tuple(tags))
-        more = Repeat(Sequence((Literal(_text(format, "separator", field)), one)))
-        whole = one if format.get("stop_after_first") else Sequence((one, more))
+        one = Alternation(tuple(tags))
+        more = Repeat(Concatenation((Literal(_text(format, "separator", field)), one)))
+        whole = one if format.get("stop_after_first") else Concatenation((one, more))
         return whole if format.get("at_least_one") else optional(whole)
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger("harmonium.limits")
 LEAST_BYTES_S: Final = 500  # slower than this is no connection worth keeping
 
 
-class Idle(Generic[C]):
+class IdleConnections(Generic[C]):
     """The connections of one server that carry no request now, the longest idle first."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Idle(Generic[C]):
         return first
 
 
-class Surplus:
+class ConnectionLimit:
     """Stands before the application on such a connection, as long as there are so many."""
 
     def __init__(self, app: ASGIApp, connections: Sized, max_connections: int) -> None:

@@ -15,7 +15,13 @@ from typing import Any, ClassVar
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.http.connections import LEAST_BYTES_S, NUM_SPARE, Idle, ReaderWatch, Surplus
+from service.http.connections import (
+    LEAST_BYTES_S,
+    NUM_SPARE,
+    ConnectionLimit,
+    IdleConnections,
+    ReaderWatch,
+)
 from service.http.failures import ErrorKind, Failure
 from service.http.tls import peer_state
 
@@ -32,11 +38,12 @@ class BoundedProtocol(HttpToolsProtocol):
     max_connections = 4096
     max_connections_per_address: int | None = None
     num_connections_of: ClassVar[Counter[str]] = Counter()  # by address; of one server, if bounded
-    idle: Idle[BoundedProtocol] = Idle()  # of one server: each subclass has its own
+    # Of one server: each subclass has its own.
+    idle: IdleConnections[BoundedProtocol] = IdleConnections()
     patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
 
     def __init_subclass__(cls) -> None:
-        cls.idle = Idle()
+        cls.idle = IdleConnections()
         cls.num_connections_of = Counter()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -59,7 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
             return
         if len(self.connections) > self.max_connections:
-            self.app = Surplus(self.app, self.connections, self.max_connections)
+            self.app = ConnectionLimit(self.app, self.connections, self.max_connections)
         self.idle.enter(self, self.loop.time())
         self._wait()
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from engines.process.child import Command
-from engines.process.keeper import Keeper, RestartPolicy
+from engines.process.supervisor import ChildSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.stop_signal import StopSignal, first_of
 from service.settings.settings import worker_environment
@@ -33,24 +33,24 @@ class WorkerPool:
         """`spec`: of the first worker; the others differ in their number."""
         self._news = news
         policy = RestartPolicy(hang_timeout_s=HANG_TIMEOUT_S)
-        self._keepers = [self._keeper(replace(spec, number=n), policy) for n in range(size)]
+        self._supervisors = [self._supervisor(replace(spec, number=n), policy) for n in range(size)]
 
     async def start(self) -> None:
         """Return when all serve; raises ChildError in the words of the one that cannot."""
         async with asyncio.TaskGroup() as group:
-            for keeper in self._keepers:
-                group.create_task(keeper.start())
+            for supervisor in self._supervisors:
+                group.create_task(supervisor.start())
 
     def tell(self) -> None:
         """Pass on what is new of the engine."""
         news = self._news().to_line()
-        for keeper in self._keepers:
-            keeper.tell(news)
+        for supervisor in self._supervisors:
+            supervisor.tell(news)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it to every worker."""
-        for keeper in self._keepers:
-            keeper.signal(number)
+        for supervisor in self._supervisors:
+            supervisor.signal(number)
 
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
         """Let every worker finish what it runs; what outlives the grace ends with an error."""
@@ -68,13 +68,13 @@ class WorkerPool:
 
     async def _stop(self, patience_s: float) -> None:
         async with asyncio.TaskGroup() as group:
-            for keeper in self._keepers:
-                group.create_task(keeper.stop(patience_s, 0.0))
+            for supervisor in self._supervisors:
+                group.create_task(supervisor.stop(patience_s, 0.0))
 
-    def _keeper(self, spec: WorkerSpec, policy: RestartPolicy) -> Keeper:
+    def _supervisor(self, spec: WorkerSpec, policy: RestartPolicy) -> ChildSupervisor:
         name = f"API worker {spec.number}"
         forget = partial(forget_live, spec.shared_folder, spec.number)
-        return Keeper(name, partial(self._command, name, spec), policy, on_death=forget)
+        return ChildSupervisor(name, partial(self._command, name, spec), policy, on_death=forget)
 
     def _command(self, name: str, spec: WorkerSpec) -> Command:
         return Command(

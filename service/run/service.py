@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engines.process.keeper import RestartPolicy
-from engines.process.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
 from service.run.startup import Launch

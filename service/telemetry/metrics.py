@@ -35,7 +35,7 @@ from service.telemetry.series import (
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
-    from service.answer.choice import Gaps
+    from service.answer.choice import InterTokenLatencies
     from service.answer.generation import Generation
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -150,20 +150,20 @@ class _Row:
         default = "error" if generation.outcome == "failure" else "abort"
         for choice in generation.choices:
             self._finish[choice.finish_reason or default].inc()
-            self._observe_gaps(choice.gaps)
+            self._observe_latencies(choice.latencies)
         for name, number in _tokens(generation):
             self._children[name].inc(number)
         if generation.outcome == "success":
             for name, value in _measures(generation):
                 self._children[name].observe(value)
 
-    def _observe_gaps(self, gaps: Gaps) -> None:
-        """Add the sorted gaps at once, which the library's observe() cannot."""
+    def _observe_latencies(self, latencies: InterTokenLatencies) -> None:
+        """Add the sorted times at once, which the library's observe() cannot."""
         histogram = self._children["inter_token_latency_seconds"]
-        for bucket, count in zip(histogram._buckets, gaps.counts, strict=True):
+        for bucket, count in zip(histogram._buckets, latencies.counts, strict=True):
             if count:
                 bucket.inc(count)
-        histogram._sum.inc(gaps.total_s)
+        histogram._sum.inc(latencies.total_s)
 
 
 def _tokens(generation: Generation) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from engines.base import EngineStats
 from profiles.gpu_usage import GpuUsage
-from service.answer.choice import GAP_S
+from service.answer.choice import INTER_TOKEN_BUCKETS_S
 
 PREFIX = "harmonium_"
 Kind = Literal["counter", "gauge", "histogram"]
@@ -64,8 +64,14 @@ OWN: tuple[Series, ...] = (
     Series("reasoning_tokens", "counter", "Of these, tokens of the chain of thought."),
     Series("harmony_resyncs", "counter", "Malformed message headers of the model, mended."),
     _histogram("time_to_first_token_seconds", "Request accepted to first token.", _TTFT_S),
-    _histogram("inter_token_latency_seconds", "Time between tokens, each counted.", GAP_S),
-    _histogram("time_per_output_token_seconds", "A request's mean time between its tokens.", GAP_S),
+    _histogram(
+        "inter_token_latency_seconds", "Time between tokens, each counted.", INTER_TOKEN_BUCKETS_S
+    ),
+    _histogram(
+        "time_per_output_token_seconds",
+        "A request's mean time between its tokens.",
+        INTER_TOKEN_BUCKETS_S,
+    ),
     _histogram("e2e_latency_seconds", "Request accepted to last token.", _E2E_S),
     _histogram("queue_time_seconds", "Waiting in the engine before the first step.", _TTFT_S),
     _histogram("prefill_time_seconds", "End of the wait to the first token.", _TTFT_S),

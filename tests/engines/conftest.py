@@ -16,8 +16,7 @@ import pytest
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead
 from engines.process.client import EngineClient
-from engines.process.keeper import RestartPolicy
-from engines.process.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
 TIMEOUT_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
 from engines.errors import InvalidGrammar, InvalidRequest
-from engines.grammar.tree import Lark, Repeat, Sequence, Text
+from engines.grammar.tree import Concatenation, Lark, Repeat, Text
 from engines.validation import check_capabilities
 
 SAMPLING: dict[str, Any] = {
@@ -59,7 +59,7 @@ def test_a_grammar_is_refused_as_a_grammar() -> None:
 
 
 def test_a_dialect_is_refused_wherever_it_stands_in_a_grammar() -> None:
-    grammar = Sequence((Text(None), Repeat(Lark("start: /a/"))))
+    grammar = Concatenation((Text(None), Repeat(Lark("start: /a/"))))
     check_capabilities(request_of(grammar=grammar), Capabilities(dialects=("lark",)))
     with pytest.raises(InvalidGrammar, match=r"dialects is lark, .* use json_schema or regex"):
         check_capabilities(

@@ -9,7 +9,7 @@ from typing import Final
 
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
-from engines.validation import Lack, first_lack
+from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
 from service.api.common.schema import SamplingFields
 from service.errors import RequestError
@@ -108,12 +108,12 @@ async def plan_of(
         has_reasoning=spec.has_reasoning,
         output=spec.output,
     )
-    if (lack := first_lack(plan.engine_request(0), info.capabilities)) is not None:
+    if (lack := first_missing(plan.engine_request(0), info.capabilities)) is not None:
         raise _refusal(lack, spec, plan)
     return plan
 
 
-def _refusal(lack: Lack, spec: AnswerSpec, plan: Plan) -> RequestError:
+def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestError:
     """What the engine cannot do, under the name of the field that asks for it."""
     engine = "the engine that serves this model"
     if lack.name == "cache_salt":  # no field: it follows from the caller's key

@@ -7,7 +7,7 @@ import logging
 from contextlib import AsyncExitStack, aclosing
 
 from service.answer.generation import Generation
-from service.api.responses.document import End, Json, encode, end_of, ended
+from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
 from service.http.failures import INTERNAL, Failure, failure_of
@@ -88,7 +88,7 @@ class BackgroundRun:
         finally:
             await self._place.aclose()
             if self.document is None:  # cut off itself: who follows must not wait for ever
-                end = End("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
+                end = ResponseEnd("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
                 self.document = ended(self.draft.head, self.pieces, end)
             self._runtime.background.pop(self.draft.id, None)
             self._wake()
@@ -105,15 +105,15 @@ class BackgroundRun:
             finally:
                 self._runtime.metrics.observe(self._generation)
 
-    def _end_of(self, generating: asyncio.Task[None]) -> End:
+    def _end_of(self, generating: asyncio.Task[None]) -> ResponseEnd:
         now = self._runtime.clock()
         if generating.cancelled() or self._is_stopping:
-            return End("cancelled", now)
+            return ResponseEnd("cancelled", now)
         error = generating.exception()
         if error is None:
             return end_of(self._generation, now)
         log.error("response %s failed: %s: %s", self.draft.id, type(error).__name__, error)
-        return End("failed", now, failure=failure_of(error))
+        return ResponseEnd("failed", now, failure=failure_of(error))
 
     async def _save(self) -> bool:
         """Bring the store up to date; false when somebody wants the run to stop."""
@@ -128,7 +128,7 @@ class BackgroundRun:
             return True
         return is_wanted
 
-    async def _finish(self, end: End) -> None:
+    async def _finish(self, end: ResponseEnd) -> None:
         await self._save()
         document = ended(self.draft.head, self.pieces, end)
         try:

@@ -22,7 +22,7 @@ _listed = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ResponseEnd:
     """How a response ended."""
 
     status: EndStatus
@@ -48,7 +48,7 @@ class End:
         }
 
 
-def ended(head: Json, pieces: Iterable[Piece], end: End) -> Json:
+def ended(head: Json, pieces: Iterable[Piece], end: ResponseEnd) -> Json:
     """The response object at its end."""
     return {**head, **end.fields(_output(head, pieces))}
 
@@ -68,10 +68,10 @@ def _output(head: Json, pieces: Iterable[Piece]) -> Output:
     return output
 
 
-def end_of(generation: Generation, at: float) -> End:
+def end_of(generation: Generation, at: float) -> ResponseEnd:
     """The end of a generation that ran to its own end."""
     is_cut = generation.choices[0].finish_reason == "length"
-    return End("incomplete" if is_cut else "completed", at, usage_json(generation))
+    return ResponseEnd("incomplete" if is_cut else "completed", at, usage_json(generation))
 
 
 def usage_json(generation: Generation) -> Json:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from service.api.responses.background import LOST, SAVE_S
-from service.api.responses.document import End, Json, decode, encode, ended, unfinished
+from service.api.responses.document import Json, ResponseEnd, decode, encode, ended, unfinished
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError
@@ -32,7 +32,7 @@ async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
         raise not_found(id) from error
     if record.is_final or id in runtime.background or await _is_alive(runtime, record):
         return record
-    end = End("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
+    end = ResponseEnd("failed", runtime.clock(), failure=Failure(INTERNAL, LOST))
     pieces = await stored_pieces(runtime, id)
     await runtime.responses.finish(id, encode(ended(decode(record.response), pieces, end)))
     return await runtime.responses.get(id, owner)

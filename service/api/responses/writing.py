@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
-from service.api.responses.document import End, Json, encode, end_of, ended
+from service.api.responses.document import Json, ResponseEnd, encode, end_of, ended
 from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, encode_pieces, pieces_of
 from service.api.responses.request import Draft
@@ -29,7 +29,7 @@ from service.store.base import StoreError
 log = logging.getLogger(__name__)
 
 
-class Writing(DataEvents):
+class ResponseWriter(DataEvents):
     """One response; also the encoder of its stream."""
 
     def __init__(self, runtime: Runtime, draft: Draft, generation: Generation) -> None:
@@ -58,12 +58,12 @@ class Writing(DataEvents):
         if failure is None:
             await self._save(end_of(self._generation, now))
         else:
-            await self._save(End("failed", now, failure=failure))
+            await self._save(ResponseEnd("failed", now, failure=failure))
 
     async def abandon(self) -> None:
         """The client left: what there is stays readable."""
         if self._document is None and self._pieces:
-            await self._save(End("cancelled", self._runtime.clock()))
+            await self._save(ResponseEnd("cancelled", self._runtime.clock()))
 
     def end(self) -> bytes:
         return self._events.end(self.document)
@@ -77,7 +77,7 @@ class Writing(DataEvents):
         assert self._document is not None
         return self._document
 
-    async def _save(self, end: End) -> None:
+    async def _save(self, end: ResponseEnd) -> None:
         document = self._document = ended(self._draft.head, self._pieces, end)
         if not self._draft.is_stored:
             return
@@ -95,7 +95,7 @@ class WholeResponse(GenerationResponse):
 
     def __init__(self, runtime: Runtime, draft: Draft) -> None:
         super().__init__(runtime, Generation(runtime.engine, draft.plan))
-        self._writing = Writing(runtime, draft, self._generation)
+        self._writing = ResponseWriter(runtime, draft, self._generation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)
@@ -114,7 +114,7 @@ class StreamedResponse(EventStream):
 
     def __init__(self, runtime: Runtime, draft: Draft) -> None:
         generation = Generation(runtime.engine, draft.plan)
-        self._writing = Writing(runtime, draft, generation)
+        self._writing = ResponseWriter(runtime, draft, generation)
         super().__init__(runtime, generation, self._writing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

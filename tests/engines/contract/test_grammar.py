@@ -17,7 +17,8 @@ import pytest
 from engines.base import Engine, EngineRequest, FinishReason, SamplingParams
 from engines.errors import InvalidGrammar
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
@@ -25,7 +26,6 @@ from engines.grammar.tree import (
     Literal,
     Regex,
     Repeat,
-    Sequence,
     Text,
     Token,
     Until,
@@ -55,13 +55,13 @@ async def written(engine: Engine, request: EngineRequest) -> tuple[str, FinishRe
 CASES: list[tuple[Grammar, str]] = [
     (Literal('a"\n'), 'a"\n'),
     (Token(MARK), "<301>"),
-    (Sequence((Literal("a"), Token(MARK), Literal("b"))), "a<301>b"),
-    (Choice((Literal("yes"), Literal("no"))), "yes|no"),
-    (Choice((Token(MARK), Literal("no"))), "<301>|no"),
-    (Sequence((optional(Literal("a")), Literal("b"))), "a?b"),
+    (Concatenation((Literal("a"), Token(MARK), Literal("b"))), "a<301>b"),
+    (Alternation((Literal("yes"), Literal("no"))), "yes|no"),
+    (Alternation((Token(MARK), Literal("no"))), "<301>|no"),
+    (Concatenation((optional(Literal("a")), Literal("b"))), "a?b"),
     (Repeat(Literal("ab"), 2, 3), "(ab){2,3}"),
-    (Sequence((Text(3), Token(MARK))), r"[^<]{0,3}<301>"),
-    (Sequence((Until("."), Token(MARK))), r"[^.]*\.<301>"),
+    (Concatenation((Text(3), Token(MARK))), r"[^<]{0,3}<301>"),
+    (Concatenation((Until("."), Token(MARK))), r"[^.]*\.<301>"),
     (Regex("[0-9]{2}"), "[0-9]{2}"),
     (Lark('start: "x" /[ab]/'), "x[ab]"),
     (Gbnf('root ::= "x" [ab]'), "x[ab]"),
@@ -79,7 +79,7 @@ async def test_a_node_is_followed(
     if not started.contender.is_model:
         return
     whole = [text for text, reason in answers if reason is FinishReason.STOP]
-    assert whole or isinstance(grammar, Sequence)  # text may go on until the limit
+    assert whole or isinstance(grammar, Concatenation)  # text may go on until the limit
     for text in whole:
         assert re.fullmatch(f"(?s:{pattern})<{END}>", text), text
 

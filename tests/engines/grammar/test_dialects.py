@@ -11,7 +11,8 @@ from engines.errors import InvalidGrammar
 from engines.grammar.llguidance import llguidance_grammar, llguidance_lark
 from engines.grammar.structural_tag import structural_tag
 from engines.grammar.tree import (
-    Choice,
+    Alternation,
+    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
@@ -19,7 +20,6 @@ from engines.grammar.tree import (
     Literal,
     Regex,
     Repeat,
-    Sequence,
     Text,
     Token,
     Until,
@@ -28,11 +28,11 @@ from engines.grammar.tree import (
 )
 
 SCHEMA = JsonSchema('{"type":"integer"}', "the schema")
-TREE = Sequence(
+TREE = Concatenation(
     (
-        optional(Sequence((Token(200_005), Literal('a"\n'), Text(7)))),
-        Choice((Literal("yes"), Literal("no"))),
-        Choice((SCHEMA, Regex("a/b"))),
+        optional(Concatenation((Token(200_005), Literal('a"\n'), Text(7)))),
+        Alternation((Literal("yes"), Literal("no"))),
+        Alternation((SCHEMA, Regex("a/b"))),
         Until("end"),
         Repeat(Gbnf("root ::= x"), 1),
         Repeat(Literal("x"), 2, 3),
@@ -134,13 +134,13 @@ def test_llguidance_reads_one_text_with_the_grammars_of_clients_in_it() -> None:
 )
 def test_no_grammar_of_a_client_reaches_beyond_its_braces(text: str) -> None:
     with pytest.raises(InvalidGrammar):
-        llguidance_lark(Sequence((Lark(text), Text())), str)
+        llguidance_lark(Concatenation((Lark(text), Text())), str)
 
 
 @pytest.mark.parametrize("part", [Lark("start: A"), Lark("start: /x/")])
 def test_a_dialect_refuses_what_it_does_not_have(part: Grammar) -> None:
     with pytest.raises(InvalidGrammar, match="Lark"):
-        structural_tag(Sequence((Text(), part)))
+        structural_tag(Concatenation((Text(), part)))
 
 
 def test_what_a_client_wrote_is_found() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from engines.process import child as child_module
 from engines.process.child import ChildError, ChildProcess, Command, Watchdog
-from engines.process.keeper import Keeper, RestartPolicy
+from engines.process.supervisor import ChildSupervisor, RestartPolicy
 from engines.process.wire import Alive, Fatal, Ready
 
 
@@ -125,31 +125,31 @@ async def test_a_killed_parent_leaves_no_child_even_a_stopped_one(
     assert cleaned.exists()
 
 
-async def test_a_keeper_tells_of_each_death_and_starts_a_new_one(
+async def test_a_supervisor_tells_of_each_death_and_starts_a_new_one(
     no_leaks: None, until: Any
 ) -> None:
     deaths: list[str | None] = []
-    keeper = Keeper(
+    supervisor = ChildSupervisor(
         "the child",
         lambda: command_of(STOPPING),
         RestartPolicy(first_delay_s=0.01),
-        on_death=lambda: deaths.append(keeper.reason),
+        on_death=lambda: deaths.append(supervisor.reason),
     )
-    assert keeper.reason == "the child has not been started"
-    await keeper.start()
-    first = keeper.pid
+    assert supervisor.reason == "the child has not been started"
+    await supervisor.start()
+    first = supervisor.pid
     assert first is not None
     psutil.Process(first).kill()
 
     async def is_replaced() -> bool:
-        return keeper.pid not in (None, first)
+        return supervisor.pid not in (None, first)
 
     await until(is_replaced)
     assert deaths == ["the child was killed by SIGKILL"]
-    assert keeper.num_restarts == 1
-    await keeper.stop(0.0, 0.0)
-    assert keeper.pid is None
-    assert keeper.reason == "the child was stopped"
+    assert supervisor.num_restarts == 1
+    await supervisor.stop(0.0, 0.0)
+    assert supervisor.pid is None
+    assert supervisor.reason == "the child was stopped"
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -14,8 +14,7 @@ import pytest
 from engines.base import EngineRequest
 from engines.errors import EngineDead
 from engines.process.client import EngineClient
-from engines.process.keeper import RestartPolicy
-from engines.process.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
 AT_ONCE_S = 1.0  # a few milliseconds when measured alone; the machine may be busy

@@ -19,12 +19,12 @@ from engines.base import TokenLogprob as Logprob
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.grammar.tree import (
     MAX_DEPTH,
-    Choice,
+    Alternation,
+    Concatenation,
     Grammar,
     JsonSchema,
     Literal,
     Repeat,
-    Sequence,
     Text,
     Token,
     Until,
@@ -51,11 +51,13 @@ def all_errors(root: type[EngineError] = EngineError) -> Iterator[type[EngineErr
         yield from all_errors(child)
 
 
-TREE = Choice(
+TREE = Alternation(
     (
-        Sequence((Token(5), Literal("é"), Text(3), Repeat(Until("x"), 1), Repeat(Text(), 0, 4))),
+        Concatenation(
+            (Token(5), Literal("é"), Text(3), Repeat(Until("x"), 1), Repeat(Text(), 0, 4))
+        ),
         JsonSchema('{"type":"null"}', "a label"),
-        Sequence(()),
+        Concatenation(()),
     )
 )
 REQUEST = EngineRequest(

@@ -15,8 +15,7 @@ from engines.errors import EngineDead
 from engines.fleet import Fleet
 from engines.process.child import Watchdog
 from engines.process.client import EngineClient
-from engines.process.keeper import RestartPolicy
-from engines.process.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.probe import Probe

@@ -14,8 +14,7 @@ import pytest
 from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead, RequestQuarantined
 from engines.fleet import Fleet
-from engines.process.keeper import RestartPolicy
-from engines.process.supervisor import EngineSupervisor
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
 from engines.spec import EngineSpec

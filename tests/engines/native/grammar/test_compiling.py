@@ -15,7 +15,7 @@ import pytest
 
 from engines.base import FinishReason
 from engines.errors import InvalidGrammar, QueueFull
-from engines.grammar.tree import Choice, JsonSchema, Lark, Literal, Regex
+from engines.grammar.tree import Alternation, JsonSchema, Lark, Literal, Regex
 from engines.native import grammar as native_grammar
 from engines.native import grammar_trial
 from engines.native.grammar import Compiled, Guide, written
@@ -146,7 +146,7 @@ async def test_an_ordinary_schema_needs_no_trial(
 ) -> None:
     engine = await make_engine()
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    choice = Choice((JsonSchema(json.dumps(schema)), Literal("no")))
+    choice = Alternation((JsonSchema(json.dumps(schema)), Literal("no")))
     events = await collect(engine, make_request(choice))
     assert events[-1].finish_reason is FinishReason.STOP
     for process in processes:  # one is started ahead

@@ -14,7 +14,16 @@ import pytest
 
 from engines.base import FinishReason, TokenEvent
 from engines.errors import EngineStartError, InvalidGrammar, QueueFull
-from engines.grammar.tree import Choice, Gbnf, JsonSchema, Lark, Literal, Regex, Sequence, Text
+from engines.grammar.tree import (
+    Alternation,
+    Concatenation,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Literal,
+    Regex,
+    Text,
+)
 from engines.native import grammar as native_grammar
 from engines.native.grammar import MAX_PENDING_OF_TENANT
 from engines.native.grammar_vocabulary import read_vocabulary
@@ -161,7 +170,10 @@ def doubled(num_terminals: int) -> Lark:
 
 REFUSED = [
     (Regex("[", "tools[1].format"), r"^tools\[1\]\.format cannot be enforced: .*unclosed"),
-    (Sequence((PERSON, Choice((Lark("start: x", "here"), Text())))), "^here cannot .*unknown name"),
+    (
+        Concatenation((PERSON, Alternation((Lark("start: x", "here"), Text())))),
+        "^here cannot .*unknown name",
+    ),
     (Gbnf("root ::= missing"), "missing"),
     (json_of({"type": "king"}), "king"),
     (Literal("a" * 1_000_001), "at most 1000000"),
