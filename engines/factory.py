@@ -13,6 +13,7 @@ from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 _NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
+_NO_LLAMA_CPP: Final = "not installed: llama-cpp-python is missing (docs/engines.md says how to add it)"
 
 
 def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:
@@ -20,6 +21,13 @@ def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.engine import NativeEngine
 
     return NativeEngine(NativeConfig.from_spec(spec))
+
+
+def _create_llama_cpp(spec: EngineSpec) -> QueuedEngine[Any]:
+    from engines.llama_cpp.config import LlamaCppConfig
+    from engines.llama_cpp.engine import LlamaCppEngine
+
+    return LlamaCppEngine(LlamaCppConfig.from_spec(spec))
 
 
 def _create_fake(spec: EngineSpec) -> QueuedEngine[Any]:
@@ -39,8 +47,9 @@ _LOADERS: Final[Mapping[str, Callable[[EngineSpec], QueuedEngine[Any]]]] = {
     "native": _create_native,
     "fake": _create_fake,
     "vllm": _create_vllm,
+    "llama_cpp": _create_llama_cpp,
 }
-_WITHOUT_ADAPTER: Final = ("tensorrt_llm", "llama_cpp")
+_WITHOUT_ADAPTER: Final = ("tensorrt_llm",)
 
 
 def installed_engines() -> dict[str, str | None]:
@@ -50,6 +59,7 @@ def installed_engines() -> dict[str, str | None]:
         "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
         "fake": None,
         "vllm": None if find_spec("vllm") is not None else _NO_VLLM,
+        "llama_cpp": None if find_spec("llama_cpp") is not None else _NO_LLAMA_CPP,
         **dict.fromkeys(_WITHOUT_ADAPTER, NO_ADAPTER),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 from engines.errors import EngineStartError
@@ -47,3 +48,13 @@ def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:
             f"engine {spec.engine!r} cannot be started with {each.name} {value!r}; "
             "choose another profile"
         )
+
+
+def check_options(engine: str, options: Collection[str], known: Collection[str]) -> None:
+    """Raise EngineStartError naming an option that the engine does not know, and the nearest."""
+    for name in options:
+        if name not in known:
+            nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise EngineStartError(
+                f"{engine} engine option {name!r} is unknown; did you mean {nearest!r}?"
+            )

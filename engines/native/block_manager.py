@@ -1,7 +1,8 @@
 """Which KV blocks belong to whom, and which still hold a reusable prefix.
 
 One pool serves both groups of layers: a block holds K/V of either the full-attention
-or the sliding layers. Every block but NULL_BLOCK is always in exactly one state:
+or the sliding layers, or those of all layers where a backend keeps them together. Every block but
+NULL_BLOCK is always in exactly one state:
 
     state        reference count   in the free list        key
     free         0                 yes, taken first        none
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import zip_longest
 
 from engines.native.backends.base import NULL_BLOCK
 from engines.native.sequence import Sequence
@@ -33,10 +35,11 @@ class BlockManager:
         self,
         num_blocks: int,
         block_size: int,
-        sliding_window: int,
+        sliding_window: int | None,
         *,
         is_prefix_caching: bool = True,
     ) -> None:
+        """`sliding_window`: None where a block holds K/V of all layers, and no window lets go."""
         self.num_usable_blocks = num_blocks - 1
         self.block_size = block_size
         self.sliding_window = sliding_window
@@ -54,6 +57,8 @@ class BlockManager:
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """The fewest blocks with which one token at a time reaches num_tokens computed tokens."""
         num_full = -(-num_tokens // self.block_size)
+        if self.sliding_window is None:
+            return num_full
         num_spanned = -(-(self.sliding_window - 1) // self.block_size) + 1
         return num_full + min(num_full, num_spanned)
 
@@ -63,22 +68,24 @@ class BlockManager:
         num_missing = num_blocks - len(sequence.full_blocks)
         if num_missing <= 0:
             return True
-        if 2 * num_missing > len(self._free):
+        if self._num_tables * num_missing > len(self._free):
             return False
         self._holders.add(sequence)
         for _ in range(num_missing):
             sequence.full_blocks.append(self._take())
-            sequence.window_blocks.append(self._take())
+            if self.sliding_window is not None:
+                sequence.window_blocks.append(self._take())
         return True
 
     def num_reservable_tokens(self, sequence: Sequence) -> int:
         """How many next tokens of the sequence the free blocks have room for."""
-        num_blocks = len(sequence.full_blocks) + len(self._free) // 2
+        num_blocks = len(sequence.full_blocks) + len(self._free) // self._num_tables
         return num_blocks * self.block_size - sequence.num_scheduled_tokens
 
     def has_room_for_all(self, sequence: Sequence) -> bool:
         """Whether the free blocks suffice to compute every token the sequence has now."""
-        num_held = 2 * len(sequence.full_blocks) - sequence.num_released_blocks
+        num_held = len(sequence.full_blocks) + len(sequence.window_blocks)
+        num_held -= sequence.num_released_blocks
         num_needed = self.num_blocks_to_hold(len(sequence.token_ids)) - num_held
         return num_needed <= len(self._free)
 
@@ -92,6 +99,8 @@ class BlockManager:
         num_whole = sequence.num_computed_tokens // self.block_size
         if num_whole > sequence.num_registered_blocks and self.is_prefix_caching:
             self._register(sequence, num_whole)
+        if self.sliding_window is None:
+            return
         first = self._first_window_block(sequence.num_computed_tokens)
         for i in range(sequence.num_released_blocks, first):
             self._release(sequence.window_blocks[i])
@@ -101,8 +110,8 @@ class BlockManager:
     def free(self, sequence: Sequence) -> None:
         """Give back every block of the sequence; nothing of it counts as computed any more."""
         # From the tail on, so that the shared heads of prompts stay cached longest.
-        tables = zip(reversed(sequence.full_blocks), reversed(sequence.window_blocks), strict=True)
-        for full, window in tables:
+        tables = reversed(sequence.full_blocks), reversed(sequence.window_blocks)
+        for full, window in zip_longest(*tables, fillvalue=NULL_BLOCK):
             self._release(full)
             if window != NULL_BLOCK:
                 self._release(window)
@@ -121,16 +130,26 @@ class BlockManager:
             return 0
         hashes = sequence.block_hashes
         num_tokens = num_blocks * self.block_size
-        first = self._first_window_block(num_tokens)
         sequence.full_blocks = [self._share(FULL + hashes[i]) for i in range(num_blocks)]
-        sequence.window_blocks = [NULL_BLOCK] * first
-        sequence.window_blocks += [
-            self._share(WINDOW + hashes[i]) for i in range(first, num_blocks)
-        ]
+        if self.sliding_window is not None:
+            first = self._first_window_block(num_tokens)
+            sequence.window_blocks = [NULL_BLOCK] * first
+            sequence.window_blocks += [
+                self._share(WINDOW + hashes[i]) for i in range(first, num_blocks)
+            ]
+            sequence.num_released_blocks = first
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = num_tokens
-        sequence.num_registered_blocks, sequence.num_released_blocks = num_blocks, first
+        sequence.num_registered_blocks = num_blocks
         self._holders.add(sequence)
         return num_tokens
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Find these blocks no more: the backend has lost what they held. Nobody holds them."""
+        for block in blocks:
+            key, self._keys[block] = self._keys[block], None
+            if key is not None:
+                del self._cached[key]
+                self._free.move_to_end(block, last=False)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every block is in exactly one of the three states."""
@@ -153,8 +172,13 @@ class BlockManager:
             expected.update(block for block in sequence.window_blocks if block != NULL_BLOCK)
         return expected
 
+    @property
+    def _num_tables(self) -> int:
+        return 1 if self.sliding_window is None else 2
+
     def _first_window_block(self, position: int) -> int:
         """The first block that the window of the token at position still sees."""
+        assert self.sliding_window is not None
         return max(0, position - self.sliding_window + 1) // self.block_size
 
     def _take(self) -> int:
@@ -185,7 +209,8 @@ class BlockManager:
         hashes = self._hash_blocks(sequence, num_whole)
         for i in range(sequence.num_registered_blocks, num_whole):
             self._offer(FULL + hashes[i], sequence.full_blocks[i])
-            self._offer(WINDOW + hashes[i], sequence.window_blocks[i])
+            if self.sliding_window is not None:
+                self._offer(WINDOW + hashes[i], sequence.window_blocks[i])
         sequence.num_registered_blocks = num_whole
 
     def _offer(self, key: bytes, block: int) -> None:
@@ -206,6 +231,8 @@ class BlockManager:
         return found
 
     def _missing_window_blocks(self, hashes: list[bytes], num_blocks: int) -> Iterator[int]:
+        if self.sliding_window is None:
+            return
         first = self._first_window_block(num_blocks * self.block_size)
         for i in range(num_blocks - 1, first - 1, -1):
             if WINDOW + hashes[i] not in self._cached:

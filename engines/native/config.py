@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engines.errors import EngineStartError
-from engines.spec import EngineSpec, check_understood
+from engines.spec import EngineSpec, check_options, check_understood
 
 DType = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
@@ -209,13 +208,7 @@ class NativeConfig:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> NativeConfig:
         """Build from plain JSON values; an unknown option is an error naming the nearest."""
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                raise EngineStartError(
-                    f"native engine option {name!r} is unknown; did you mean {nearest!r}?"
-                )
+        check_options("native", options, [field.name for field in fields(cls)])
         if "model_dir" not in options:
             raise EngineStartError("native engine option 'model_dir' is missing")
         paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}

@@ -1,0 +1,110 @@
+"""What llama.cpp is asked to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from engines.errors import EngineStartError
+from engines.spec import EngineSpec, check_options, check_understood
+
+KvDtype = Literal["fp32", "fp16", "bf16", "q8_0"]
+
+KV_BYTES: Final[dict[KvDtype, float]] = {"fp32": 4, "fp16": 2, "bf16": 2, "q8_0": 34 / 32}
+
+_SPLIT: Final = "-00001-of-"  # in the name of the first of several files
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppConfig:
+    """llama.cpp's options under the native engine's names; None leaves a choice to the engine."""
+
+    model_dir: Path  # a folder with one GGUF model, or its file
+    num_devices: int = 0  # GPUs
+    gpu_layers: int | None = None  # the first so many are computed on the GPU; None: all
+    precision: str | None = None  # that the experts must be stored in
+    kv_dtype: KvDtype = "fp16"
+    max_model_len: int | None = None  # prompt and generated tokens together
+    max_num_seqs: int = 4
+    max_num_batched_tokens: int = 512  # tokens computed in one step: the prefill chunk
+    block_size: int = 32  # tokens per KV block
+    num_kv_blocks: int | None = None
+    memory_fraction: float = 0.9  # of the memory that the weights leave
+    num_threads: int | None = None
+    max_num_waiting: int = 1024
+    enable_prefix_caching: bool = True  # costs the layers with a window a cell for every token
+    vocabulary_path: Path | None = None  # the tokens' bytes, for grammars
+    grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
+
+    def __post_init__(self) -> None:
+        if self.kv_dtype not in get_args(KvDtype):
+            raise EngineStartError(f"kv_dtype is {self.kv_dtype!r}; use one of {get_args(KvDtype)}")
+        if self.num_devices > 1:
+            raise EngineStartError(
+                f"num_devices is {self.num_devices}; the llama_cpp engine runs on one GPU"
+            )
+        if self.gpu_layers is not None and not self.num_devices:
+            raise EngineStartError("gpu_layers is set; only a profile for a GPU has any")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EngineStartError(f"{name} is {value}; use 1 or more")
+        if self.max_num_seqs > MAX_SEQUENCES:
+            raise EngineStartError(
+                f"max_num_seqs is {self.max_num_seqs}; llama.cpp has room for {MAX_SEQUENCES}"
+            )
+        if not 0 < self.memory_fraction <= 1:
+            raise EngineStartError(
+                f"memory_fraction is {self.memory_fraction}; use more than 0, at most 1"
+            )
+        if self.grammar_timeout_s <= 0:
+            raise EngineStartError(
+                f"grammar_timeout_s is {self.grammar_timeout_s}; use more than 0"
+            )
+
+    @classmethod
+    def from_spec(cls, spec: EngineSpec) -> LlamaCppConfig:
+        """Take all that the spec says; EngineStartError names what this engine cannot do."""
+        check_understood(spec, ("limits", *_TAKEN))
+        nothing = EngineSpec(spec.engine)
+        given = {name: getattr(spec, name) for name in _TAKEN}
+        given = {name: value for name, value in given.items() if value != getattr(nothing, name)}
+        return cls.from_options({**spec.options, **spec.limits, **given})
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> LlamaCppConfig:
+        """Build from plain JSON values; an unknown option is an error naming the nearest."""
+        check_options("llama_cpp", options, [field.name for field in fields(cls)])
+        if "model_dir" not in options:
+            raise EngineStartError("llama_cpp engine option 'model_dir' is missing")
+        paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}
+        return cls(**{**options, **paths})
+
+    @property
+    def model_path(self) -> Path:
+        """The GGUF file; of a model in several the first. Raises EngineStartError."""
+        path = self.model_dir
+        if not path.is_dir():
+            return path
+        found = sorted(path.glob("*.gguf"))
+        firsts = [file for file in found if "-of-" not in file.name or _SPLIT in file.name]
+        if len(firsts) != 1:
+            names = ", ".join(file.name for file in firsts) or "none"
+            raise EngineStartError(f"{path}: one GGUF model is needed, and there is: {names}")
+        return firsts[0]
+
+
+MAX_SEQUENCES: Final = 56  # twice as many and 16 wait for their prefix; all have a twin: cells.py
+_PATHS: Final = ("model_dir", "vocabulary_path")
+_TAKEN: Final = (*_PATHS, "precision", "kv_dtype", "memory_fraction", "num_devices")
+_COUNTS: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_kv_blocks",
+    "num_threads",
+    "max_num_waiting",
+)

@@ -1,0 +1,147 @@
+"""The asyncio face of a step loop; the work is done in engines/native/worker.py's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from engines.admission import Receive
+from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats
+from engines.errors import EngineDead, EngineStartError
+from engines.native.core import EngineCore
+from engines.native.grammar import GrammarCompiler
+from engines.native.worker import Delivery, StepWorker, Submission
+from engines.validation import check_request
+
+
+LoadCore = Callable[[], EngineCore]
+
+
+class Options(Protocol):
+    """What the runner reads of an engine's configuration."""
+
+    @property
+    def model_dir(self) -> Path: ...
+
+    @property
+    def vocabulary_path(self) -> Path | None: ...
+
+    @property
+    def grammar_timeout_s(self) -> float: ...
+
+
+class CoreRunner:
+    """A core and the compiler of its grammars; implements engines.admission.Runner."""
+
+    def __init__(
+        self, engine: str, version: str, config: Options, load: LoadCore, idle: asyncio.Event
+    ) -> None:
+        """`load` is called in the worker's thread; `idle`: set while there are no requests."""
+        self._engine, self._version = engine, version
+        self._config = config
+        self._load = load
+        self._idle = idle
+        self._core: EngineCore | None = None
+        self._worker: StepWorker | None = None
+        self._grammars: GrammarCompiler | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the loaded checkpoint and the options allow; raises EngineDead before start()."""
+        core = self._loaded()
+        limits = core.scheduler.limits
+        return EngineInfo(
+            engine=self._engine,
+            version=self._version,
+            max_model_len=limits.max_model_len,
+            vocab_size=core.vocab_size,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            capabilities=Capabilities(max_drafts=limits.max_drafts),
+        )
+
+    async def start(self) -> None:
+        """Load the checkpoint; raises EngineStartError when it cannot be served."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            if not loop.is_closed():  # else nobody is left to be told
+                loop.call_soon_threadsafe(_deliver, deliveries)
+
+        worker = StepWorker(self._load, deliver)
+        try:
+            self._core = await asyncio.to_thread(worker.start)
+        except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
+            reason = f"{type(error).__name__}: {error}"
+            raise EngineStartError(f"cannot load {self._config.model_dir}: {reason}") from error
+        except asyncio.CancelledError:
+            worker.dismiss()
+            raise
+        self._worker = worker
+        config = self._config
+        self._grammars = GrammarCompiler(
+            config.vocabulary_path, self._core.vocab_size, config.grammar_timeout_s, self._idle
+        )
+        await self._grammars.start()
+
+    async def prepare(self, request: EngineRequest) -> Submission:
+        """Check the request and compile its grammar; raises InvalidRequest."""
+        info = self.info
+        check_request(request, info.vocab_size, info.max_model_len)
+        guide = None
+        if request.grammar is not None:
+            assert self._grammars is not None
+            guide = await self._grammars.guide(request)
+            await asyncio.to_thread(guide.follow, request.generated_token_ids)
+        return Submission(request, guide)
+
+    def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
+        """Hand it to the worker; raises EngineDead if nothing runs any more."""
+        run.receive, run.arrived_s = receive, arrived_s
+        self._running_worker().submit(run)
+
+    def abort(self, run: Submission) -> None:
+        """Free what it holds before the next step."""
+        if self._worker is not None:
+            self._worker.abort(run)
+
+    async def stats(self) -> EngineStats:
+        """Count what runs now and what ran so far."""
+        stats, grammars = self._loaded().stats(), self._grammars
+        assert grammars is not None
+        return replace(
+            stats,
+            num_grammars_compiled=grammars.num_compiled,
+            grammar_compile_s=grammars.compile_s,
+        )
+
+    async def check_health(self) -> None:
+        """Raise EngineDead before start(), after stop(), and when the worker gave up."""
+        self._running_worker().check_health()
+
+    async def stop(self) -> None:
+        """End what still runs with EngineDead and release the model."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await asyncio.to_thread(worker.stop)
+        if self._grammars is not None:
+            await self._grammars.stop()
+        self._core = None
+
+    def _loaded(self) -> EngineCore:
+        if self._core is None:
+            raise EngineDead("the engine is not running")
+        return self._core
+
+    def _running_worker(self) -> StepWorker:
+        if self._worker is None:
+            raise EngineDead("the engine is not running")
+        return self._worker
+
+
+def _deliver(deliveries: list[Delivery]) -> None:
+    for submission, outcome in deliveries:
+        submission.receive(outcome)
