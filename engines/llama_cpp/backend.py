@@ -39,13 +39,12 @@ class LlamaCppBackend:
     ) -> None:
         """`on_lost` hears of blocks that nobody used and whose content is gone."""
         is_caching = config.enable_prefix_caching
-        num_holders = 2 * config.max_num_seqs + 16 if is_caching else config.max_num_seqs
         self._capacity = capacity
         self._context = Context(
             model,
             Room(
                 num_cells=(capacity.num_blocks - 1) * config.block_size,
-                num_sequences=num_holders * (2 if is_caching else 1),
+                num_sequences=config.num_holders * (2 if is_caching else 1),
                 num_batched_tokens=config.max_num_batched_tokens,
                 num_threads=num_threads,
                 kv_dtype=config.kv_dtype,
@@ -56,7 +55,8 @@ class LlamaCppBackend:
         self._cells = Cells(
             self._context,
             config.block_size,
-            num_holders,
+            config.max_num_seqs,
+            config.num_holders,
             is_prefix_caching=is_caching,
             on_lost=on_lost,
         )
@@ -108,7 +108,9 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
     )
     num_threads = config.num_threads or torch.get_num_threads()
     backend = LlamaCppBackend(config, model, capacity, num_threads, blocks.forget)
-    torch.set_num_threads(1)  # in this thread, which samples: others would spin while llama.cpp works
+    torch.set_num_threads(
+        1
+    )  # in this thread, which samples: others would spin while llama.cpp works
     limits = Limits(capacity.max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
     return EngineCore(backend, Scheduler(blocks, limits), model.vocab_size)
 

@@ -18,7 +18,7 @@ holder's whole blocks too and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from engines.native.backends.base import Batch, SlotStart
@@ -45,14 +45,19 @@ class Cells:
         self,
         memory: Memory,
         block_size: int,
+        num_slots: int,
         num_holders: int,
         *,
         is_prefix_caching: bool,
         on_lost: Callable[[Iterable[int]], None],
     ) -> None:
-        """`on_lost` hears of blocks that nobody used and whose content is gone."""
+        """`on_lost` hears of blocks that nobody used and whose content is gone.
+
+        With prefix caching num_holders is above 2 * num_slots: what is above waits to be found.
+        """
         self._memory = memory
         self._block_size = block_size
+        self._num_slots = num_slots
         self._num_holders = num_holders
         self._has_twins = is_prefix_caching
         self._on_lost = on_lost
@@ -66,12 +71,15 @@ class Cells:
     def apply(self, batch: Batch) -> None:
         """Make ready what a step computes."""
         rows = {row.slot: row for row in batch.rows}
-        for i, start in enumerate(batch.starts):
-            self._start(start, rows[start.slot].start, batch.starts[i:])
+        for start in batch.starts:
+            self._start(start, rows[start.slot].start)
         for row in batch.rows:
             holder = self._slots[row.slot]
             for block in row.full_blocks:
                 self._fill(block, holder)
+        # Only now: what is started in this batch has been shown by now all that it goes on from.
+        while self._has_twins and len(self._free) < self._num_slots:
+            self._wipe(next(iter(self._idle)))
 
     def sequence(self, slot: int) -> int:
         """The sequence that computes this slot."""
@@ -85,7 +93,7 @@ class Cells:
             self._memory.copy(holder, self._twin(holder), first, end)
             self._num_kept[holder] = end
 
-    def _start(self, start: SlotStart, num_computed: int, to_come: Sequence[SlotStart]) -> None:
+    def _start(self, start: SlotStart, num_computed: int) -> None:
         before = self._slots.get(start.slot)
         if before is not None and self._goes_on(before, start.full_blocks):
             holder = before
@@ -93,7 +101,7 @@ class Cells:
         else:
             if before is not None:
                 self._leave(start.slot)
-            holder = self._take(to_come)
+            holder = self._free.pop()
             self._slots[start.slot], self._tables[holder] = holder, {}
             self._num_kept[holder] = num_computed
             self._show(holder, start.full_blocks, num_computed)
@@ -142,18 +150,13 @@ class Cells:
     def _leave(self, slot: int) -> None:
         holder = self._slots.pop(slot)
         self._idle[holder] = None
-        if not self._tables[holder]:
+        if not self._has_twins:
+            self._wipe(holder)
+        elif not self._tables[holder]:
             self._release(holder)
 
-    def _take(self, to_come: Sequence[SlotStart]) -> int:
-        """A sequence without cells; costs the blocks of the longest idle one if there is none."""
-        if not self._free:
-            needed = {block for start in to_come for block in start.full_blocks}
-            idle = (holder for holder in self._idle if not needed & self._tables[holder].keys())
-            self._wipe(next(idle))
-        return self._free.pop()
-
     def _wipe(self, holder: int) -> None:
+        """Free an idle sequence, at the cost of what it alone has."""
         lost = []
         for block in self._tables[holder]:
             self._holders[block].remove(holder)

@@ -10,10 +10,11 @@ from typing import Any, Final, Literal, get_args
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_options, check_understood
 
-KvDtype = Literal["fp32", "fp16", "bf16", "q8_0"]
+KvDtype = Literal["fp16", "bf16", "q8_0"]
 
-KV_BYTES: Final[dict[KvDtype, float]] = {"fp32": 4, "fp16": 2, "bf16": 2, "q8_0": 34 / 32}
+KV_BYTES: Final[dict[KvDtype, float]] = {"fp16": 2, "bf16": 2, "q8_0": 34 / 32}
 
+_LLAMA_MAX_SEQ: Final = 256  # sequences that llama.cpp is built for
 _SPLIT: Final = "-00001-of-"  # in the name of the first of several files
 
 
@@ -83,6 +84,13 @@ class LlamaCppConfig:
         return cls(**{**options, **paths})
 
     @property
+    def num_holders(self) -> int:
+        """Of K/V (cells.py): with prefix caching some wait to be found, and all have a twin."""
+        if not self.enable_prefix_caching:
+            return self.max_num_seqs
+        return min(4 * self.max_num_seqs + 16, _LLAMA_MAX_SEQ // 2)
+
+    @property
     def model_path(self) -> Path:
         """The GGUF file; of a model in several the first. Raises EngineStartError."""
         path = self.model_dir
@@ -96,7 +104,7 @@ class LlamaCppConfig:
         return firsts[0]
 
 
-MAX_SEQUENCES: Final = 56  # twice as many and 16 wait for their prefix; all have a twin: cells.py
+MAX_SEQUENCES: Final = 56  # num_holders
 _PATHS: Final = ("model_dir", "vocabulary_path")
 _TAKEN: Final = (*_PATHS, "precision", "kv_dtype", "memory_fraction", "num_devices")
 _COUNTS: Final = (

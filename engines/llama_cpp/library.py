@@ -21,9 +21,8 @@ log = logging.getLogger(__name__)
 
 ARCHITECTURE: Final = "gpt-oss"
 _KV_TYPES: Final[dict[KvDtype, int]] = {
-    "fp32": llama_cpp.GGML_TYPE_F32,
     "fp16": llama_cpp.GGML_TYPE_F16,
-    "bf16": llama_cpp.GGML_TYPE_BF16,
+    "bf16": 30,  # GGML_TYPE_BF16, which the bindings leave out
     "q8_0": llama_cpp.GGML_TYPE_Q8_0,
 }
 _PRECISIONS: Final = {  # by general.file_type
@@ -33,7 +32,7 @@ _PRECISIONS: Final = {  # by general.file_type
 }
 _GPU: Final = 1  # GGML_BACKEND_DEVICE_TYPE_GPU
 _NO_CELL: Final = 1  # llama_decode's answer where no cell is free
-_LEVELS: Final = {2: logging.WARNING, 3: logging.ERROR}  # of its log; the rest is for debugging
+_ERROR: Final = 4  # GGML_LOG_LEVEL_ERROR; the rest of its log is for debugging
 _ggml: Final = libggml  # of its functions the bindings name but a few
 _ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
 _ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -46,9 +45,9 @@ def _hear(level: int, text: bytes, _: object) -> None:
     line = text.decode("utf-8", "replace").strip()
     if not line or line == ".":
         return
-    if level == 3:
+    if level == _ERROR:
         _said.append(line)
-    log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+    log.log(logging.ERROR if level == _ERROR else logging.DEBUG, "%s", line)
 
 
 class Row(NamedTuple):

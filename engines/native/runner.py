@@ -16,7 +16,6 @@ from engines.native.grammar import GrammarCompiler
 from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 
-
 LoadCore = Callable[[], EngineCore]
 
 

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ MAX_MODEL_LEN: Final = 256
 VOCAB_SIZE: Final = 512
 LIMITS: Final = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
 _SCRIPT: Final = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
+_HAS_LLAMA: Final = find_spec("llama_cpp") is not None
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
 
@@ -57,6 +59,9 @@ CONTENDERS: Final = {
     "native-cuda": Contender(
         lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),
         is_here=_IS_GPU,
+    ),
+    "llama_cpp": Contender(
+        lambda c: c.spec("llama_cpp", {"num_threads": 1, "block_size": 16}), is_here=_HAS_LLAMA
     ),
 }
 
@@ -141,4 +146,8 @@ def write_checkpoint(folder: Path) -> Checkpoint:
     GptOssForCausalLM(config).save_pretrained(folder)
     vocabulary = folder / "bytes"
     vocabulary.write_bytes(b"".join(b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    if _HAS_LLAMA:
+        from tests.engines.llama_cpp.gguf_file import write_gguf
+
+        write_gguf(folder, folder / "model.gguf")
     return Checkpoint(folder, vocabulary)

@@ -116,6 +116,20 @@ def test_two_that_computed_the_same_do_not_clash(
     assert blocks.num_free_blocks == 40
 
 
+def test_a_forgotten_block_is_found_no_more_and_used_first(make_sequence: MakeSequence) -> None:
+    blocks = BlockManager(9, 4, None)
+    first = make_sequence(range(20))
+    compute(blocks, first, 16)
+    _, second, third, _ = first.full_blocks
+    blocks.free(first)
+    blocks.forget([second])
+    again = make_sequence(range(20))
+    assert blocks.attach_prefix(again) == 4
+    assert blocks.reserve(again, 4)
+    assert again.full_blocks[1] == second
+    blocks.check_integrity()
+
+
 @pytest.mark.parametrize("fault", ["lost", "twice", "cache"])
 def test_integrity_check_finds_faults(
     fault: str, blocks: BlockManager, make_sequence: MakeSequence
@@ -136,10 +150,11 @@ class BlockManagerMachine(RuleBasedStateMachine):
     """Random sequences over few tokens, so that prefixes often meet."""
 
     sequences = Bundle("sequences")
+    window: int | None = 6
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = BlockManager(31, 4, 6)
+        self.blocks = BlockManager(31, 4, self.window)
         self.live: list[Sequence] = []
 
     @rule(
@@ -174,6 +189,12 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.blocks.free(sequence)
         self.blocks.attach_prefix(sequence)
 
+    @rule(block=st.integers(1, 30))
+    def lose(self, block: int) -> None:
+        held = {b for s in self.live for b in (*s.full_blocks, *s.window_blocks)}
+        if block not in held:
+            self.blocks.forget([block])
+
     @rule(sequence=consumes(sequences))
     def leave(self, sequence: Sequence) -> None:
         self.blocks.free(sequence)
@@ -195,7 +216,18 @@ class BlockManagerMachine(RuleBasedStateMachine):
         assert self.blocks.num_free_blocks == self.blocks.num_usable_blocks
 
 
+class TogetherMachine(BlockManagerMachine):
+    """The same where a block holds K/V of all layers."""
+
+    window = None
+
+    @invariant()
+    def there_is_one_table(self) -> None:
+        assert not any(sequence.window_blocks for sequence in self.live)
+
+
 TestBlockManagerMachine = BlockManagerMachine.TestCase
-TestBlockManagerMachine.settings = settings(
+TestTogetherMachine = TogetherMachine.TestCase
+TestBlockManagerMachine.settings = TestTogetherMachine.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
