@@ -13,7 +13,9 @@ from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 _NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
-_NO_LLAMA_CPP: Final = "not installed: llama-cpp-python is missing (docs/engines.md says how to add it)"
+_NO_LLAMA_CPP: Final = (
+    "not installed: llama-cpp-python is missing (docs/engines.md says how to add it)"
+)
 
 
 def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Install Harmonium into .venv, saying what is fetched, how large it is and from where.
 
-    python3 packaging/install.py [--this-python] [EXTRA ...]
+    python3 packaging/install.py [--this-python] [--into FOLDER] [EXTRA ...]
 
 `make` runs it before every target, so that a second run with nothing to do is quick and silent.
 Standard library only, and no syntax newer than Python 3.6: an old Python must get as far as being
@@ -49,11 +49,14 @@ def main() -> int:
     parser.add_argument(
         "--this-python", action="store_true", help="make .venv anew if it is of another Python"
     )
+    parser.add_argument(
+        "--into", type=Path, default=Path(".venv"), metavar="FOLDER", help="another one than .venv"
+    )
     asked = parser.parse_args()
     try:
         check_machine()
         check_python(*supported_pythons())
-        environment = Environment(ROOT / ".venv", asked.this_python)
+        environment = Environment(ROOT / asked.into, asked.this_python)
         if not environment.has(asked.extras):
             install(environment, asked.extras)
     except CannotInstall as error:

@@ -1,7 +1,7 @@
 """llama.cpp as a backend of the native engine's step loop: it computes, the rest is ours.
 
 So the scheduler, prefix caching, sampling and grammars are those of every other backend
-(docs/decisions/0019-llama-cpp-is-a-backend.md).
+(docs/decisions/0020-llama-cpp-is-a-backend.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import Slots
 from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
-from engines.native.scheduler import Limits, Scheduler
+from engines.native.scheduler import Scheduler, SchedulerLimits
 
 _ALL_LAYERS = -1
 
@@ -86,8 +86,9 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
     """Load the GGUF file; raises EngineStartError naming what is wrong with it."""
     if config.num_devices and not has_gpu():
         raise EngineStartError(
-            "this llama-cpp-python is built for the CPU; for an NVIDIA GPU: CMAKE_ARGS=-DGGML_CUDA=on "
-            "pip install --force-reinstall --no-binary llama-cpp-python llama-cpp-python"
+            "this llama-cpp-python is built for the CPU; for an NVIDIA GPU: "
+            "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir "
+            "--no-binary llama-cpp-python llama-cpp-python"
         )
     model = Model(config.model_path, _num_gpu_layers(config))
     if config.precision not in (None, model.precision):
@@ -108,10 +109,10 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
     )
     num_threads = config.num_threads or torch.get_num_threads()
     backend = LlamaCppBackend(config, model, capacity, num_threads, blocks.forget)
-    torch.set_num_threads(
-        1
-    )  # in this thread, which samples: others would spin while llama.cpp works
-    limits = Limits(capacity.max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
+    torch.set_num_threads(1)  # of this thread, which samples: more would spin beside llama.cpp's
+    limits = SchedulerLimits(
+        capacity.max_model_len, config.max_num_seqs, config.max_num_batched_tokens
+    )
     return EngineCore(backend, Scheduler(blocks, limits), model.vocab_size)
 
 

@@ -19,10 +19,11 @@ from engines.spec import EngineSpec
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["native", "fake", "vllm", "tensorrt_llm", "llama_cpp"]
+    assert list(known) == ["native", "fake", "vllm", "llama_cpp", "tensorrt_llm"]
     assert known["native"] is None
     assert known["fake"] is None
     assert str(known["vllm"]).startswith("not installed: vLLM is missing")
+    assert str(known["llama_cpp"]).startswith("not installed: llama-cpp-python is missing")
     assert known["tensorrt_llm"] == "not installed: the adapter is not part of this release"
 
 

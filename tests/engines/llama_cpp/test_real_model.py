@@ -26,7 +26,7 @@ OPTIONS = {"num_threads": 1, "block_size": 16}
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """Its rotary angles are llama.cpp's, which rounds the ends of YaRN's ramp as YaRN's own code."""
+    """As llama.cpp computes it: the ends of YaRN's ramp are rounded (`truncate`)."""
     from tests.engines.llama_cpp.gguf_file import write_gguf
 
     checkpoint = write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
@@ -82,9 +82,7 @@ def num_same(one: list[list[int]], other: list[list[int]]) -> int:
     return sum(a == b for a, b in zip(one, other, strict=True))
 
 
-async def test_a_cached_prefix_gives_the_same_answer_after_much_else(
-    checkpoint: Checkpoint,
-) -> None:
+async def test_a_cached_prefix_gives_the_same_answer(checkpoint: Checkpoint) -> None:
     """The window's layers keep what no sequence sees any more, and whole blocks go for others."""
     [shared] = prompts(1, 200)
     others = prompts(40, 60)
