@@ -44,8 +44,11 @@ class Found:
     profiles: tuple[Profile, ...]
 
 
-def find(folder: Path, known: Catalogue) -> Found:
-    """Say what a folder holds; raises ModelStoreError where it is not gpt-oss, with the remedy."""
+def find(folder: Path, known: Catalogue, name: str | None = None) -> Found:
+    """Say what a folder holds; raises ModelStoreError where it is not gpt-oss, with the remedy.
+
+    `name`: what a model of its own shape is called, if not by its folder's name.
+    """
     if not folder.is_dir():
         raise ModelStoreError(
             f"NIM_MODEL_PATH is {folder}, which is not a folder; "
@@ -58,7 +61,9 @@ def find(folder: Path, known: Catalogue) -> Found:
             return Found(model, known.profiles)
     _check_architecture(path, config)
     shape = _shape(path, config)
-    model = Model(name=_name(folder), description=_describe(shape), shape=shape)
+    model = Model(
+        name=_name(name or folder.resolve().name), description=_describe(shape), shape=shape
+    )
     return Found(model, tuple(_adapted(model, known.profiles, is_packed=_is_packed(config))))
 
 
@@ -151,6 +156,6 @@ def _describe(shape: ModelShape) -> str:
     )
 
 
-def _name(folder: Path) -> str:
-    """What requests call the model: the folder's name."""
-    return re.sub(r"[^\w.-]+", "-", folder.resolve().name).strip("-.") or "gpt-oss"
+def _name(text: str) -> str:
+    """What requests call the model."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "gpt-oss"

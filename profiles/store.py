@@ -14,7 +14,7 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from profiles.checkpoint import check_shards, hash_file, read_json
 from profiles.download.fetch import GUEST, fetch, missing
-from profiles.download.source import NgcAccess, source_of
+from profiles.download.source import NgcAccess, Wanted, source_of
 from profiles.errors import ModelStoreError
 from profiles.machine import GB
 from profiles.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
@@ -78,12 +78,9 @@ def to_fetch(model: Model, cache_dir: Path) -> list[ArtifactFile]:
     return missing(model.artifacts.files, folder_of(model, cache_dir)) if model.artifacts else []
 
 
-def damaged(model: Model, cache_dir: Path) -> list[str]:
-    """Hash every file of `model` in the cache; return those that are not the published ones."""
-    if model.artifacts is None:
-        return []
-    folder = folder_of(model, cache_dir)
-    there = [file for file in model.artifacts.files if (folder / file.name).is_file()]
+def damaged(files: Iterable[Wanted], folder: Path) -> list[str]:
+    """Hash the files that are there; return those that are not the published ones."""
+    there = [file for file in files if file.sha256 and (folder / file.name).is_file()]
     return [file.name for file in there if hash_file(folder / file.name) != file.sha256]
 
 

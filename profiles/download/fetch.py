@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoint import hash_file
 from profiles.download.progress import Progress, Stopped, speed
-from profiles.download.source import NgcAccess, RemoteFile, Source, Wanted
+from profiles.download.source import Listing, NgcAccess, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.machine import GB
 from profiles.verified import Verified
@@ -52,7 +52,7 @@ class Remote(Protocol):
         """
         ...
 
-    def listing(self) -> list[RemoteFile]:
+    def listing(self) -> Listing:
         """Every file of the place, whether it is wanted or not; raises DownloadError."""
         ...
 

@@ -21,11 +21,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.file_download import http_get
-from huggingface_hub.hf_api import ModelInfo
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from profiles.download.progress import Progress
-from profiles.download.source import RemoteFile, Source, Wanted
+from profiles.download.source import Listing, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # we say what matters ourselves
@@ -40,27 +39,21 @@ class Hub:
         self._source = source
         self._headers = build_hf_headers(library_name="harmonium")
 
-    def revision(self) -> str:
-        """The commit that the source's revision names now; raises DownloadError."""
-        return str(self._info().sha)
-
-    def listing(self) -> list[RemoteFile]:
+    def listing(self) -> Listing:
         """Every file, those in the large store with their SHA-256; raises DownloadError."""
-        siblings = self._info().siblings or []
-        return [
-            RemoteFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
-            for each in siblings
-        ]
-
-    def _info(self) -> ModelInfo:
         source = self._source
         try:
             api = HfApi(endpoint=constants.ENDPOINT, library_name="harmonium")
-            return api.model_info(source.location, revision=source.revision, files_metadata=True)
+            info = api.model_info(source.location, revision=source.revision, files_metadata=True)
         except HfHubHTTPError as error:
-            raise _refusal(source, "its list of files", error) from None
+            raise _refusal(source, "list of files", error) from None
         except (httpx2.HTTPError, OSError) as error:
             raise DownloadInterrupted(f"{source}: {_first_line(error)}") from None
+        files = (
+            RemoteFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
+            for each in info.siblings or ()
+        )
+        return Listing(tuple(files), info.sha)
 
     def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
         """Append to `part` what it lacks of `file`; raises DownloadError."""
@@ -78,7 +71,7 @@ class Hub:
                     _nb_retries=0,  # fetch.py tries again, as with every source
                 )
         except HfHubHTTPError as error:
-            raise _refusal(source, file.name, error) from None
+            raise _refusal(source, f"file {file.name}", error) from None
         except (httpx2.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
@@ -87,7 +80,7 @@ class Hub:
             ) from None
 
 
-def _refusal(source: Source, name: str, error: HfHubHTTPError) -> DownloadError:
+def _refusal(source: Source, what: str, error: HfHubHTTPError) -> DownloadError:
     status = error.response.status_code
     match error:
         case GatedRepoError():
@@ -103,12 +96,12 @@ def _refusal(source: Source, name: str, error: HfHubHTTPError) -> DownloadError:
                 "token that may read it"
             )
         case EntryNotFoundError():
-            return DownloadError(f"{source} has no file {name}")
+            return DownloadError(f"{source} has no {what}")
         case _ if status in (401, 403):
             return DownloadError(
-                f"{source} refused {name} (HTTP {status}); set HF_TOKEN to a token that may read it"
+                f"{source} refused {what} (HTTP {status}); set HF_TOKEN to a token that may read it"
             )
-    return DownloadInterrupted(f"{name} from {source.location}: HTTP {status}")
+    return DownloadInterrupted(f"{what} from {source.location}: HTTP {status}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from obstore.store import GCSStore, HTTPStore, S3Store
 
 from profiles.checkpoint import INDEX, SINGLE
 from profiles.download.progress import Progress
-from profiles.download.source import RemoteFile, Source, Wanted
+from profiles.download.source import Listing, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 
 if TYPE_CHECKING:  # the library has these for type checkers only
@@ -56,13 +56,14 @@ class Mirror:
                 target.write(chunk)
                 progress.add(len(chunk))
 
-    def listing(self) -> list[RemoteFile]:
+    def listing(self) -> Listing:
         """The folder's files; of a web server, which has no list, those that a checkpoint has."""
         if isinstance(self._store, HTTPStore):
-            return [file for name in self._usual_names() if (file := self._looked_up(name))]
+            names = self._usual_names()
+            return Listing(tuple(f for name in names if (f := self._looked_up(name))), None)
         with self._talking("its list of files"):
             listed = [each for page in self._store.list() for each in page]
-        return [RemoteFile(each["path"], each["size"]) for each in listed]
+        return Listing(tuple(RemoteFile(each["path"], each["size"]) for each in listed), None)
 
     def _usual_names(self) -> list[str]:
         """What a checkpoint's folder may hold; its shards are in its index."""

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from profiles.download.progress import Progress
-from profiles.download.source import NgcAccess, RemoteFile, Source, Wanted
+from profiles.download.source import Listing, NgcAccess, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 
 _SCOPED = "nvapi-"
@@ -38,7 +38,7 @@ class Ngc:
         *org_and_team, self._model = source.location.split("/")
         self._org, self._team = org_and_team[0], "".join(org_and_team[1:])
 
-    def listing(self) -> list[RemoteFile]:
+    def listing(self) -> Listing:
         """Every file of the version; raises DownloadError."""
         place = "/".join(filter(None, (self._org, self._team)))
         # A guest's paths have other parts in other places.
@@ -52,7 +52,7 @@ class Ngc:
                 files += [_remote_file(each) for each in answer.get("modelFiles") or ()]
                 num_pages = (answer.get("paginationInfo") or {}).get("totalPages") or 1
                 page += 1
-        return files
+        return Listing(tuple(files), self._source.revision)
 
     def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
         """Append to `part` what it lacks of `file`; raises DownloadError."""

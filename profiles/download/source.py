@@ -55,6 +55,14 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """All that a source holds, and what its revision names for ever (None: it has none)."""
+
+    files: tuple[RemoteFile, ...]
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class NgcAccess:
     """How NGC is asked: NGC's own variables, read by service/settings."""
 

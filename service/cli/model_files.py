@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -15,12 +15,14 @@ import click
 from engines.factory import cpu_only_engines, installed_engines
 from profiles import selector, store
 from profiles.catalogue import Catalogue, load
+from profiles.checkpoint import check_shards
+from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.hardware import detect
 from profiles.machine import GB
 from profiles.models import Model, Profile
 from profiles.verdicts import Constraints
-from service.run.startup import fetching_of
+from service.run.startup import fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs
@@ -37,12 +39,18 @@ from service.telemetry import logs
     metavar="NAME",
     help="A profile's id or name, or a model; unset: what this machine would serve.",
 )
+@click.option("--model-uri", metavar="URI", help="Another checkpoint, as NIM_MODEL_PATH has it.")
 @click.option("--all", "is_all", is_flag=True, help="Every model of the catalogue.")
 @click.option("--verify", is_flag=True, help="Hash what is there, and fetch anew what is damaged.")
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch nothing.")
-def download_to_cache(names: Sequence[str], is_all: bool, verify: bool, dry_run: bool) -> int:
-    settings = _settings()
+def download_to_cache(
+    names: Sequence[str], model_uri: str | None, is_all: bool, verify: bool, dry_run: bool
+) -> int:
+    settings = _settings({} if model_uri is None else {"model_path": model_uri})
     try:
+        if settings.model_path is not None and not names and not is_all:
+            _download_own(settings, verify=verify, dry_run=dry_run)
+            return 0
         for profile in _wanted(settings, names, is_all):
             _download(profile, settings, verify=verify, dry_run=dry_run)
     except ProfileError as error:
@@ -73,8 +81,8 @@ def create_model_store(name: str | None, folder: Path) -> int:
     return 0
 
 
-def _settings() -> Settings:
-    settings = load_settings()
+def _settings(given: Mapping[str, str] | None = None) -> Settings:
+    settings = load_settings(given)
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     return settings
 
@@ -118,19 +126,42 @@ def _any_profile(catalogue: Catalogue, model: Model) -> Profile:
 
 def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bool) -> None:
     model, cache = profile.model, settings.cache_path
-    if verify:
-        for name in store.damaged(model, cache):
-            click.echo(f"{model.name}: {name} is damaged")
-            if not dry_run:
-                (store.folder_of(model, cache) / name).unlink()
+    if verify and model.artifacts is not None:
+        _remove_damaged(model.name, store.folder_of(model, cache), model.artifacts.files, dry_run)
     if dry_run:
-        files = store.to_fetch(model, cache)
-        size = sum(file.size_bytes for file in files) / GB
-        click.echo(f"{model.name}: {len(files)} files to fetch, {size:.1f} GB")
+        _tell_size(model.name, store.to_fetch(model, cache))
         return
     click.echo(
         f"{model.name} is whole in {store.resolve(profile, cache, None, fetching_of(settings))}"
     )
+
+
+def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:
+    """What NIM_MODEL_PATH names."""
+    own = own_checkpoint(settings)
+    assert own is not None
+    name = own.name or str(own.folder)
+    if verify:
+        _remove_damaged(name, own.folder, own.files, dry_run)
+    if dry_run:
+        _tell_size(name, own.to_fetch)
+        return
+    own.obtain(fetching_of(settings))
+    check_shards(own.folder)
+    click.echo(f"{name} is whole in {own.folder}")
+
+
+def _remove_damaged(name: str, folder: Path, files: Iterable[Wanted], dry_run: bool) -> None:
+    """Name every file whose bytes are not the published ones; unless told not to, remove it."""
+    for damaged in store.damaged(files, folder):
+        click.echo(f"{name}: {damaged} is damaged")
+        if not dry_run:
+            (folder / damaged).unlink()
+
+
+def _tell_size(name: str, files: Sequence[Wanted]) -> None:
+    size = sum(file.size_bytes for file in files) / GB
+    click.echo(f"{name}: {len(files)} files to fetch, {size:.1f} GB")
 
 
 def _copy(source: Path, folder: Path) -> None:

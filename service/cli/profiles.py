@@ -25,6 +25,7 @@ from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from profiles.written import parse_hardware
+from service.run.startup import own_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
@@ -85,8 +86,9 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
     """What `harmonium serve` would ask for with these settings, options first, and of which."""
     known = load()
     model, profiles = asked.model or settings.model_name, known.profiles
-    if model is None and settings.model_path is not None:
-        found = own_shape.find(settings.model_path, known)
+    own = own_checkpoint(settings) if model is None else None
+    if own is not None:
+        found = own_shape.find(own.folder, known, own.name)
         model, profiles = found.model.name, found.profiles
     constraints = Constraints(
         model=model,

@@ -10,9 +10,11 @@ from pathlib import Path
 from engines.factory import cpu_only_engines, installed_engines
 from engines.spec import EngineSpec
 from profiles import catalogue, own_shape, selector, store
+from profiles.download.source import Wanted
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
-from profiles.models import ArtifactFile, Profile
+from profiles.models import Profile
+from profiles.own_checkpoint import OwnCheckpoint, open_own
 from profiles.placement import Placement
 from profiles.store import Fetching
 from profiles.verdicts import Constraints, Selection
@@ -33,7 +35,8 @@ class Launch:
     spec: EngineSpec
     served_name: str
     devices: tuple[Mapping[str, str], ...] = ({},)  # of each replica: what its environment adds
-    to_fetch: tuple[ArtifactFile, ...] = ()  # what `obtain` has to bring first
+    to_fetch: tuple[Wanted, ...] = ()  # what `obtain` has to bring first
+    own: OwnCheckpoint | None = None  # what NIM_MODEL_PATH names
 
 
 def prepare(settings: Settings) -> Launch:
@@ -41,8 +44,9 @@ def prepare(settings: Settings) -> Launch:
     known = catalogue.load()
     hardware = detect()
     model, profiles = settings.model_name, known.profiles
-    if model is None and settings.model_path is not None:
-        found = own_shape.find(settings.model_path, known)
+    own = own_checkpoint(settings)
+    if model is None and own is not None:
+        found = own_shape.find(own.folder, known, own.name)
         model, profiles = found.model.name, found.profiles
     constraints = Constraints(
         model=model,
@@ -56,11 +60,12 @@ def prepare(settings: Settings) -> Launch:
     )
     selection = selector.select(profiles, hardware, constraints)
     chosen = selection.chosen
-    to_fetch = _to_fetch(settings, chosen.profile)
+    folder = None if own is None else own.folder
+    to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
     if to_fetch:
-        model_dir = store.folder_of(chosen.profile.model, settings.cache_path)
+        model_dir = folder or store.folder_of(chosen.profile.model, settings.cache_path)
     else:
-        model_dir = store.resolve(chosen.profile, settings.cache_path, settings.model_path)
+        model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
     vocabulary = _vocabulary(settings) if chosen.profile.engine == "native" else None
     return Launch(
         hardware=hardware,
@@ -76,17 +81,27 @@ def prepare(settings: Settings) -> Launch:
         served_name=settings.served_model_name or chosen.profile.model.name,
         devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
+        own=own,
     )
 
 
 def obtain(settings: Settings, launch: Launch) -> None:
     """Fetch and check what the model store lacks; raises ModelStoreError with the remedy."""
-    if launch.to_fetch:
-        store.resolve(
-            launch.selection.chosen.profile,
-            settings.cache_path,
-            fetching=fetching_of(settings),
-        )
+    if not launch.to_fetch:
+        return
+    profile, fetching = launch.selection.chosen.profile, fetching_of(settings)
+    if launch.own is not None:
+        launch.own.obtain(fetching)
+        store.resolve(profile, settings.cache_path, launch.own.folder)
+    else:
+        store.resolve(profile, settings.cache_path, fetching=fetching)
+
+
+def own_checkpoint(settings: Settings) -> OwnCheckpoint | None:
+    """What NIM_MODEL_PATH names; from a URI, its list of files and config.json are fetched."""
+    if settings.model_path is None:
+        return None
+    return open_own(settings.model_path, settings.cache_path, fetching_of(settings))
 
 
 def fetching_of(settings: Settings) -> Fetching:
@@ -95,8 +110,8 @@ def fetching_of(settings: Settings) -> Fetching:
     return Fetching(is_allowed, settings.repository_override, ngc_access())
 
 
-def _to_fetch(settings: Settings, profile: Profile) -> tuple[ArtifactFile, ...]:
-    if settings.model_path is not None or settings.disable_model_download:
+def _to_fetch(settings: Settings, profile: Profile) -> tuple[Wanted, ...]:
+    if settings.disable_model_download:
         return ()
     return tuple(store.to_fetch(profile.model, settings.cache_path))
 

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+CheckpointUri = Annotated[str, StringConstraints(pattern=r"^(hf|ngc|s3|gs|https?)://")]
 
 
 class ModelSettings(BaseSettings):
@@ -20,9 +21,11 @@ class ModelSettings(BaseSettings):
     model_name: Name | None = Field(
         None, description="The model to serve, e.g. `gpt-oss-20b`; unset: what fits the machine."
     )
-    model_path: Path | None = Field(
+    model_path: Path | CheckpointUri | None = Field(
         None,
-        description="A folder with a gpt-oss checkpoint of any shape, in place of the catalogue's.",
+        description="A gpt-oss checkpoint of any shape, in place of the catalogue's: a folder, or"
+        " where it is fetched from: `hf://organisation/name@revision`, `ngc://org/team/name:version`,"
+        " `s3://bucket/prefix`, `gs://bucket/prefix` or `https://host/prefix`.",
     )
     model_profile: str | None = Field(
         None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."
@@ -69,8 +72,8 @@ class ModelSettings(BaseSettings):
 
     @field_validator("cache_path", "model_path")
     @classmethod
-    def _expand_model(cls, value: Path | None) -> Path | None:
-        return value.expanduser() if value else value
+    def _expand_model(cls, value: Path | str | None) -> Path | str | None:
+        return value.expanduser() if isinstance(value, Path) else value
 
     @property
     def tags(self) -> dict[str, str]:

@@ -90,7 +90,7 @@ def test_a_listing_has_every_page_and_the_checksums(ngc: Served) -> None:
         f"{base}&page-number=1": json.dumps({"modelFiles": [plain], **pages}).encode(),
     }
     remote = open_remote(SOURCE, NgcAccess("nvapi-1", ngc.url, ngc.url))
-    assert remote.listing() == [FILE, RemoteFile("a.safetensors", 7)]
+    assert remote.listing().files == (FILE, RemoteFile("a.safetensors", 7))
 
 
 @pytest.mark.parametrize(

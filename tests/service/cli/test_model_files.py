@@ -98,6 +98,22 @@ def test_where_fetching_is_forbidden_the_remedy_is_told(
     assert mirror.asked == []
 
 
+def test_a_checkpoint_by_its_uri_is_fetched_into_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path))
+    files = {"m/tuned/config.json": b"{}", "m/tuned/model.safetensors": shard("a")}
+    with serving(files) as served:
+        uri = f"{served.url}/m/tuned"
+        assert main(["download-to-cache", "--model-uri", uri, "--dry-run"]) == 0
+        assert "tuned: 1 files to fetch, 0.0 GB" in capsys.readouterr().out
+        monkeypatch.setenv("NIM_MODEL_PATH", uri)
+        assert main(["download-to-cache"]) == 0
+    assert "tuned is whole in " in capsys.readouterr().out
+    (folder,) = tmp_path.glob("models/tuned-*")
+    assert (folder / "model.safetensors").read_bytes() == shard("a")
+
+
 def test_an_unknown_model_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download-to-cache", "-m", "gpt-4"]) == 2
     assert "'gpt-4' is no model (gpt-oss-120b, gpt-oss-20b, nano)" in capsys.readouterr().err

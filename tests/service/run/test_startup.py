@@ -12,7 +12,7 @@ import pytest
 from engines.factory import NO_ADAPTER
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
-from profiles import store
+from profiles import catalogue, store
 from profiles.errors import ModelStoreError, NoCompatibleProfile
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
@@ -27,6 +27,8 @@ from service.run.startup import (
 )
 from service.run.wiring import build_runtime
 from service.settings.settings import load
+from tests.profiles.hub import serving
+from tests.profiles.test_store import shard
 
 
 @pytest.fixture(autouse=True)
@@ -252,6 +254,22 @@ def test_a_checkpoint_folder_alone_says_which_model_it_is(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 3, "hidden_size": 7}')
     with pytest.raises(ModelStoreError, match="model_type is None"):
         launch(model_path=tmp_path)
+
+
+def test_a_model_path_on_the_network_is_chosen_for_by_its_config_and_fetched_later(
+    tmp_path: Path,
+) -> None:
+    config = catalogue.load().models["gpt-oss-20b"].shape.model_dump_json().encode()
+    files = {"m/tuned/config.json": config, "m/tuned/model.safetensors": shard("a")}
+    with serving(files) as served:
+        settings = load({"model_path": f"{served.url}/m/tuned", "cache_path": tmp_path})
+        launched = prepare(settings)
+        assert launched.served_name == "gpt-oss-20b"
+        assert [file.name for file in launched.to_fetch] == ["model.safetensors"]
+        assert not (launched.model_dir / "model.safetensors").exists()
+        obtain(settings, launched)
+    assert (launched.model_dir / "model.safetensors").read_bytes() == shard("a")
+    assert launched.spec.model_dir == str(launched.model_dir)
 
 
 def test_the_name_clients_use_can_be_chosen() -> None:

@@ -1,0 +1,150 @@
+"""NIM_MODEL_PATH as a URI: a place is listed once, and only what is served is fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from profiles.download import fetch as fetching
+from profiles.download.source import NgcAccess
+from profiles.errors import DownloadError, ModelStoreError
+from profiles.own_checkpoint import OwnCheckpoint, open_own
+from profiles.store import Fetching
+from tests.profiles.hub import Served, serving
+from tests.profiles.test_store import shard
+
+ALLOWED = Fetching(is_allowed=True)
+FILES = {
+    "config.json": b'{"model_type": "gpt_oss"}',
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-1.safetensors"}}',
+    "model-1.safetensors": shard("a"),
+}
+BESIDE = {"README.md": b"#", "original/model-1.safetensors": b"x", "metal/model.bin": b"x"}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
+
+
+def whole(found: OwnCheckpoint, allowed: Fetching = ALLOWED) -> dict[str, bytes]:
+    """What is in the folder once all is fetched."""
+    found.obtain(allowed)
+    assert found.to_fetch == ()
+    return {p.name: p.read_bytes() for p in found.folder.iterdir() if p.name[0] != "."}
+
+
+def hub_of(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository whose main is COMMIT."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        served.url + "/{repo_id}/resolve/{revision}/{filename}",
+    )
+    siblings = []
+    for name, content in {**FILES, **BESIDE}.items():
+        served.files[f"acme/tuned/resolve/{COMMIT}/{name}"] = content
+        entry = {"rfilename": name, "size": len(content), "blobId": "b"}
+        if name.endswith(".safetensors"):
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 1}
+        siblings.append(entry)
+    answer = {"id": "acme/tuned", "sha": COMMIT, "siblings": siblings}
+    path = "api/models/acme/tuned/revision/main?blobs=true"
+    served.lists[path] = json.dumps(answer).encode()
+
+
+def test_a_repository_is_listed_once_at_the_commit_it_is_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch)
+        found = open_own("hf://acme/tuned", tmp_path, ALLOWED)
+        assert found.name == "tuned"
+        assert [path for path, _ in served.asked] == [f"acme/tuned/resolve/{COMMIT}/config.json"]
+        assert {file.name for file in found.to_fetch} == FILES.keys() - {"config.json"}
+        assert whole(found) == FILES
+        assert all(COMMIT in path for path, _ in served.asked)
+        assert len(served.looked_up) == 1
+    again = open_own("hf://acme/tuned", tmp_path, Fetching(is_allowed=False))  # no server
+    assert again.folder == found.folder
+    assert again.to_fetch == ()
+
+
+def test_weights_with_another_checksum_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch)
+        name = f"acme/tuned/resolve/{COMMIT}/model-1.safetensors"
+        served.files[name] = served.files[name][:-1] + b"?"
+        with pytest.raises(DownloadError, match="came twice with another SHA-256"):
+            whole(open_own("hf://acme/tuned", tmp_path, ALLOWED))
+
+
+def test_a_web_server_is_asked_for_what_a_checkpoint_has(tmp_path: Path) -> None:
+    with serving({f"m/{name}": content for name, content in FILES.items()}) as served:
+        found = open_own(f"{served.url}/m", tmp_path, ALLOWED)
+        assert found.name == "m"
+        assert whole(found) == FILES
+
+
+def test_a_bucket_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = "".join(
+        f"<Contents><Key>m/{name}</Key><Size>{len(content)}</Size>"
+        "<LastModified>2026-03-02T10:00:00.000Z</LastModified><ETag>e</ETag></Contents>"
+        for name, content in {**FILES, **BESIDE}.items()
+    )
+    listing = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    with serving({f"bucket/m/{name}": content for name, content in FILES.items()}) as served:
+        served.lists["bucket?list-type=2&prefix=m%2F"] = listing.encode()
+        for name, value in {
+            "AWS_ENDPOINT_URL": served.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "eu-west-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        assert whole(open_own("s3://bucket/m", tmp_path, ALLOWED)) == FILES
+
+
+def test_a_version_on_ngc_is_listed_and_fetched(tmp_path: Path) -> None:
+    with serving({f"store/{name}": content for name, content in FILES.items()}) as served:
+        entries = [{"path": name, "sizeInBytes": len(body)} for name, body in FILES.items()]
+        base = "v2/org/acme/models"
+        path = f"{base}/gpt/versions/1/files?page-size=1000&page-number=0"
+        served.lists[path] = json.dumps({"modelFiles": entries}).encode()
+        for name in FILES:
+            address = {"urls": [f"{served.url}/store/{name}"]}
+            served.lists[f"{base}/gpt/1/files?path={name}"] = json.dumps(address).encode()
+        allowed = Fetching(True, ngc=NgcAccess("nvapi-1", served.url, served.url))
+        assert whole(open_own("ngc://acme/gpt:1", tmp_path, allowed), allowed) == FILES
+
+
+def test_a_place_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with (
+        serving({"m/config.json": b"{}"}) as served,
+        pytest.raises(DownloadError, match=r"has no config.json with \*.safetensors beside it"),
+    ):
+        open_own(f"{served.url}/m", tmp_path, ALLOWED)
+
+
+def test_where_fetching_is_forbidden_nobody_is_asked(tmp_path: Path) -> None:
+    with serving({f"m/{name}": content for name, content in FILES.items()}) as served:
+        with pytest.raises(ModelStoreError, match="NIM_DISABLE_MODEL_DOWNLOAD forbids"):
+            open_own(f"{served.url}/m", tmp_path, Fetching(is_allowed=False))
+        assert served.asked == []
+
+
+@pytest.mark.parametrize("uri", ["hf://only-a-name", "ngc://acme/gpt", "s3://"])
+def test_a_uri_that_cannot_be_read_names_the_setting(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match=r"NIM_MODEL_PATH is .*; write hf://"):
+        open_own(uri, tmp_path, ALLOWED)
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    assert open_own(tmp_path, tmp_path / "cache", ALLOWED) == OwnCheckpoint(tmp_path)
