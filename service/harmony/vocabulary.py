@@ -79,7 +79,7 @@ def load() -> None:
 
 def encode_text(text: str) -> list[int]:
     """Encode text as ordinary ids; `<|end|>` in it is seven characters, not a token."""
-    return encode_pieces(text, _encode)
+    return encode_in_pieces(text, _encode)
 
 
 def _encode(text: str) -> list[int]:
@@ -208,7 +208,7 @@ class TokenDecoder:
         return piece
 
 
-def encode_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]:
+def encode_in_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]:
     """The ids of a text of any length; within in_turns with pauses for the others."""
     token_ids: list[int] = []
     for piece in pieces(text):

@@ -22,7 +22,7 @@ from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.guidance import (
     AllowedToolsChoice,
-    Choice,
+    GivenToolChoice,
     JSONObjectFormat,
     JSONSchemaFormat,
     NamedCustomTool,
@@ -210,7 +210,7 @@ def chat_tools(request: ChatRequest, toolbox: Toolbox | None) -> OfferedTools:
     return offered_tools(toolbox, wanted.values(), is_hidden=request.tool_choice == "none")
 
 
-def _tool_choice(choice: Choice | None) -> ToolChoice:
+def _tool_choice(choice: GivenToolChoice | None) -> ToolChoice:
     match choice:
         case None:
             return ToolChoice()

@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from service.api.common.guidance import (
-    Choice,
     FunctionName,
+    GivenToolChoice,
     ResponseFormat,
     StructuredOutputs,
 )
@@ -272,7 +272,7 @@ class ChatRequest(SamplingFields):
         None, description="Extension; false leaves reasoning out."
     )
     tools: list[Tool] | None = Field(None, max_length=128)
-    tool_choice: Choice | None = None
+    tool_choice: GivenToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")

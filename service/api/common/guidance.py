@@ -53,7 +53,7 @@ def _choice_tag(value: Any) -> str:
     return {"allowed_tools": "allowed", "custom": "custom"}.get(str(kind), "named")
 
 
-Choice = Annotated[
+GivenToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
     | Annotated[NamedTool, Tag("named")]
     | Annotated[NamedCustomTool, Tag("custom")]

@@ -56,7 +56,9 @@ class ChoiceNone(RequestModel):
     type: Literal["none"]
 
 
-Choice = Annotated[ChoiceAuto | ChoiceAny | ChoiceTool | ChoiceNone, Field(discriminator="type")]
+GivenToolChoice = Annotated[
+    ChoiceAuto | ChoiceAny | ChoiceTool | ChoiceNone, Field(discriminator="type")
+]
 Display = Literal["summarized", "omitted"]
 
 
@@ -157,7 +159,7 @@ class CountTokensRequest(RequestModel):
     messages: list[Turn] = Field(min_length=1)
     system: TextContent | None = None
     tools: list[CustomTool] | None = Field(None, max_length=128)
-    tool_choice: Choice | None = None
+    tool_choice: GivenToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     speed: Literal["standard"] | None = Field(None, description="There is one speed.")

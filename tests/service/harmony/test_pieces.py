@@ -17,7 +17,7 @@ from service.harmony.vocabulary import (
     NUM_ORDINARY,
     PIECE_CHARS,
     decode_bytes,
-    encode_pieces,
+    encode_in_pieces,
     encode_text,
     pieces,
 )
@@ -75,7 +75,7 @@ def test_two_long_texts_take_turns() -> None:
 
     def run(letter: str) -> None:
         together.wait(10)
-        in_turns(partial(encode_pieces, f"{letter} " * PIECE_CHARS * 20, encode))
+        in_turns(partial(encode_in_pieces, f"{letter} " * PIECE_CHARS * 20, encode))
 
     threads = [threading.Thread(target=run, args=[letter]) for letter in "ab"]
     for thread in threads:
@@ -103,7 +103,7 @@ def test_a_text_beyond_the_tokens_it_may_have_is_not_encoded_to_its_end() -> Non
         return [0] * len(piece)
 
     with pytest.raises(OverBudget, match="20000"):
-        in_turns(partial(encode_pieces, "word " * 100_000, encode), Budget(20_000, "tokens"))
+        in_turns(partial(encode_in_pieces, "word " * 100_000, encode), Budget(20_000, "tokens"))
     assert sum(map(len, encoded)) < 20_000 + MOST_CHARS
 
 
