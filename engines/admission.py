@@ -38,23 +38,37 @@ class Runner(Protocol[T]):
     """
 
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Load the model; raises EngineStartError when the engine cannot start."""
+        ...
 
     async def prepare(self, request: EngineRequest) -> T:
         """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
         ...
 
     def begin(self, run: T, receive: Receive, arrived_s: float) -> None:
-        """Run it; `arrived_s` is for its events' queued_s. Raises EngineDead."""
+        """Run a prepared request; raises EngineDead.
+
+        `arrived_s` (time.monotonic()) is when the request arrived, for the `queued_s` of its
+        events.
+        """
         ...
 
-    def abort(self, run: T) -> None: ...
+    def abort(self, run: T) -> None:
+        """End a run without an event or an error; frees what it holds."""
+        ...
 
-    async def stats(self) -> EngineStats: ...
+    async def stats(self) -> EngineStats:
+        """Count what the engine runs and has run."""
+        ...
 
-    async def check_health(self) -> None: ...
+    async def check_health(self) -> None:
+        """Raise EngineDead with the reason unless the engine can serve now."""
+        ...
 
     async def stop(self) -> None:
         """End what runs with EngineDead and release everything; may be called twice."""
@@ -98,15 +112,15 @@ class Entry(Generic[T]):
         return len(self.request.prompt_token_ids) + len(self.request.generated_token_ids)
 
     def take(self, outcome: Outcome) -> None:
-        """Hand on what the engine gave."""
+        """Hand one outcome of the engine to whoever opened the entry, while it is open."""
         if self.is_open:
             self._engine.on_outcome(self, outcome)
 
     def end(self) -> None:
-        """Let go of what refers back to it.
+        """Close the entry and drop its references to the run and the receiver.
 
-        Else each request would be a cycle, and a thousand that end together a collection of
-        garbage for which all streams wait.
+        Else each request would be a reference cycle, and a thousand that end together a garbage
+        collection for which all streams wait.
         """
         self.is_open = False
         del self.run, self.receive
@@ -119,6 +133,7 @@ class _Ahead:
         self._counts: dict[int, tuple[int, int]] = {}  # requests, tokens of their prompts
 
     def add(self, entry: Entry[Any], sign: int = 1) -> None:
+        """Count an entry in (`sign` 1) or out (-1)."""
         priority = entry.request.priority
         num_requests, num_tokens = self._counts.pop(priority, (0, 0))
         num_requests += sign
@@ -127,7 +142,7 @@ class _Ahead:
             self._counts[priority] = (num_requests, num_tokens)
 
     def of(self, priority: int) -> tuple[int, int]:
-        """Those that are as urgent or more so."""
+        """How many requests, and prompt tokens of them, are as urgent as this priority or more."""
         counts = [count for p, count in self._counts.items() if p <= priority]
         return sum(count[0] for count in counts), sum(count[1] for count in counts)
 
@@ -213,7 +228,7 @@ class QueuedEngine(Generic[T]):
             self.close(entry)
 
     async def stats(self) -> EngineStats:
-        """Count; who waits out here, or for a grammar, waits."""
+        """Count; requests that wait in this queue or for their grammar count as waiting."""
         stats = await self._runner.stats()
         num_waiting = stats.num_waiting + len(self._queue) + self._num_preparing
         return replace(stats, num_waiting=num_waiting)
@@ -228,7 +243,7 @@ class QueuedEngine(Generic[T]):
         await self._idle.wait()
 
     async def stop(self) -> None:
-        """End what waits and what runs with EngineDead."""
+        """End all waiting and running requests with EngineDead."""
         self._is_stopped = True
         for entry in list(self._queue):
             entry.take(EngineDead("the engine has been stopped"))

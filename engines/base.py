@@ -45,7 +45,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One generation."""
+    """One generation that an engine is asked for: prompt, sampling, grammar, and whose it is."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -136,9 +136,9 @@ class EngineStats:
 
     @property
     def work_done(self) -> int:
-        """Grows whenever something was computed; while requests run it stands still in a hang.
+        """A number that grows whenever something was computed, and stands still in a hang.
 
-        Prompts do not count: they are counted when they are admitted, computed or not.
+        Prompt tokens do not count: they are counted when a request is admitted, computed or not.
         """
         return self.num_steps + self.generated_tokens
 
@@ -159,13 +159,21 @@ class Engine(Protocol):
     """
 
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Start the engine; raises EngineStartError when it cannot serve."""
+        ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]: ...
+    def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Yield the events of a request; raises an EngineError; closing the iterator aborts it."""
+        ...
 
-    async def stats(self) -> EngineStats: ...
+    async def stats(self) -> EngineStats:
+        """Count what the engine runs and has run; raises EngineDead."""
+        ...
 
     async def check_health(self) -> None:
         """Return if the engine can serve now, else raise EngineDead with the reason."""

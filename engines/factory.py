@@ -77,7 +77,7 @@ def cpu_only_engines() -> dict[str, str]:
 
 
 def create(spec: EngineSpec) -> QueuedEngine[Any]:
-    """Make an engine that is yet to be started; raises EngineStartError when it cannot be."""
+    """Make the engine that a spec names, not yet started; raises EngineStartError."""
     engines = installed_engines()
     if spec.engine not in engines:
         known = ", ".join(engines)

@@ -29,7 +29,7 @@ _RATIO: Final = 1.25
 
 
 class Replica:
-    """A client of one engine process and what is known of it here."""
+    """One engine process of a fleet: its client, and how many requests this process runs on it."""
 
     def __init__(self, number: int, engine: EngineClient) -> None:
         self.number = number
@@ -39,21 +39,22 @@ class Replica:
 
     @property
     def life(self) -> int:
-        """A number of the process that answers or is only silent; 0 once it is gone."""
+        """The number of the engine process that answers or is only silent; 0 once it is gone."""
         return self.engine.life
 
     @property
     def is_ready(self) -> bool:
+        """Whether the engine process answers and serves."""
         return self.engine.is_ready
 
     def has_new_life(self) -> bool:
-        """Whether it is another process than at the last look."""
+        """Whether the engine process is another one than at the last call."""
         before, self._life = self._life, self.life
         return before not in (None, self._life)
 
 
 class Fleet:
-    """All replicas; usable as long as one of them is."""
+    """All replicas of one model as one engine, usable as long as one of them is."""
 
     def __init__(self, engines: Sequence[EngineClient]) -> None:
         self.replicas = [Replica(number, engine) for number, engine in enumerate(engines)]
@@ -61,7 +62,7 @@ class Fleet:
 
     @property
     def info(self) -> EngineInfo:
-        """What they serve, with room for as many requests as all have together."""
+        """What the replicas serve, with room for as many requests as all have together."""
         info = self.replicas[0].engine.info
         return replace(info, max_num_seqs=info.max_num_seqs * len(self.replicas))
 
@@ -71,13 +72,14 @@ class Fleet:
         return self.replicas[0].engine.folder
 
     async def start(self) -> None:
-        """Return when all are ready; raises EngineStartError if one never is."""
+        """Return when all replicas are ready; raises EngineStartError if one never is."""
         async with asyncio.TaskGroup() as group:
             for replica in self.replicas:
                 group.create_task(replica.engine.start())
 
     async def healthy(self) -> list[Replica]:
-        """Those that can serve now; raises EngineDead with the first one's reason if none can."""
+        """The replicas that can serve now; raises EngineDead with the first one's reason if none
+        can."""
         found = [replica for replica in self.replicas if replica.is_ready]
         if not found:
             await self.replicas[0].engine.check_health()
@@ -87,21 +89,21 @@ class Fleet:
         return found
 
     async def choose(self, request: EngineRequest) -> Replica:
-        """The replica that is to run a request; raises EngineDead."""
+        """The replica that is to run a request; raises EngineDead if none can."""
         loads = {replica.number: replica.num_running for replica in await self.healthy()}
         return self.replicas[self._router.choose(request, loads)]
 
     async def stats(self) -> EngineStats:
-        """The sum of those that answer; raises EngineDead if none does."""
+        """The sum of the counts of all replicas that answer; raises EngineDead if none does."""
         found = await asyncio.gather(*(r.engine.stats() for r in await self.healthy()))
         return found[0] if len(found) == 1 else _sum(found)
 
     async def drain(self) -> None:
-        """Drain all."""
+        """Drain every replica."""
         await asyncio.gather(*(replica.engine.drain() for replica in self.replicas))
 
     async def stop(self) -> None:
-        """Stop all."""
+        """Stop every replica's client."""
         for replica in self.replicas:
             await replica.engine.stop()
 
@@ -117,20 +119,20 @@ def _sum(found: Iterable[EngineStats]) -> EngineStats:
 
 
 class PrefixRecord:
-    """The prompts that one replica has seen."""
+    """The prompts that one replica has seen, as hashes of their blocks."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def num_cached(self, blocks: Sequence[int]) -> int:
-        """How many leading blocks it has."""
+        """How many leading blocks of a prompt the replica has seen."""
         for number, block in enumerate(blocks):
             if block not in self._blocks:
                 return number
         return len(blocks)
 
     def add(self, blocks: Sequence[int]) -> None:
-        """Remember them; the first ones longest, as others are of no use without them."""
+        """Remember a prompt's blocks; the first ones longest: others are of no use without them."""
         for block in reversed(blocks):
             self._blocks[block] = None
             self._blocks.move_to_end(block)
@@ -138,18 +140,22 @@ class PrefixRecord:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
+        """Forget all prompts."""
         self._blocks.clear()
 
 
 class ReplicaRouter:
-    """Chooses among replicas by their number."""
+    """Chooses among replicas, which it knows by their number."""
 
     def __init__(self, num_replicas: int) -> None:
         self._records = [PrefixRecord() for _ in range(num_replicas)]
         self._last = 0
 
     def choose(self, request: EngineRequest, loads: dict[int, int]) -> int:
-        """The replica to run the request; `loads`: requests that each usable one runs now."""
+        """The number of the replica to run the request on.
+
+        `loads`: how many requests each usable replica runs now.
+        """
         if len(self._records) == 1:
             return 0
         blocks = list(_blocks(request))
@@ -161,7 +167,7 @@ class ReplicaRouter:
         return chosen
 
     def forget(self, number: int) -> None:
-        """The replica has been started anew: its cache is empty."""
+        """Forget the prompts of a replica that has been started anew: its cache is empty."""
         self._records[number].clear()
 
     def _merit(

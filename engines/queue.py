@@ -33,7 +33,8 @@ class _Lane(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Items by priority, tenant and arrival; an item is in it at most once."""
+    """A queue by priority, then fair between tenants, then by arrival; an item is in it at most
+    once."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane[T]] = {}
@@ -62,7 +63,7 @@ class FairQueue(Generic[T]):
         return num_free > 0
 
     def add(self, item: T, priority: int, tenant: str) -> None:
-        """Take in a new item."""
+        """Add an item behind those of its tenant and priority."""
         if tenant not in self._num_waiting:
             self._costs[tenant] = max(self._cost(tenant), self._turn)
         self._num_waiting[tenant] = self._num_waiting.get(tenant, 0) + 1
@@ -70,7 +71,7 @@ class FairQueue(Generic[T]):
         self._places[item] = (priority, tenant)
 
     def restore(self, item: T, priority: int, rank: int) -> None:
-        """Take back an item that was being served: before all new ones of its priority."""
+        """Put back an item that was being served, before all new ones of its priority."""
         insort(self._lane(priority).restored, (rank, item), key=itemgetter(0))
         self._places[item] = (priority, None)
 
@@ -79,7 +80,7 @@ class FairQueue(Generic[T]):
         self._costs[tenant] = self._costs.get(tenant, self._turn) + cost  # for every token
 
     def head(self) -> T:
-        """Who is next; the same until something is added, discarded, taken or charged."""
+        """The item that is next; the same until something is added, discarded, taken or charged."""
         if self._is_turn_of_oldest():
             return self._oldest()
         lane = self._lanes[min(self._lanes)]
@@ -88,7 +89,7 @@ class FairQueue(Generic[T]):
         return _first(lane.tenants[min(lane.tenants, key=self._cost)])
 
     def take(self) -> T:
-        """Remove and return the head."""
+        """Remove the head and return it."""
         item = self.head()
         _, tenant = self._places[item]
         if tenant is not None and not self._is_turn_of_oldest():
@@ -98,7 +99,7 @@ class FairQueue(Generic[T]):
         return item
 
     def discard(self, item: T) -> None:
-        """Remove an item if it is there."""
+        """Remove an item if it is in the queue."""
         if item not in self._places:
             return
         priority, tenant = self._places.pop(item)

@@ -12,7 +12,8 @@ from engines.errors import EngineStartError
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine to run and with what, in plain JSON; None and empty leave a choice to it."""
+    """Which engine to run and with what, in plain JSON; None or empty leaves the choice to the
+    engine."""
 
     engine: str
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own, in its own names

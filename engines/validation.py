@@ -15,7 +15,7 @@ _DIALECTS: Final = {JsonSchema: "json_schema", Regex: "regex", Lark: "lark", Gbn
 
 
 def check_request(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
-    """Raise InvalidRequest or PromptTooLong, naming the key and the value, unless it can run."""
+    """Raise InvalidRequest or PromptTooLong, naming key and value, unless the request can run."""
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
     _check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_sampling(request.sampling, vocab_size)
@@ -80,7 +80,7 @@ def _check(key: str, value: float, is_valid: bool, expected: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MissingCapability:
-    """A wish that an engine cannot fulfil."""
+    """Something a request asks for that an engine lacks."""
 
     name: str  # of the capability
     value: str  # what is wished for, in short
@@ -89,7 +89,7 @@ class MissingCapability:
 
 
 def first_missing(request: EngineRequest, capabilities: Capabilities) -> MissingCapability | None:
-    """The first wish of a request that an engine with these capabilities cannot fulfil."""
+    """The first thing a request asks for that these capabilities lack; None if there is none."""
     for name, value in _wishes(request):
         if not getattr(capabilities, name):
             return MissingCapability(name, value)
@@ -103,7 +103,7 @@ def first_missing(request: EngineRequest, capabilities: Capabilities) -> Missing
 
 
 def check_capabilities(request: EngineRequest, capabilities: Capabilities) -> None:
-    """Raise InvalidRequest naming the first wish that the engine cannot fulfil."""
+    """Raise InvalidRequest or InvalidGrammar naming the first thing the engine lacks."""
     lack = first_missing(request, capabilities)
     if lack is None:
         return

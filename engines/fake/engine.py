@@ -65,7 +65,7 @@ class FakeRunner:
 
     @property
     def info(self) -> EngineInfo:
-        """What the options say."""
+        """What the options say that the engine serves."""
         options = self._options
         return EngineInfo(
             engine="fake",
@@ -93,7 +93,7 @@ class FakeRunner:
         return FakeSequence(request, self._script(request), num_generated=num_generated)
 
     def begin(self, run: FakeSequence, receive: Receive, arrived_s: float) -> None:
-        """Have it prefilled by the next step."""
+        """Queue the run to be prefilled by the next step."""
         if self._stepping is None:
             raise EngineDead("the engine is not running")
         run.receive, run.arrived_s = receive, arrived_s
@@ -101,7 +101,7 @@ class FakeRunner:
         self._work.set()
 
     def abort(self, run: FakeSequence) -> None:
-        """Forget it."""
+        """Forget the run."""
         for sequences in (self._waiting, self._running):
             if run in sequences:
                 sequences.remove(run)

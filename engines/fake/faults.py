@@ -21,11 +21,11 @@ class FakeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stalled(Exception):
-    """No step ends any more, while the process goes on."""
+    """Raised where no step shall end any more, while the process goes on."""
 
 
 def strike(faults: Iterable[FakeFault], prompt: tuple[int, ...], num_generated: int) -> None:
-    """Let the faults happen whose time has come; raises Stalled or OutOfMemory."""
+    """Trigger the faults that are due; raises Stalled or OutOfMemory."""
     for fault in faults:
         if fault.token in prompt and num_generated >= fault.after:
             _happen(fault.kind)

@@ -45,9 +45,9 @@ def llguidance_grammar(grammar: Grammar, lark_of_gbnf: Callable[[str], str]) -> 
 
 
 def llguidance_lark(grammar: Grammar, lark_of_gbnf: Callable[[str], str]) -> str:
-    """Write the grammar as one text in Lark's syntax; raises InvalidGrammar as the other does.
+    """Write the grammar as one text in Lark's syntax, for engines that pass on no JSON (vLLM).
 
-    For engines that pass on such a text, and no JSON: vLLM does.
+    Raises InvalidGrammar as llguidance_grammar does.
     """
     writer = _WholeWriter(lark_of_gbnf)
     start = writer.write(grammar)

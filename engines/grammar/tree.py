@@ -24,7 +24,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Literal(Grammar):
-    """This text, and no other."""
+    """Exactly this text."""
 
     text: str
 
@@ -84,7 +84,7 @@ class Gbnf(Grammar):
 
 @dataclass(frozen=True, slots=True)
 class Concatenation(Grammar):
-    """Parts one after another."""
+    """Parts, one after another."""
 
     parts: tuple[Grammar, ...]
 
@@ -122,7 +122,7 @@ def written_parts(grammar: Grammar) -> list[Written]:
 
 
 def optional(part: Grammar) -> Grammar:
-    """The part, or nothing."""
+    """A tree of the part or nothing."""
     return Repeat(part, 0, 1)
 
 
@@ -145,7 +145,7 @@ _NODES: Final = {node.__name__: node for node in NODES}
 
 
 def to_plain(node: Grammar, depth: int = 0) -> list[Any]:
-    """Lists, texts and numbers only; raises InvalidGrammar for one too deep to be sent."""
+    """The tree as lists, texts and numbers; raises InvalidGrammar for one too deep to be sent."""
     if depth > MAX_DEPTH:
         raise InvalidGrammar(f"the grammar is nested deeper than {MAX_DEPTH} levels")
     if isinstance(node, Literal):  # of which there may be ten thousand
@@ -161,7 +161,7 @@ def _plain_value(value: Any, depth: int) -> Any:
 
 
 def from_plain(plain: list[Any], depth: int = 0) -> Grammar:
-    """The tree again; raises ValueError for what no tree was made into."""
+    """The tree of what to_plain() gave; raises ValueError for anything else."""
     if depth <= MAX_DEPTH and len(plain) == 2 and plain[0] == "Literal":
         return Literal(plain[1])
     if depth > MAX_DEPTH or not plain or not isinstance(plain[0], str) or plain[0] not in _NODES:

@@ -52,6 +52,7 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
+        """Blocks that can be handed out now, cached but unreferenced ones included."""
         return len(self._free)
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:

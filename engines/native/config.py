@@ -87,15 +87,17 @@ class ModelConfig:
 
     @property
     def q_size(self) -> int:
+        """Values of all query heads of a token."""
         return self.num_attention_heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
+        """Values of all key heads of a token, and of all value heads."""
         return self.num_key_value_heads * self.head_dim
 
     @classmethod
     def from_dir(cls, model_dir: Path) -> ModelConfig:
-        """Parse model_dir/config.json; EngineStartError names the file and the key."""
+        """Parse model_dir/config.json; raises EngineStartError naming the file and the key."""
         path = model_dir / "config.json"
         raw = _read_json(path)
         read = _Reader(path, raw)
@@ -179,7 +181,7 @@ class NativeConfig:
 
     @classmethod
     def from_spec(cls, spec: EngineSpec) -> NativeConfig:
-        """Take all that the spec says; EngineStartError names what this engine cannot do."""
+        """The options of a spec; raises EngineStartError naming what this engine cannot do."""
         check_understood(spec, _UNDERSTOOD)
         given = {name: getattr(spec, name) for name in _PATHS}
         if spec.memory_fraction is not None:

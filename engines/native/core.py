@@ -35,7 +35,7 @@ class Launched:
 
 
 class EngineCore:
-    """A backend and the scheduler of its blocks."""
+    """The step loop of one backend and one scheduler; all calls come from the worker's thread."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
+        """Whether a step has something to compute or to collect."""
         return self.scheduler.has_work or self._in_flight is not None
 
     @property
@@ -63,9 +64,9 @@ class EngineCore:
         return self._failures.end
 
     def step(self) -> list[SequenceOutcome]:
-        """Go on by one step; new tokens and failures, each with its sequence.
+        """Run one step; the new events and errors, each with its sequence.
 
-        A sequence has ended with a finish_reason or an error.
+        A sequence has ended when its event has a finish_reason, or with its error.
         """
         self._outcomes = []
         if self._is_overlapped:
@@ -75,7 +76,7 @@ class EngineCore:
         return self._outcomes
 
     def abandon(self) -> None:
-        """Wait for what the device still computes, and throw it away."""
+        """Wait for the step that the device still computes, and discard it."""
         if self._in_flight is not None:
             _throw_away(self._in_flight)
             self._in_flight = None
@@ -201,7 +202,7 @@ class EngineCore:
         self._outcomes.append((sequence, error))
 
     def stats(self) -> EngineStats:
-        """Count; may be called from any thread."""
+        """Count what runs and ran; may be called from any thread."""
         scheduler, counters = self.scheduler, self.scheduler.counters
         return EngineStats(
             num_running=len(scheduler.running),
@@ -236,7 +237,7 @@ def _throw_away(launched: Launched) -> None:
 
 
 def load_core(config: NativeConfig) -> EngineCore:
-    """Load the checkpoint; raises EngineStartError naming what is wrong with it."""
+    """Load the checkpoint into a core; raises EngineStartError naming what is wrong with it."""
     model = ModelConfig.from_dir(config.model_dir)
     backend = load_backend(config, model)
     return assemble_core(config, backend, model.sliding_window, model.vocab_size)
@@ -245,7 +246,7 @@ def load_core(config: NativeConfig) -> EngineCore:
 def assemble_core(
     config: NativeConfig, backend: Backend, sliding_window: int, vocab_size: int
 ) -> EngineCore:
-    """Put a scheduler before a backend."""
+    """A core of this backend, with a scheduler for its capacity."""
     capacity = backend.capacity
     blocks = BlockManager(
         capacity.num_blocks,
@@ -265,7 +266,10 @@ def assemble_core(
 
 
 def build_batch(chunks: list[Chunk]) -> Batch:
-    """Describe the chunks; from here on the backend is taken to know what they say."""
+    """What is new of the scheduled chunks, as plain numbers for the backend.
+
+    The backend is taken to know all of it from here on.
+    """
     starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
     return Batch(tuple(starts), tuple(map(_row, chunks)))
 

@@ -17,7 +17,7 @@ RELEASE: Final = version("harmonium")  # reads files: not for every request
 
 
 class NativeEngine(QueuedEngine[Submission]):
-    """gpt-oss in PyTorch behind its queue; implements engines.base.Engine."""
+    """The native engine behind its queue; implements engines.base.Engine."""
 
     def __init__(
         self, config: NativeConfig, load: Callable[[NativeConfig], EngineCore] = load_core

@@ -36,18 +36,18 @@ class StepFailure:
 
 
 class FailureCount:
-    """Judges failed steps, and says when the engine is past saving."""
+    """Decides what a failed step costs, and when the engine is past saving."""
 
     def __init__(self) -> None:
         self._num_in_a_row = 0
         self.end: EngineDead | None = None  # why no step can be computed any more
 
     def on_success(self) -> None:
-        """A step was computed."""
+        """Note that a step was computed: failures are counted in a row."""
         self._num_in_a_row = 0
 
     def on_error(self, error: Exception, chunks: list[Chunk]) -> StepFailure:
-        """A step of these chunks raised this error."""
+        """What a step of these chunks costs that raised this error."""
         reason = f"{type(error).__name__}: {error}"
         is_theirs = False
         if has_no_room := is_out_of_memory(error):
@@ -70,7 +70,7 @@ class FailureCount:
         return StepFailure(sequences, RequestFailed(f"the step failed: {reason}"))
 
     def on_no_numbers(self, sequences: list[Sequence], *, are_all: bool) -> StepFailure:
-        """The logits of these sequences were not finite; `are_all`: nor those of any other."""
+        """What logits that are not finite cost; `are_all`: the step had no finite ones."""
         ids = ", ".join(sequence.request.request_id for sequence in sequences)
         reason = f"the logits of these requests are not finite: {ids}"
         log.error("%s", reason)

@@ -45,14 +45,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A grammar as the library has it; whoever follows it keeps it."""
+    """A compiled grammar of the library; each request that follows it holds a reference."""
 
     matcher: LLMatcher
     num_bytes: int
 
 
 class Guide:
-    """One sequence's place in its grammar; belongs to the worker's thread."""
+    """The state of one sequence in its grammar; belongs to the worker's thread."""
 
     __slots__ = ("_budget_s", "_compiled", "_end", "_matcher", "_stop")
 
@@ -64,9 +64,10 @@ class Guide:
         self._budget_s = _FREE_S
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may follow: (ceil(vocab_size / 32)), all zero at a dead end.
+        """Write the mask of tokens that may follow: (ceil(vocab_size / 32)), all zero at a dead
+        end.
 
-        Raises InvalidGrammar for a grammar that cannot be followed at a bearable cost.
+        Raises InvalidGrammar for a grammar whose masks take too long.
         """
         started_s = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
@@ -84,14 +85,15 @@ class Guide:
             words[self._stop // 32] |= np.uint32(1 << self._stop % 32)
 
     def accept(self, token_id: int) -> None:
-        """Step on; raises RuntimeError for a token that the mask excluded."""
+        """Advance by a generated token; raises RuntimeError for one that the mask excluded."""
         if token_id == self._stop and self._matcher.is_accepting():
             return
         if not self._matcher.consume_token(token_id):
             raise RuntimeError(f"the grammar does not take the token {token_id}")
 
     def follow(self, token_ids: Iterable[int]) -> None:
-        """Step over what another run has generated; raises RequestFailed if it cannot be."""
+        """Advance by the tokens of an earlier run; raises RequestFailed if the grammar excludes
+        them."""
         try:
             for token_id in token_ids:
                 self.accept(token_id)
@@ -138,7 +140,7 @@ class GrammarCompiler:
         self.compile_s = 0.0  # of the clock, in all
 
     async def start(self) -> None:
-        """Look whether all is there that grammars need; raises EngineStartError naming what not."""
+        """Check that all is there that grammars need; raises EngineStartError naming the lack."""
         if self._tokenizer is not None:
             await self._tokenizer.start()
 
@@ -153,7 +155,8 @@ class GrammarCompiler:
         await self._trials.stop()
 
     async def guide(self, request: EngineRequest) -> Guide:
-        """Compile the request's grammar, or find it.
+        """The state of a request at the start of its grammar, which is compiled unless it is
+        cached.
 
         Raises InvalidGrammar with the reason, and QueueFull where too many wait or too much is
         held.
@@ -237,7 +240,7 @@ class GrammarCompiler:
 
 
 def written(grammar: Grammar) -> str:
-    """As the library reads it; raises InvalidGrammar."""
+    """The grammar in the library's form; raises InvalidGrammar."""
     text = llguidance_grammar(grammar, lark_of_gbnf)
     if len(text) > MAX_GRAMMAR_CHARS:
         raise InvalidGrammar(
@@ -247,7 +250,7 @@ def written(grammar: Grammar) -> str:
 
 
 def lark_of_gbnf(grammar: str) -> str:
-    """Translate with the library; raises InvalidGrammar."""
+    """Translate llama.cpp's EBNF to Lark's with the library; raises InvalidGrammar."""
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     if len(grammar) > MAX_GBNF_CHARS:

@@ -58,7 +58,7 @@ _MAX_DIGITS: Final = 10  # of a number with a point
 
 
 def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Compile; raises InvalidGrammar with the library's reason."""
+    """Compile a grammar; raises InvalidGrammar with the library's reason."""
     import llguidance
 
     limits = llguidance.LLParserLimits(
@@ -74,7 +74,7 @@ def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def readable(error: str) -> str:
-    """The library's words in one line, without the piece of grammar that it draws."""
+    """The library's error in one line, without the piece of grammar that it draws."""
     lines = [line.strip() for line in error.splitlines() if "|" not in line[:7]]
     words = " ".join(line for line in lines if line and line.strip("^") and line[0] != "<")
     return words[:500] or "the grammar is too complex"
@@ -89,7 +89,7 @@ class Trial:
         self._process: Process | None = None
 
     async def start(self) -> None:
-        """Have the process ready."""
+        """Start the process, so that the next grammar need not wait for it."""
         if self._process is not None and self._process.returncode is not None:
             await self.stop()  # it has died since
         if self._process is None:
@@ -110,9 +110,9 @@ class Trial:
             await process.communicate()  # to the end of its pipes, so that they are closed
 
     async def run(self, grammar: str) -> int:
-        """The bytes that the grammar takes when it is compiled.
+        """Compile a grammar in the process; gives the bytes of memory that it takes.
 
-        Raises InvalidGrammar if it cannot be, or not in time.
+        Raises InvalidGrammar if it cannot be compiled, or not in time.
         """
         answer, is_killed = await self._answer(grammar)
         if is_killed:  # by whoever looks after the machine's memory, which may not be its fault
@@ -152,7 +152,7 @@ class Trial:
 
 
 class Trials:
-    """A few trials at once, of which one stays ready between two grammars."""
+    """A few trials at once, of which one process stays ready between two grammars."""
 
     def __init__(self, vocab_size: int, timeout_s: float) -> None:
         self._options = vocab_size, timeout_s
@@ -160,17 +160,18 @@ class Trials:
         self._places = asyncio.Semaphore(_MAX_AT_ONCE)  # the next is who has waited longest
 
     async def start(self) -> None:
-        """Have one ready."""
+        """Have one process ready."""
         if self._free:
             await self._free[0].start()
 
     async def stop(self) -> None:
-        """End those that nobody waits for; the others end with the tasks that wait for them."""
+        """End the processes that nobody waits for; the others end with the tasks that wait for
+        them."""
         for trial in self._free:
             await trial.stop()
 
     async def run(self, grammar: str) -> int:
-        """The bytes of the compiled grammar; raises InvalidGrammar as Trial.run does."""
+        """The bytes of memory of the compiled grammar; raises InvalidGrammar as Trial.run does."""
         async with self._places:
             trial = self._free.pop() if self._free else Trial(*self._options)
             try:
@@ -201,7 +202,7 @@ async def named(
 
 
 def main() -> None:
-    """Answer until there is no more to read."""
+    """Compile each grammar of stdin and answer on stdout, to the end of stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
     os.nice(_NICENESS)
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit

@@ -50,7 +50,8 @@ class LazyTokenizer:
         self._making: asyncio.Task[LLTokenizer] | None = None
 
     async def start(self) -> None:
-        """Read the file and see to the rest later; raises EngineStartError naming what is wrong."""
+        """Read the vocabulary's file, make the rest later; raises EngineStartError naming what is
+        wrong."""
         if importlib.util.find_spec("llguidance") is None:
             raise EngineStartError(
                 "llguidance is not installed, without which no grammar is followed"
@@ -59,13 +60,14 @@ class LazyTokenizer:
         self._making = asyncio.create_task(self._made(), name="vocabulary")
 
     async def stop(self) -> None:
-        """Wait for it no longer."""
+        """Cancel what is still to be made."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
 
     async def get(self) -> LLTokenizer:
-        """Have it made, unless it is; raises EngineStartError naming what is missing."""
+        """The tokenizer, made now unless it is there; raises EngineStartError naming what is
+        missing."""
         assert self._making is not None
         self._wanted.set()
         return await asyncio.shield(self._making)
@@ -113,7 +115,7 @@ def load_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
 
 
 def tokenizer_of(vocabulary: Sequence[bytes]) -> LLTokenizer:
-    """Make it; the last id, which spells nothing, stands for the end of the answer."""
+    """Make a tokenizer of these bytes; the last id, which spells nothing, ends the answer."""
     try:
         import llguidance
     except ImportError as error:

@@ -21,6 +21,7 @@ class MemoryBudget:
 
 
 def layers_per_group(model: ModelConfig) -> int:
+    """Layers in a row of the KV pool: the larger of the full-attention and the sliding group."""
     num_full = model.layer_types.count("full_attention")
     return max(num_full, model.num_hidden_layers - num_full)
 
@@ -32,7 +33,7 @@ def block_bytes(model: ModelConfig, config: NativeConfig) -> int:
 
 
 def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) -> int:
-    """Blocks that hold one sequence of num_tokens, computed in chunks."""
+    """Blocks that hold one sequence of num_tokens tokens, computed in chunks."""
     num_full = -(-num_tokens // config.block_size)
     num_visible = model.sliding_window + config.max_num_batched_tokens
     return num_full + min(num_full, -(-num_visible // config.block_size) + 1)

@@ -98,12 +98,12 @@ class CoreRunner:
         return Submission(request, guide)
 
     def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
-        """Hand it to the worker; raises EngineDead if nothing runs any more."""
+        """Hand the submission to the worker; raises EngineDead if nothing runs any more."""
         run.receive, run.arrived_s = receive, arrived_s
         self._running_worker().submit(run)
 
     def abort(self, run: Submission) -> None:
-        """Free what it holds before the next step."""
+        """Free what the submission holds before the next step."""
         if self._worker is not None:
             self._worker.abort(run)
 

@@ -33,15 +33,17 @@ class Drafter(Protocol):
     """Guesses the next tokens of a sequence, which the backend then verifies in one step."""
 
     def wants(self, sequence: Sequence) -> bool:
-        """Whether to guess pays: the sequence then waits until its last token is known."""
+        """Whether guessing pays: the sequence then waits until its last token is known."""
         ...
 
-    def guess(self, sequence: Sequence) -> tuple[int, ...]: ...
+    def guess(self, sequence: Sequence) -> tuple[int, ...]:
+        """The next tokens as guessed, at most so many; may be none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Compute positions [start, end) of a sequence, and those of the drafts after them."""
+    """What one step computes of one sequence: positions [start, end), and the drafts after them."""
 
     sequence: Sequence
     start: int
@@ -51,6 +53,7 @@ class Chunk:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens to compute, drafts included."""
         return self.end - self.start + len(self.drafts)
 
 
@@ -95,7 +98,7 @@ class _Step:
 
 
 class NoDrafter:
-    """Guesses nothing."""
+    """A drafter that guesses nothing."""
 
     def wants(self, sequence: Sequence) -> bool:
         return False
@@ -121,6 +124,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
+        """Whether a sequence waits or runs."""
         return bool(self.running or self.waiting)
 
     def add(self, request: EngineRequest, guide: Guide | None = None) -> Sequence:

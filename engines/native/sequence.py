@@ -95,16 +95,17 @@ class Sequence:
 
     @property
     def num_generated_tokens(self) -> int:
+        """Tokens after the prompt."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def is_masked(self) -> bool:
-        """Whether something decides which tokens may be next."""
+        """Whether a grammar or min_tokens restricts the next token."""
         return self.guide is not None or self.sampling.min_tokens > 0
 
     @property
     def may_stop(self) -> bool:
-        """Whether enough tokens have been generated for a stop token to come."""
+        """Whether min_tokens tokens have been generated, so that a stop token may come."""
         return self.num_generated_tokens >= self.sampling.min_tokens
 
     def extend(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:

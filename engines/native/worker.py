@@ -93,7 +93,7 @@ class StepWorker:
             self._condition.notify()
 
     def stop(self) -> None:
-        """Dismiss and return when the thread has ended."""
+        """Dismiss the thread and return when it has ended."""
         self.dismiss()
         self._thread.join()
 

@@ -54,7 +54,7 @@ class Command:
 
 
 class ChildProcess:
-    """A running child; made by spawn()."""
+    """A running child process; made by spawn()."""
 
     def __init__(self, name: str, process: Process, watchdog: Watchdog) -> None:
         self._name = name
@@ -67,7 +67,7 @@ class ChildProcess:
 
     @classmethod
     async def spawn(cls, command: Command, watchdog: Watchdog) -> ChildProcess:
-        """Start it in a session of its own, out of reach of the terminal's Ctrl-C.
+        """Start the process in a session of its own, out of reach of the terminal's Ctrl-C.
 
         Raises ChildError.
         """
@@ -98,7 +98,7 @@ class ChildProcess:
         return time.monotonic() - self._born_s
 
     async def ready(self) -> None:
-        """Return when it has said that it is ready; raises ChildError when it ends before."""
+        """Return when the child reports that it is ready; raises ChildError when it ends before."""
         await asyncio.wait([self._ready, self._life], return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
             silence = self._watchdog.verdict
@@ -106,12 +106,12 @@ class ChildProcess:
             raise ChildError(own_words or self._manner_of_death)
 
     async def ended(self) -> str:
-        """Return, once the process is gone, why it is."""
+        """Wait until the process is gone; return why it ended."""
         await asyncio.wait([self._life])
         return self._manner_of_death + (f": {self._fatal}" if self._fatal else "")
 
     def tell(self, words: bytes) -> None:
-        """Write to its stdin; one that is gone does not read it."""
+        """Write to the child's stdin; a child that is gone does not read it."""
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(words)
@@ -123,7 +123,7 @@ class ChildProcess:
                 self._process.send_signal(number)
 
     async def stop(self, drain_timeout_s: float, grace_s: float) -> None:
-        """Let it finish what it does, then have it abort that, then kill it; return when gone."""
+        """Let the child drain, then abort, then kill it; return when it is gone."""
         for patience_s in (drain_timeout_s, grace_s):
             self.signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -212,9 +212,11 @@ def _log_line(line: bytes) -> None:
 
 
 class Watchdog:
-    """Counts silence in its owner's turns and standstill in the engine's own beats.
+    """Detects a hang: silence, in turns of its owner's loop, and standstill, in the engine's own
+    beats.
 
-    So a pause of one of the two, or of the whole machine, is not taken for a hang.
+    Neither is wall time: a pause of one of the two, or of the whole machine, is not taken for a
+    hang.
     """
 
     def __init__(
@@ -228,11 +230,11 @@ class Watchdog:
         self._work_done = 0
 
     def on_turn(self, seconds: float) -> None:
-        """So long nothing was heard."""
+        """Count so many seconds in which the child reported nothing."""
         self._silent_s += seconds
 
     def on_report(self, report: LifeMessage) -> None:
-        """The process said something."""
+        """Take a report of the child: it is not silent, and says whether its work goes on."""
         self._silent_s = 0.0
         if isinstance(report, Ready):
             self._patience_s = self._hang_timeout_s
@@ -243,7 +245,7 @@ class Watchdog:
 
     @property
     def verdict(self) -> str | None:
-        """What is wrong with the process, if anything."""
+        """Why the child counts as hung; None while it does not."""
         if self._silent_s >= self._patience_s:
             return f"it did not answer for {self._patience_s:g} s"
         if self._still_s >= self._step_timeout_s:

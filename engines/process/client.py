@@ -91,7 +91,7 @@ class EngineClient:
 
     @property
     def life(self) -> int:
-        """A number of the engine process that answers or is only silent; 0 once it is gone."""
+        """The number of the engine process that answers or is only silent; 0 once it is gone."""
         return self._life
 
     @property
@@ -136,7 +136,7 @@ class EngineClient:
             self._close(number)
 
     async def stats(self) -> EngineStats:
-        """Ask the engine; raises EngineDead when it does not answer in time."""
+        """Ask the engine for its counts; raises EngineDead when it does not answer in time."""
         link = self._ready_link()
         number = next(self._numbers)
         call = self._calls[number] = asyncio.get_running_loop().create_future()
@@ -149,7 +149,7 @@ class EngineClient:
             del self._calls[number]
 
     async def check_health(self) -> None:
-        """Judge by the last heartbeat, without a round trip."""
+        """Raise EngineDead unless the last heartbeat says that the engine serves; no round trip."""
         self._ready_link()
 
     async def drain(self) -> None:

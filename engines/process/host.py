@@ -147,7 +147,7 @@ def _run_reporting(spec: EngineSpec, address: str, report: Report) -> int:
 
 
 def main() -> int:
-    """Run the process; the exit status is 0 only after a wanted end."""
+    """Run the engine process; the exit status is 0 only after a wanted end."""
     parser = argparse.ArgumentParser(prog="python -m engines.process.host", description=__doc__)
     parser.add_argument("--address", required=True, help="ipc:// address to serve on")
     parser.add_argument("--log-level", default="INFO", help="the least level logged to stderr")

@@ -24,7 +24,7 @@ Report = Callable[[LifeMessage], None]
 
 
 def claim_stdout() -> Report:
-    """Keep stdout for reports; from here on prints of any library go to stderr."""
+    """Keep stdout for reports to the parent; prints of any library go to stderr from here on."""
     descriptor = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

@@ -54,7 +54,7 @@ class _Run:
         self.entry: Entry[Any] | None = None  # once the engine has it in its queue
 
     def receive(self, outcome: Outcome) -> None:
-        """Take what the engine gave; called for every token."""
+        """Take one outcome of the engine; called for every token."""
         self._server.on_outcome(self, outcome)
 
 
@@ -105,14 +105,15 @@ class EngineServer:
         self._enter(HostState.READY)
 
     def beat(self) -> None:
-        """Tell every client the state; forget the ones that are gone, silence the hung ones."""
+        """Tell every client the host's state; forget clients that are gone, abort those that are
+        silent."""
         self._announce()
         for peer in self._peers.values():
             if peer.streams and time.monotonic() - peer.heard_s > CLIENT_SILENCE_S:
                 self._silence(peer)
 
     async def progress(self) -> tuple[int, bool]:
-        """A number that grows while the engine works, and whether it should."""
+        """A number that grows while the engine works, and whether it should be growing."""
         if self._engine is None:
             return 0, False
         try:
@@ -205,7 +206,8 @@ class EngineServer:
             self._fail(run, RequestFailed(f"{type(error).__name__}: {error}"))
 
     def on_outcome(self, run: _Run, outcome: Outcome) -> None:
-        """Put it into the message of the step, which goes when the step has given all it has."""
+        """Put an outcome into its client's message, which is sent when the step has given all it
+        has."""
         if isinstance(outcome, EngineError):
             self._fail(run, outcome)
             return

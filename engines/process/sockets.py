@@ -31,7 +31,7 @@ RECONNECT_MS: Final = 50  # how often ZeroMQ looks for a host that is not there 
 
 
 class LoopSocket:
-    """Hands each message that arrives to `on_message`, in order, on the running loop."""
+    """A ZeroMQ socket that hands each message to `on_message`, in order, on the running loop."""
 
     def __init__(
         self, socket: zmq.Socket[bytes], on_message: Callable[[list[bytes]], None]
@@ -64,7 +64,7 @@ class LoopSocket:
         self.read()
 
     def read(self) -> None:
-        """Handle what has arrived, up to a burst; the rest follows in the loop's next turn."""
+        """Handle messages that have arrived, up to a burst; the rest in the loop's next turn."""
         until_s = time.perf_counter() + MAX_BURST_S
         for _ in range(MAX_BURST):
             if not self._has_message():
@@ -75,7 +75,7 @@ class LoopSocket:
         self._read_soon()
 
     def read_all(self) -> None:
-        """Handle everything that has arrived."""
+        """Handle every message that has arrived."""
         while self._has_message():
             self._receive()
 
@@ -99,7 +99,8 @@ class LoopSocket:
 
 
 class Link:
-    """Says Hello, then carries messages until `on_lost` is called; it is never used again."""
+    """One connection to the host: says Hello, carries messages until `on_lost`, is never used
+    again."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Link:
         self._socket.send([self._encoder.encode(message)])
 
     def read_pending(self) -> None:
-        """Handle everything that has arrived, now."""
+        """Handle every message that has arrived, now."""
         self._socket.read_all()
 
     def close(self) -> None:

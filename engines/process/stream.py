@@ -15,7 +15,8 @@ MOST_AT_ONCE: Final = 2048  # what takes milliseconds to turn into an answer
 
 
 class Stream:
-    """A buffer between the socket and one reader; a slow reader gets several events as one."""
+    """The events of one request between the socket and their reader; a slow reader gets several as
+    one."""
 
     __slots__ = ("_error", "_events", "_first", "_reader", "_size")
 
@@ -28,11 +29,11 @@ class Stream:
 
     @property
     def is_overrun(self) -> bool:
-        """Whether more waits than a reader may leave unread."""
+        """Whether more tokens wait than a reader may leave unread."""
         return self._size > MOST_WAITING
 
     def push(self, event: TokenEvent) -> None:
-        """Add an event."""
+        """Add an event of the engine."""
         if self._first is None:
             self._first = event
         self._events.append(event)
@@ -40,7 +41,7 @@ class Stream:
         self._wake()
 
     def push_token(self, token_id: int) -> None:
-        """Add an event of which nothing is new but its one token."""
+        """Add an event that has one token and nothing else that is new."""
         first = self._first
         assert first is not None, "the first event is whole"
         self._events.append(

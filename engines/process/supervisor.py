@@ -37,22 +37,22 @@ class RestartPolicy:
     step_timeout_s: float = 120.0  # with requests running and no event, token or step
 
     def next_delay_s(self, last_delay_s: float | None, lived_s: float) -> float:
-        """The back-off doubles from one short life to the next."""
+        """Seconds to wait before the next start; doubles from one short life to the next."""
         if last_delay_s is None or lived_s >= self.reset_after_s:
             return self.first_delay_s
         return min(2 * last_delay_s, self.max_delay_s)
 
     def watchdog(self) -> Watchdog:
-        """A watch over one life of the process."""
+        """A new watchdog, for one life of the process."""
         return Watchdog(self.hang_timeout_s, self.step_timeout_s, self.start_timeout_s)
 
 
 def nothing() -> None:
-    """Nobody wants to know."""
+    """The callback of those who want to know nothing."""
 
 
 class ChildSupervisor:
-    """Owns one child process after another, each started as `command` says then.
+    """Keeps one child process running; `command` says for each start how.
 
     The first start must succeed; after it every death is followed by a restart, for ever.
     """
@@ -83,7 +83,7 @@ class ChildSupervisor:
 
     @property
     def num_restarts(self) -> int:
-        """How often it was started again."""
+        """How often the child was started again."""
         return self._num_restarts
 
     @property
@@ -157,7 +157,7 @@ class ChildSupervisor:
 
 
 class EngineSupervisor:
-    """Keeps an engine process, whose clients say while it is away why it is."""
+    """Keeps one engine process running; its clients say why it is away while it is."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """A client lives; one that falls silent has its requests aborted."""
+    """A client's heartbeat; a client that falls silent has its requests aborted."""
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -50,14 +50,15 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
 
     @classmethod
     def of(cls, stream: int, request: EngineRequest) -> Submit:
-        """Take the request apart; raises InvalidGrammar for one too deep."""
+        """A Submit for this request, its grammar in plain form; raises InvalidGrammar for one too
+        deep."""
         if request.grammar is None:
             return cls(stream, request)
         return cls(stream, replace(request, grammar=None), to_plain(request.grammar))
 
     @property
     def whole(self) -> EngineRequest:
-        """The request with its grammar; raises ValueError for one that is none."""
+        """The request with its grammar; raises ValueError for a grammar that cannot be read."""
         if self.grammar is None:
             return self.request
         return replace(self.request, grammar=from_plain(self.grammar))
@@ -103,7 +104,7 @@ class StepMessage(msgspec.Struct, frozen=True, array_like=True, tag="step"):
 
 
 class StatsReply(msgspec.Struct, frozen=True, array_like=True, tag="stats_reply"):
-    """The engine's counts."""
+    """The engine's counts, as answer to a StatsQuery."""
 
     call: int
     stats: EngineStats
@@ -114,7 +115,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """The host's loop runs; its absence is a hang, and so is work that stands still."""
+    """The host's loop runs; without this report, or with work that stands still, the host hangs."""
 
     work_done: int = 0  # grows with every event, token and step
     is_running: bool = False  # whether it should be growing

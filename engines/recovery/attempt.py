@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class RetryAttempt:
-    """Counts an answer's tokens; on probation until it has come further than it had in a death."""
+    """One run of a request; on probation until it is past where the engine died before."""
 
     def __init__(self, request: EngineRequest, suspects: Suspects, num_tokens: int = 0) -> None:
         """`num_tokens`: of the answer, from earlier runs."""
@@ -42,7 +42,7 @@ class RetryAttempt:
         self._probation = 0  # tokens
 
     async def begin(self) -> None:
-        """Wait for the turn if the request needs one; raises RequestQuarantined."""
+        """Wait for a turn alone if the request needs one; raises RequestQuarantined."""
         needs_turn = self._look_up()
         if needs_turn:
             await self._suspects.lock.enter()
@@ -61,12 +61,12 @@ class RetryAttempt:
         return self.replica is not None and self.replica.is_ready and not self.has_lost_engine
 
     def run_on(self, replica: Replica) -> None:
-        """It runs there from now on."""
+        """Note the replica on which the request runs from now on."""
         self.replica, self.life = replica, replica.life
         replica.num_running += 1
 
     def take(self, event: TokenEvent) -> None:
-        """Count what the engine made."""
+        """Count the tokens of an event; ends the probation once they suffice."""
         self.num_tokens += len(event.token_ids)
         has_passed = self.num_tokens > self._probation or event.finish_reason is not None
         if self.is_on_probation and has_passed:
@@ -75,7 +75,7 @@ class RetryAttempt:
             self.end()
 
     def blame(self, level: Level) -> None:
-        """The engine died: hold it against the request."""
+        """Record against the request that the engine died under it."""
         self.is_judged = True
         self._suspects.record(self.key, level, self.num_tokens)
         if level is Level.QUARANTINED:
@@ -86,20 +86,20 @@ class RetryAttempt:
             )
 
     def leave(self) -> None:
-        """It runs no more."""
+        """Note that the request runs no more, and give its turn to the next."""
         if self.replica is not None:
             self.replica.num_running -= 1
         self.end()
 
     def end(self) -> None:
-        """Give the turn to the next."""
+        """Give the turn to the next suspect, if this attempt has it."""
         if self.has_turn:
             self.has_turn = False
             self._suspects.lock.leave()
 
     @property
     def key(self) -> str:
-        """The request's fingerprint; made only when something is held against somebody."""
+        """The request's fingerprint; computed only when something is held against any request."""
         if self._key is None:
             self._key = fingerprint(self._request)
         return self._key
@@ -120,7 +120,7 @@ class RetryAttempt:
 
 
 def judge(attempts: Iterable[RetryAttempt]) -> None:
-    """The engine died under these runs: convict the one it can only have been, suspect the rest."""
+    """Decide who is to blame for a death of the engine: one is convicted, the rest suspected."""
     running = [attempt for attempt in attempts if not attempt.is_judged]
     suspects = [attempt for attempt in running if attempt.is_on_probation]
     apart = [attempt for attempt in suspects if attempt.is_apart]
@@ -133,7 +133,7 @@ def judge(attempts: Iterable[RetryAttempt]) -> None:
 
 
 class PartialAnswer:
-    """Collects the tokens of one request; what is left of it is a request of its own."""
+    """The tokens shown of one request so far; what is left of it is a request of its own."""
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
@@ -143,18 +143,18 @@ class PartialAnswer:
 
     @property
     def num_tokens(self) -> int:
-        """Shown so far."""
+        """How many tokens of the answer have been shown."""
         return len(self._token_ids)
 
     def rest(self) -> EngineRequest:
-        """What another run is to do."""
+        """The request for the part of the answer that has not been shown."""
         if not self._token_ids:
             return self.request
         self._is_continued = True
         return replace(self.request, generated_token_ids=tuple(self._token_ids))
 
     def take(self, event: TokenEvent) -> TokenEvent:
-        """The event as the first run would have given it."""
+        """Count an event as shown; gives it as the first run would have given it."""
         self._token_ids += event.token_ids
         first = self._first = self._first or event
         if not self._is_continued:

@@ -49,11 +49,11 @@ class GuardedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engines serve."""
+        """What the engines of the fleet serve together."""
         return self._fleet.info
 
     async def start(self) -> None:
-        """Start the engines."""
+        """Start the fleet; raises EngineStartError if an engine never gets ready."""
         await self._fleet.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
@@ -87,19 +87,19 @@ class GuardedEngine:
                 attempt.leave()
 
     async def stats(self) -> EngineStats:
-        """Ask the engines."""
+        """The counts of the fleet; raises EngineDead if no engine answers."""
         return await self._fleet.stats()
 
     async def check_health(self) -> None:
-        """Ask the engines, and whether one still generates."""
+        """Raise EngineDead unless one engine of the fleet answers and generates."""
         await self._probes.check()
 
     async def drain(self) -> None:
-        """Drain the engines."""
+        """Refuse new requests and return when the running ones have ended."""
         await self._fleet.drain()
 
     async def stop(self) -> None:
-        """Stop the engines; nothing is run again."""
+        """Stop the fleet; no request is run again."""
         self._is_stopping = True
         await self._probes.stop()
         await self._fleet.stop()

@@ -19,7 +19,10 @@ _REQUEST: Final = EngineRequest(PROBE_ID, (0,), SamplingParams(max_tokens=1, tem
 
 
 class Probe:
-    """Costs nothing under load: steps that end prove as much. Only an idle engine makes a token."""
+    """Checks that one engine generates: a finished step proves it; only an idle one is asked.
+
+    So it costs nothing under load.
+    """
 
     def __init__(
         self, engine: Engine, *, interval_s: float = INTERVAL_S, stall_s: float = STALL_S
@@ -48,7 +51,7 @@ class Probe:
             await self._generate_once()
 
     async def stop(self) -> None:
-        """End a probe that runs."""
+        """End a probe that still runs."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])
@@ -87,14 +90,14 @@ class Probe:
 
 
 class Probes:
-    """One for each replica: together ready while one of them is."""
+    """A Probe for each replica; ready while one replica is."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._probes = {replica: Probe(replica.engine) for replica in fleet.replicas}
 
     async def check(self) -> None:
-        """Return as soon as one is found to generate; raises EngineDead if none does."""
+        """Return as soon as one replica is found to generate; raises EngineDead if none does."""
         checks = [
             asyncio.create_task(self._probes[replica].check(), name="engine-check")
             for replica in await self._fleet.healthy()
@@ -112,6 +115,6 @@ class Probes:
             await asyncio.wait(checks)
 
     async def stop(self) -> None:
-        """End probes that run."""
+        """End all probes that still run."""
         for probe in self._probes.values():
             await probe.stop()

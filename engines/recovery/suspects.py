@@ -71,7 +71,7 @@ class SuspectLock:
         self._file: int | None = None
 
     async def enter(self) -> None:
-        """Wait for the turn."""
+        """Wait until no other suspect of any process runs."""
         await self._turns.acquire()
         try:
             await self._lock()
@@ -80,7 +80,7 @@ class SuspectLock:
             raise
 
     def leave(self) -> None:
-        """End the turn."""
+        """Let the next suspect run."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -111,7 +111,7 @@ def _is_locked(file: int) -> bool:
 
 
 class Suspects:
-    """Records in a folder; where it cannot be written nothing is held against anybody."""
+    """The records of suspects, in a folder; where it cannot be written none is suspected."""
 
     def __init__(self, folder: Path, keep_s: float) -> None:
         self._folder = folder
@@ -136,7 +136,7 @@ class Suspects:
         return CLEAR
 
     def record(self, key: str, level: Level, num_tokens: int) -> None:
-        """Hold something against a request; what is held already is not lowered."""
+        """Raise a request's level to this one; a higher level stays."""
         level = max(level, self.look_up(key).level)
         text = f"{level:d} {num_tokens} {time.monotonic() + self.keep_s}"
         try:
@@ -149,7 +149,7 @@ class Suspects:
             log.warning("A request the engine died under cannot be remembered: %s", error)
 
     def forget(self, key: str) -> None:
-        """Hold nothing against a request any more."""
+        """Drop the record of a request."""
         with contextlib.suppress(OSError):
             (self._folder / key).unlink()
 

@@ -23,7 +23,7 @@ def checkpoint_facts(model_dir: Path) -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str | None]:
-    """The installed version of each; None for one that is not."""
+    """The installed version of each of these packages; None for one that is not installed."""
     return {package: _version(package) for package in packages}
 
 
@@ -35,7 +35,7 @@ def _version(package: str) -> str | None:
 
 
 def sources_digest(folder: Path) -> str:
-    """Of all Python files below a folder: compiled code belongs to its source."""
+    """A digest of all Python files below a folder: compiled code belongs to its source."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
@@ -43,5 +43,5 @@ def sources_digest(folder: Path) -> str:
 
 
 def short_digest(value: Any) -> str:
-    """Sixteen hexadecimal digits that stand for a value of plain JSON."""
+    """Sixteen hexadecimal digits of the hash of a value of plain JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -50,7 +50,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is wanted: a name on the disk, and all that it depends on, in plain JSON."""
+    """A part that is wanted: its name on the disk, and all that it depends on, in plain JSON."""
 
     name: str
     identity: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A part that is there; its checksums are its reader's to compare."""
+    """A part that is in the store; its checksums are for its reader to compare."""
 
     folder: Path
     checksums: Checksums
@@ -99,18 +99,19 @@ class Store:
         raise NotKept(f"{self.slot(part).folder} is damaged again and again")
 
     def slot(self, part: Part) -> PartPlace:
-        """Where a part belongs, to be looked at; others may change it meanwhile."""
+        """A part's place, without a lock: others may change it meanwhile."""
         return PartPlace(self._folder, part)
 
     @contextmanager
     def shared(self, part: Part) -> Iterator[PartPlace]:
-        """Nobody changes the part meanwhile."""
+        """Hold a part's lock for reading: nobody changes the part inside the block."""
         with self._locked(part, fcntl.LOCK_SH, is_to_write=False):
             yield self.slot(part)
 
     @contextmanager
     def alone(self, part: Part) -> Iterator[PartPlace]:
-        """Nobody else reads or changes the part; NotKept where nothing can be written."""
+        """Hold a part's lock alone, to make or replace it; raises NotKept where nothing can be
+        written."""
         with self._locked(part, fcntl.LOCK_EX, is_to_write=True):
             yield self.slot(part)
 
@@ -161,7 +162,7 @@ class PartPlace:
         return f"has {wrong[0]} with {sizes[wrong[0]]} bytes" if wrong else None
 
     def found(self) -> StoredPart:
-        """The part, where nothing is against it."""
+        """The stored part, if why_not() is None."""
         return StoredPart(self.folder, self._manifest()["checksums"])
 
     def remove(self, inode: int | None) -> None:
@@ -170,7 +171,7 @@ class PartPlace:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def make(self, recipe: Recipe, *, is_anew: bool = False) -> None:
-        """Make the part, unless it is there already; NotKept if it cannot be written."""
+        """Make the part unless it is there already; raises NotKept if it cannot be written."""
         reason = "is made anew" if is_anew else self.why_not()
         if reason is None:
             return

@@ -37,7 +37,8 @@ class _Piece:
 
 
 def upload(paths: Iterable[Path], device: torch.device) -> dict[str, Tensor]:
-    """All tensors of the files, by name; raises Damaged for a file that is not whole."""
+    """Read all tensors of the files to a device, by name; raises Damaged for a file that is cut
+    short."""
     tensors: dict[str, Tensor] = {}
     pieces: SimpleQueue[_Piece] = SimpleQueue()
     largest = 0

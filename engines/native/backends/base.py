@@ -137,7 +137,9 @@ class Backend(Protocol):
     """
 
     @property
-    def capacity(self) -> Capacity: ...
+    def capacity(self) -> Capacity:
+        """What the loaded backend has room for."""
+        ...
 
     def launch(self, batch: Batch) -> Step:
         """Enqueue a step. Where no row is masked, its sampling too; else that waits for mask().

@@ -44,9 +44,11 @@ class CpuBackend:
 
     @property
     def capacity(self) -> Capacity:
+        """What the loaded model has room for."""
         return self._capacity
 
     def launch(self, batch: Batch) -> CpuStep:
+        """Compute the step now; its sampling too, unless a row waits for its mask."""
         spans = self._slots.apply(batch)
         sampled = {i: span for i, span in enumerate(spans) if span.is_last}
         step = CpuStep(self._forward(spans), sampled)
@@ -56,7 +58,7 @@ class CpuBackend:
 
 
 class CpuStep:
-    """A step with logits, and with tokens once it has its masks."""
+    """A computed step: logits, and tokens once it has its masks."""
 
     def __init__(self, logits: Logits, spans: dict[int, Span]) -> None:
         """`spans` that are last, by their row in the batch."""
@@ -65,6 +67,7 @@ class CpuStep:
         self._sampled: list[Sampled] = []
 
     def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        """Sample with these masks, by the row in the batch."""
         assert self._logits is not None
         self._sampled = _sample(self._logits, self._spans, masks)
         self._logits = None
@@ -72,6 +75,7 @@ class CpuStep:
             span.slot.token_ids += sampled.token_ids
 
     def collect(self) -> list[Sampled]:
+        """What each row with is_last has brought."""
         return self._sampled
 
 
@@ -158,7 +162,7 @@ def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) 
 
 
 def available_bytes() -> int | None:
-    """Free memory within the machine's and the container's limits; None where unknown."""
+    """Free memory in bytes, within the machine's and the container's limits; None where unknown."""
     limits = [limit for limit in (_machine_bytes(), _container_bytes()) if limit is not None]
     return min(limits, default=None)
 

@@ -99,14 +99,14 @@ Experts = DenseExperts | SparseExperts
 
 
 def num_step_weights(config: ModelConfig) -> int:
-    """Values of the largest matrix that one token is multiplied with."""
+    """The number of values in the largest matrix that a token is multiplied with."""
     is_dense = experts_type(config) is DenseExperts
     num_together = config.num_local_experts if is_dense else 1
     return num_together * config.hidden_size * 2 * config.intermediate_size
 
 
 def experts_type(config: ModelConfig) -> type[DenseExperts] | type[SparseExperts]:
-    """Dense pays while it at most doubles the arithmetic."""
+    """Which implementation suits the shape: dense while it at most doubles the arithmetic."""
     is_few = config.num_local_experts <= 2 * config.num_experts_per_tok
     return DenseExperts if is_few else SparseExperts
 

@@ -209,7 +209,8 @@ class Logits:
     columns: Columns | None = None  # None: column i scores token i
 
     def best(self) -> tuple[list[int], NDArray[np.float32]]:
-        """The first of the best tokens of each row, and its score; NaN if the row has one."""
+        """The first of the best tokens of each row, and its score; the score is NaN if the row has
+        one."""
         rows: NDArray[np.float32] = self.values.cpu().numpy()  # numpy's argmax is ten times torch's
         best = rows.argmax(axis=1)  # stops at a NaN
         scores = rows[np.arange(len(rows)), best]
@@ -218,15 +219,15 @@ class Logits:
         return self.columns.token_ids[torch.from_numpy(best)].tolist(), scores
 
     def rows(self, is_taken: list[bool]) -> Logits:
-        """The rows that are taken."""
+        """A copy of those rows for which `is_taken` is true."""
         return Logits(self.values[torch.tensor(is_taken)], self.columns)
 
     def row(self, index: int) -> Logits:
-        """One row alone; a copy, so that sampling leaves the others as they are."""
+        """A copy of one row, so that sampling leaves the others as they are."""
         return Logits(self.values[index : index + 1].clone(), self.columns)
 
     def spread(self) -> Tensor:
-        """A column for each token: (rows, vocabulary)."""
+        """The logits with a column for each token: (rows, vocabulary)."""
         if self.columns is None:
             return self.values
         shared = self.values[:, self.columns.shared, None]

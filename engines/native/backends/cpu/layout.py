@@ -60,6 +60,7 @@ class Slot:
 
     @property
     def num_generated_tokens(self) -> int:
+        """Tokens after the prompt."""
         return len(self.token_ids) - self.num_prompt_tokens
 
 
@@ -74,37 +75,41 @@ class Span(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
+        """Tokens to compute, drafts included."""
         return self.end - self.start
 
     @property
     def num_sampled(self) -> int:
-        """How many of the last positions want logits."""
+        """How many of the last positions need logits."""
         return 1 + len(self.drafts) if self.is_last else 0
 
     @property
     def positions(self) -> range:
+        """The positions to compute."""
         return range(self.start, self.end)
 
     @property
     def token_ids(self) -> list[int]:
+        """The ids at these positions, drafts included."""
         return [*self.slot.token_ids[self.start : self.end - len(self.drafts)], *self.drafts]
 
     def blocks(self, is_sliding: bool) -> list[int]:
+        """The slot's block table of one kind of layer."""
         return self.slot.window_blocks if is_sliding else self.slot.full_blocks
 
     def first_visible(self, window: int | None) -> int:
-        """The first position that the span's first token attends to."""
+        """The first position that the span's first token attends to within the window."""
         return 0 if window is None else max(0, self.start - window + 1)
 
 
 class Slots:
-    """All slots by number."""
+    """The state of all slots, by their number."""
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
 
     def apply(self, batch: Batch) -> list[Span]:
-        """Take in what is new; the batch's rows as spans."""
+        """Update the slots by what is new in a batch; the batch's rows as spans."""
         for start in batch.starts:
             self._slots[start.slot] = Slot(start)
         return [*self._spans(batch.rows)]

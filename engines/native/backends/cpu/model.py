@@ -42,6 +42,7 @@ class Loader:
         return self.checkpoint.tensor(self.prefix + name, self.dtype).to(self.device)
 
     def below(self, prefix: str) -> Loader:
+        """A loader of the tensors whose names begin with this prefix too."""
         return Loader(self.checkpoint, self.dtype, self.device, self.prefix + prefix)
 
 
@@ -99,7 +100,7 @@ class GptOss:
 
     @torch.inference_mode()
     def forward(self, layout: Layout, cache: KVCache) -> Logits:
-        """Compute the step's tokens; logits of the sampled rows."""
+        """Compute the step's tokens, writing their K/V; the logits of the sampled rows."""
         num_cached = layout.num_gathered_blocks * cache.blocks.shape[-1]
         self._threads.prepare(len(layout.input_ids), self._num_layer_weights, num_cached)
         x = F.embedding(layout.input_ids, self._embedding).to(self._dtype)
