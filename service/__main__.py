@@ -9,6 +9,7 @@ from importlib import metadata
 
 import click
 
+from service.cli.bench.command import bench
 from service.cli.build_engine import build_engine
 from service.cli.chat.command import chat
 from service.cli.completion import completion
@@ -43,6 +44,7 @@ def version() -> None:
 for command in (
     serve,
     chat,
+    bench,
     build_engine,
     profiles,
     plan,

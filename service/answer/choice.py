@@ -147,6 +147,12 @@ class Choice:
         return self._parser.num_reasoning_tokens
 
     @property
+    def kept_ids(self) -> list[int]:
+        """What the model wrote, as far as it counts; needs a transcript."""
+        assert self.transcript is not None
+        return self.transcript[: self.num_tokens]
+
+    @property
     def num_resyncs(self) -> int:
         return self._parser.num_resyncs
 

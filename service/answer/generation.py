@@ -73,7 +73,7 @@ class Generation:
         trace = self.plan.context.trace
         for choice in choices:
             choice.is_timed = trace.span is not None
-            choice.transcript = [] if trace.has_content else None
+            choice.transcript = [] if trace.has_content or self.plan.keeps_ids else None
         return choices
 
     def _run(self, choice: Choice) -> AsyncGenerator[ChoiceStep, None]:

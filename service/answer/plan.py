@@ -106,6 +106,7 @@ class Plan:
     num_choices: int = 1  # of each prompt
     max_calls: int | None = None  # the answer ends before one call more
     has_reasoning: bool = True  # whether the client is shown the chain of thought
+    keeps_ids: bool = False  # whether the client is shown the tokens as they are
     grammar: Grammar | None = None  # what the answer may be
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first

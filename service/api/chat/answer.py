@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from pydantic import Field
@@ -63,11 +63,15 @@ class AnswerMessage(ResponseModel):
     )
 
 
+_ASKED_FOR: Final = "Only where `return_token_ids` asks for it."
+
+
 class AnswerChoice(ResponseModel):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
 
 
 class ChatCompletion(ResponseModel):
@@ -77,6 +81,7 @@ class ChatCompletion(ResponseModel):
     model: str
     choices: list[AnswerChoice]
     usage: Usage
+    prompt_token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
 
 
 class ChatAnswer:
@@ -104,6 +109,7 @@ class ChatAnswer:
             model=model,
             choices=[self._choice(index) for index in range(len(self._messages))],
             usage=usage_of(self._generation),
+            prompt_token_ids=_prompt_ids(self._generation),
         )
         document = completion.model_dump()
         if self._generation.plan.sampling.logprobs is not None:
@@ -115,8 +121,16 @@ class ChatAnswer:
         message, choice = self._messages[index], self._generation.choices[index]
         assert choice.finish_reason is not None
         return AnswerChoice(
-            index=index, message=message.answer(), finish_reason=choice.finish_reason
+            index=index,
+            message=message.answer(),
+            finish_reason=choice.finish_reason,
+            token_ids=choice.kept_ids if self._generation.plan.keeps_ids else None,
         )
+
+
+def _prompt_ids(generation: Generation) -> list[int] | None:
+    plan = generation.plan
+    return list(plan.prompt_token_ids) if plan.keeps_ids else None
 
 
 def _logprobs(content: list[msgspec.Raw]) -> dict[str, Any]:
@@ -191,6 +205,7 @@ class ChatChunks(DataEvents):
         self._usage = usage
         self._new_call_id = new_call_id
         self._custom_calls: set[tuple[int, int]] = set()  # choice and call
+        self._nums_told = [0] * len(generation.choices)  # ids of each choice, where they are told
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
             for index in range(generation.plan.num_choices)
@@ -205,7 +220,10 @@ class ChatChunks(DataEvents):
     def begin(self) -> bytes:
         """The chunk that opens each choice."""
         body = b'"role":"assistant","content":""' + self._middle
-        return b"".join(start + body for start in self._starts)
+        opening = b"".join(start + body for start in self._starts)
+        if (ids := _prompt_ids(self._generation)) is None:
+            return opening
+        return self._head + b'],"prompt_token_ids":%b' % _encode(ids) + self._tail + opening
 
     def step(self, step: ChoiceStep) -> bytes:
         """One chunk for each run of deltas of one kind, and one for the finish reason."""
@@ -216,6 +234,8 @@ class ChatChunks(DataEvents):
             chunks = self._chunk(start, step.index, deltas[0])
         else:
             chunks = b"".join(self._chunk(start, step.index, delta) for delta in coalesced(deltas))
+        if self._generation.plan.keeps_ids:
+            chunks = self._token_ids(start, step.index) + chunks
         if step.finish_reason is None:
             return chunks
         finish = b'},"logprobs":null,"finish_reason":%b}]' % _encode(step.finish_reason)
@@ -227,6 +247,13 @@ class ChatChunks(DataEvents):
             return b""
         usage = usage_of(self._generation).model_dump_json().encode()
         return self._head + b'],"usage":%b}\n\n' % usage
+
+    def _token_ids(self, start: bytes, index: int) -> bytes:
+        """A chunk of its own: those since the last, also of what shows no text."""
+        ids = self._generation.choices[index].kept_ids[self._nums_told[index] :]
+        self._nums_told[index] += len(ids)
+        told = b'},"logprobs":null,"finish_reason":null,"token_ids":%b}]' % _encode(ids)
+        return start + told + self._tail
 
     def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:
         kind = delta.kind

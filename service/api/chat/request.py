@@ -69,6 +69,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
         num_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning is not False,
+        keeps_ids=bool(request.return_token_ids),
     )
     bound = context_bound(info, "messages")
     token_ids = await render_prompt(conversation, _tool_call_param, bound)

@@ -271,6 +271,9 @@ class ChatRequest(SamplingFields):
     include_reasoning: bool | None = Field(
         None, description="Extension; false leaves reasoning out."
     )
+    return_token_ids: bool | None = Field(
+        None, description="Extension, vLLM's: the ids of the prompt and of each answer."
+    )
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None
     parallel_tool_calls: bool | None = None

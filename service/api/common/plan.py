@@ -78,6 +78,7 @@ class AnswerSpec:
     logprobs_param: str = "top_logprobs"
     max_calls: int | None = None
     has_reasoning: bool = True
+    keeps_ids: bool = False
     output: Output = "harmony"
 
 
@@ -106,6 +107,7 @@ async def plan_of(
         num_choices=spec.num_choices,
         max_calls=spec.max_calls,
         has_reasoning=spec.has_reasoning,
+        keeps_ids=spec.keeps_ids,
         output=spec.output,
     )
     if (lack := first_missing(plan.engine_request(0), info.capabilities)) is not None:

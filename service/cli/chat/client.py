@@ -89,7 +89,7 @@ class Client:
             answer = self._http.get("/v1/models")
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        _check(answer)
+        check(answer)
         try:
             return str(answer.json()["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
@@ -102,7 +102,7 @@ class Client:
             with self._http.stream("POST", "/v1/chat/completions", json=asked) as response:
                 if response.is_error:
                     response.read()
-                    _check(response)
+                    check(response)
                 for event in EventSource(response).iter_sse():
                     if event.data == "[DONE]":
                         return
@@ -120,7 +120,7 @@ class Client:
         return ChatError(f"{self.url}: {error or type(error).__name__}")
 
 
-def _check(answer: httpx.Response) -> None:
+def check(answer: httpx.Response) -> None:
     """Raise ChatError in the server's words unless it went well."""
     if answer.is_success:
         return

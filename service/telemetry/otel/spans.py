@@ -99,7 +99,7 @@ class Spans:
         yield "gen_ai.response.model", self._model
         yield from _asked(generation.plan)
         yield from _answered(generation)
-        if generation.choices[0].transcript is not None:
+        if generation.plan.context.trace.has_content:
             yield from _spoken(generation)
 
 

@@ -19,6 +19,7 @@ export type Piece =
   | { kind: "call"; index: number; id?: string; name?: string; arguments?: string }
   | { kind: "finish"; reason: string }
   | { kind: "usage"; usage: Usage }
+  | { kind: "ids"; ids: number[] }
   | { kind: "event"; line: string };
 
 /** An error as the server words it, or as the browser does when there was no answer. */
@@ -69,7 +70,7 @@ export async function sendText(method: string, path: string, body: string, key: 
   }
 }
 
-/** Yield the pieces of a streamed chat completion; throws ApiError. */
+/** Yield the pieces of a streamed chat completion, its tokens too; throws ApiError. */
 export async function* streamChat(
   body: object,
   key: string,
@@ -78,7 +79,7 @@ export async function* streamChat(
   const answer = await ask("v1/chat/completions", {
     method: "POST",
     headers: headers(key),
-    body: JSON.stringify(body),
+    body: JSON.stringify({ ...body, return_token_ids: true }),
     signal,
   });
   for await (const line of lines(answer)) {
@@ -136,14 +137,15 @@ interface Delta {
 }
 
 interface Chunk {
-  choices?: { delta: Delta; finish_reason?: string | null }[];
+  choices?: { delta: Delta; finish_reason?: string | null; token_ids?: number[] }[];
   usage?: Usage | null;
   error?: { message: string; param?: string | null };
 }
 
 function* pieces(chunk: Chunk): Generator<Piece> {
   if (chunk.error) throw new ApiError(chunk.error.message, null, chunk.error.param ?? null);
-  for (const { delta, finish_reason } of chunk.choices ?? []) {
+  for (const { delta, finish_reason, token_ids } of chunk.choices ?? []) {
+    if (token_ids) yield { kind: "ids", ids: token_ids };
     if (delta.reasoning) yield { kind: "reasoning", text: delta.reasoning };
     if (delta.content) yield { kind: "content", text: delta.content };
     for (const call of delta.tool_calls ?? []) {

@@ -83,6 +83,9 @@ function take(reply: AssistantTurn, piece: Piece): void {
     case "usage":
       reply.stats!.usage = piece.usage;
       break;
+    case "ids":
+      reply.tokenIds.push(...piece.ids);
+      break;
     case "event":
       reply.events.push(piece.line);
   }

@@ -27,6 +27,7 @@ export interface AssistantTurn {
   error: string | null;
   stats: Stats | null;
   body: Body | null; // the request that gave it
+  tokenIds: number[]; // what the model wrote
   events: string[]; // the stream as it came
 }
 
@@ -93,6 +94,7 @@ export function newAnswer(): AssistantTurn {
     error: null,
     stats: null,
     body: null,
+    tokenIds: [],
     events: [],
   };
 }

@@ -1,4 +1,4 @@
-// The exact request of an answer, as curl, Python and Node, and its raw Harmony beside the stream.
+// The exact request of an answer, as curl, Python and Node, and prompt and answer in raw Harmony.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJSON, worded } from "./api";
 import type { AssistantTurn, Body } from "./conversation";
@@ -52,26 +52,54 @@ function Code({ text }: { text: string }) {
 }
 
 function Raw({ turn, apiKey }: { turn: AssistantTurn; apiKey: string }) {
-  const [prompt, setPrompt] = useState("…");
-  useEffect(() => {
-    rendered(turn.body!, apiKey).then(setPrompt, (error: Error) => setPrompt(worded(error)));
-  }, [turn]);
-  const stream = turn.events.length ? turn.events.join("\n") : "Not kept: only the answer is, after a reload.";
+  const ids = turn.tokenIds ?? []; // an older version of this page kept none
+  const stream = turn.events.length ? turn.events.join("\n") : "Not kept: only the tokens are, after a reload.";
   return (
-    <div class="raw">
-      <section>
-        <h3>Prompt in Harmony</h3>
-        <pre tabIndex={0}><code>{prompt}</code></pre>
-      </section>
-      <section>
-        <h3>Stream as it came</h3>
+    <>
+      <div class="raw">
+        <Harmony title="Prompt in Harmony" ask={() => promptOf(turn.body!, apiKey)} of={turn} />
+        <Harmony title="Answer in Harmony" ask={() => textOf(ids, apiKey)} of={turn} />
+      </div>
+      <details>
+        <summary>Stream as it came</summary>
         <pre tabIndex={0}><code>{stream}</code></pre>
-      </section>
-    </div>
+      </details>
+    </>
   );
 }
 
-async function rendered(body: Body, apiKey: string): Promise<string> {
-  const answer = await postJSON<{ prompt: string; count: number }>("v1/chat/completions/render", body, apiKey);
-  return `${answer.prompt}\n\n— ${answer.count} tokens`;
+interface Tokens {
+  prompt: string;
+  count: number;
+}
+
+function Harmony(props: { title: string; ask: () => Promise<Tokens>; of: AssistantTurn }) {
+  const [text, setText] = useState("…");
+  const [count, setCount] = useState<number | null>(null);
+  useEffect(() => {
+    props.ask().then(
+      (found) => {
+        setText(found.prompt);
+        setCount(found.count);
+      },
+      (error: Error) => setText(worded(error)),
+    );
+  }, [props.of]);
+  return (
+    <section>
+      <h3>{props.title}{count !== null && `, ${count} tokens`}</h3>
+      <pre tabIndex={0}><code>{marked(text)}</code></pre>
+    </section>
+  );
+}
+
+/** Control tokens stand out from what they could be taken for: text. */
+const marked = (text: string) =>
+  text.split(/(<\|\w+\|>)/).map((part, index) => (index % 2 ? <b class="control">{part}</b> : part));
+
+const promptOf = (body: Body, apiKey: string) => postJSON<Tokens>("v1/chat/completions/render", body, apiKey);
+
+async function textOf(tokens: number[], apiKey: string): Promise<Tokens> {
+  const { prompt } = await postJSON<{ prompt: string }>("detokenize", { tokens }, apiKey);
+  return { prompt, count: tokens.length };
 }

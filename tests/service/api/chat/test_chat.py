@@ -180,6 +180,22 @@ async def test_reasoning_can_be_left_out(ask: Fixture) -> None:
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
 
 
+async def test_token_ids_are_told_where_they_are_asked_for(
+    ask: Fixture, harmony_ids: Fixture
+) -> None:
+    plain = await ask(HELLO)
+    assert "prompt_token_ids" not in plain
+    assert "token_ids" not in plain["choices"][0]
+    told = await ask(HELLO, return_token_ids=True)
+    assert tuple(told["choices"][0]["token_ids"]) == harmony_ids(HELLO)
+    assert len(told["prompt_token_ids"]) == told["usage"]["prompt_tokens"]
+
+
+async def test_token_ids_end_where_the_answer_was_cut(ask: Fixture) -> None:
+    told = await ask(HELLO, {"tokens_per_step": 64}, return_token_ids=True, stop=["friend"])
+    assert len(told["choices"][0]["token_ids"]) == told["usage"]["completion_tokens"]
+
+
 async def test_sampling_reaches_the_engine(seen: Fixture) -> None:
     sampling = {
         "temperature": 0.5,

@@ -119,6 +119,22 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
     assert got["usage"] == whole["usage"]
 
 
+@pytest.mark.parametrize("step", [1, 3, 64])
+async def test_streamed_token_ids_are_those_of_the_whole_answer(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture, events: Fixture, step: int
+) -> None:
+    """As vLLM streams them: the prompt's in the first chunk, the answer's piece by piece."""
+    client = await make_client(make_runtime(HELLO, HELLO, tokens_per_step=step))
+    body = chat_body(return_token_ids=True, n=2)
+    whole = (await client.post(PATH, json=body)).json()
+    chunks = events((await client.post(PATH, json=body | {"stream": True})).text)[:-1]
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    told: dict[int, list[int]] = {0: [], 1: []}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        told[choice["index"]] += choice.get("token_ids", [])
+    assert list(told.values()) == [choice["token_ids"] for choice in whole["choices"]]
+
+
 async def test_choices_interleave_and_each_one_ends(
     make_runtime: Fixture, make_client: Fixture, chat_body: Fixture, events: Fixture
 ) -> None:

@@ -1,0 +1,110 @@
+"""What a sweep found: a table and a plot for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+
+from service.cli.bench.sweep import Load, Point, Spread
+
+_BUSY_CLIENT: Final = 0.8
+_BAR_WIDTH: Final = 40
+
+
+def as_json(url: str, load: Load, points: Sequence[Point]) -> str:
+    """One line."""
+    found = [point.as_json() for point in points]
+    return json.dumps({"url": url, "load": asdict(load), "points": found})
+
+
+def show(console: Console, url: str, load: Load, points: Sequence[Point]) -> None:
+    """The table, the plot, and what to know before one believes them."""
+    asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
+    console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
+    console.print(_table(points))
+    if any(point.tokens_per_s for point in points):
+        console.print("\nTokens/s, all streams together", style="bold")
+        console.print(_plot(points))
+    for note in notes(load, points):
+        console.print(f"\n{note}", style="yellow", markup=False, highlight=False)
+
+
+def _table(points: Sequence[Point]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in (
+        "\nstreams",
+        "\nrequests",
+        "tokens\nin",
+        "\ntokens/s",
+        "each\nstream",
+        "TTFT, ms\np50 / p99",
+        "inter-token, ms\np50 / p99",
+    ):
+        table.add_column(title, justify="right", no_wrap=True)
+    for point in points:
+        table.add_row(*_cells(point))
+    return table
+
+
+def _cells(point: Point) -> list[str]:
+    mean = point.inter_token.p50 if point.inter_token else None
+    return [
+        str(point.streams),
+        str(point.requests),
+        "-" if point.prompt_tokens is None else f"{point.prompt_tokens:.0f}",
+        _number(point.tokens_per_s),
+        _number(1 / mean if mean else None),
+        _milliseconds(point.ttft),
+        _milliseconds(point.inter_token),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _milliseconds(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{_number(spread.p50 * 1e3)} / {_number(spread.p99 * 1e3)}"
+
+
+def _plot(points: Sequence[Point]) -> Table:
+    most = max(point.tokens_per_s for point in points)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(justify="right")
+    for point in points:
+        bar = Bar(most, 0, point.tokens_per_s, width=_BAR_WIDTH, color="green")
+        grid.add_row(str(point.streams), bar, _number(point.tokens_per_s))
+    return grid
+
+
+def notes(load: Load, points: Sequence[Point]) -> list[str]:
+    """Why a figure may not say what it seems to."""
+    found = []
+    if any(point.client_cpu > _BUSY_CLIENT for point in points):
+        found.append(
+            "This program took most of a core: the server may be quicker than it could measure."
+        )
+    if any((point.tokens_per_event or 1) > 1.1 for point in points):
+        found.append(
+            "There are more tokens than events with text: p99 of the inter-token latency is of the "
+            "time between events."
+        )
+    if not load.ignores_end:
+        found.append(
+            "The server does not know ignore_eos: answers end where the model ends them, at most "
+            f"after {load.max_tokens} tokens."
+        )
+    if any(point.prompt_tokens is None and point.output_tokens for point in points):
+        found.append("The server gives no usage: each event is counted as one token.")
+    for point in points:
+        for message, number in point.errors.items():
+            found.append(
+                f"{number} of {point.requests} failed at {point.streams} streams: {message}"
+            )
+    return found
