@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 async def run_aside(work: Callable[[], R]) -> R:
-    """What the work returns or raises."""
+    """Run work in a thread of its own; gives what it returns, raises what it raises."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[R] = loop.create_future()
 

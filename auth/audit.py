@@ -20,14 +20,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:/@+,-]+")
 
 
 def write(event: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """One line: the event, then `name=value` for each field that has a value."""
+    """Write one audit line: the event, then `name=value` for each field that has a value."""
     given = {name: value for name, value in fields.items() if value not in (None, "")}
     text = "".join(f" {name}={_printable(value)}" for name, value in given.items())
     log.log(level, "%s%s", event, text, extra={"audit": {"event": event, **given}})
 
 
 def keys_changed(before: Mapping[str, KeyRecord], after: Mapping[str, KeyRecord]) -> None:
-    """One line for each key that came, went or changed."""
+    """Write one audit line for each key that came, went or changed."""
     for id in sorted(before.keys() | after.keys()):
         old, new = before.get(id), after.get(id)
         if new is None:

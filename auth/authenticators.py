@@ -33,7 +33,7 @@ class ApiKeys:
 
 
 class ClientCertificate:
-    """Takes the name in a verified certificate for its bearer's."""
+    """Recognises callers by the name in their TLS certificate, which TLS has verified."""
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Return the principal of that name: a tenant of its own that is no administrator."""
@@ -45,7 +45,7 @@ class ClientCertificate:
 
 
 class Chain:
-    """The first authenticator that takes the credentials decides."""
+    """Asks several authenticators in turn; the first that knows the credentials decides."""
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = tuple(authenticators)

@@ -150,11 +150,12 @@ def _base64(number: int, num_bytes: int = 0) -> str:
 
 
 def encoded(data: bytes) -> str:
+    """The bytes as base64url without padding (RFC 7515 §2)."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def decoded(text: str) -> bytes:
-    """The bytes; raises ValueError for any other spelling than `encoded` gives.
+    """The bytes of base64url text; raises ValueError for any other spelling than `encoded` gives.
 
     The last character of a text may have bits that mean nothing. Were they allowed to be set, one
     signature could be written in several ways.

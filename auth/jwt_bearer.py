@@ -39,7 +39,7 @@ class JwtBearer:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Return who bears the token; None for what is no token."""
+        """Return the principal that a token names, None for what is no token; raises AuthError."""
         if credentials.scheme != "bearer" or not is_token(credentials.value):
             return None
         header = read_header(credentials.value)

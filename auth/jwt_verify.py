@@ -37,7 +37,7 @@ class TokenHeader:
 
 
 def is_token(text: str) -> bool:
-    """Whether it looks like a signed JWT: three parts, the first the start of a JSON object."""
+    """Whether text looks like a signed JWT: three parts, the first the start of a JSON object."""
     return text.startswith("ey") and text.count(".") == 2
 
 

@@ -52,7 +52,7 @@ class KeyFolder:
         return records
 
     def add(self, record: KeyRecord) -> None:
-        """Keep one more record: in the file, or in a file of its own in the folder."""
+        """Write one more record: into the file, or into a file of its own in the folder."""
         with self._locked():
             if self.path.is_dir():
                 self._write(self.path / f"{record.id}.json", KeyFile((record,)))

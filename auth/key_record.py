@@ -58,6 +58,7 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "expired" if is_expired else "active"
 
     def principal(self) -> Principal:
+        """Who the bearer of this key is."""
         id = f"key-{self.id}"
         limits = self.limits
         return Principal(
@@ -75,6 +76,7 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: tuple[KeyRecord, ...] = ()
 
     def encode(self) -> bytes:
+        """The file's bytes: JSON with sorted keys, indented for people."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
 
 
@@ -87,11 +89,12 @@ def decode(text: bytes) -> KeyFile:
 
 
 def now() -> datetime:
+    """The time in UTC, in whole seconds, as records have it."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def new_key() -> tuple[str, str]:
-    """A fresh key and its id."""
+    """A new random key, and its id."""
     id = secrets.token_hex(6)
     return f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}", id
 
@@ -103,5 +106,5 @@ def key_id(key: str) -> str | None:
 
 
 def digest(key: str) -> bytes:
-    """What is kept of a key: 32 bytes."""
+    """The SHA-256 of a key, 32 bytes: all that is kept of it."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

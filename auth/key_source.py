@@ -36,7 +36,7 @@ class KeySource(Protocol):
     """Finds the key that a token names."""
 
     async def key(self, id: str | None) -> PublicKey:
-        """The key; raises InvalidCredentials when there is none of that id."""
+        """The key that a token names; raises InvalidCredentials when there is none of that id."""
         ...
 
 
@@ -47,12 +47,13 @@ class OneKey:
         self._key = key
 
     async def key(self, id: str | None) -> PublicKey:
+        """The one key, whatever the id."""
         return self._key
 
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """When keys are fetched."""
+    """When keys are fetched again, and how long old ones are believed."""
 
     max_age_s: float = 300.0  # then they are fetched anew, while the old ones serve on
     max_stale_s: float = 6 * 3600.0  # then they are believed no more
@@ -82,7 +83,7 @@ class FetchedKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def key(self, id: str | None) -> PublicKey:
-        """The key of that id; raises InvalidCredentials, or KeysUnavailable without any keys."""
+        """The key of that id; raises InvalidCredentials, or KeysUnavailable while none is known."""
         if id is None:
             raise InvalidCredentials("token: its header has no kid")
         age_s = self._clock() - self._fetched_at

@@ -38,7 +38,7 @@ class ThrottlePolicy:
 
 
 class Throttle:
-    """Counts the failures of one process."""
+    """Counts failed credentials by address, in one process."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Throttle:
             raise TooManyFailures(_REASON)
 
     def accepted(self, address: str, credentials: Credentials) -> None:
-        """Remember what was right."""
+        """Remember credentials that were right: they are no guess from now on."""
         fingerprint = _fingerprint(address, credentials)
         self._accepted[fingerprint] = None
         self._accepted.move_to_end(fingerprint)
@@ -67,7 +67,7 @@ class Throttle:
             self._accepted.popitem(last=False)
 
     def failed(self, address: str) -> None:
-        """Count a failure; raise TooManyFailures if the address was over its bound before."""
+        """Count a failure; raises TooManyFailures if the address was over its bound before."""
         group, most = _group(address), float(self._policy.num_free)
         level = self._level(group) + 1
         self._failures[group] = (min(level, most), self._clock())

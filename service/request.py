@@ -44,7 +44,7 @@ class Deadline:
             raise self.error()
 
     def error(self) -> RequestError:
-        """What a client is told."""
+        """The error that a client gets when the time is up."""
         return RequestError(
             f"The answer was not complete within {self.timeout_s:g} s, the time this request had; "
             f"raise {TIMEOUT_HEADER} or NIM_REQUEST_TIMEOUT_S, or ask for fewer tokens.",
@@ -55,7 +55,7 @@ class Deadline:
 
 
 async def in_time(deadline: Deadline | None, awaited: Awaitable[R]) -> R:
-    """What it gives; raises the deadline's error where that would come too late."""
+    """Await something until the deadline; raises the deadline's error when it comes too late."""
     if deadline is None:
         return await awaited
     try:
@@ -66,7 +66,7 @@ async def in_time(deadline: Deadline | None, awaited: Awaitable[R]) -> R:
 
 
 def until(deadline: Deadline | None, events: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """The same events; in place of one that would come too late, the deadline's error."""
+    """The same events, up to the deadline, whose error is raised then."""
     return events if deadline is None else _until(deadline, events)
 
 
@@ -100,7 +100,7 @@ class Trace:
 
     @property
     def headers(self) -> dict[str, str]:
-        """For a request sent on behalf of this one."""
+        """The headers that make a request sent on behalf of this one part of the same trace."""
         if not self.trace_id:
             return {}
         parent = f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
@@ -121,32 +121,44 @@ def trace_of(headers: Mapping[str, str]) -> Trace:
 
 
 class Counted(Protocol):
-    """What a generation counts of itself."""
+    """What telemetry reads of a generation; service/answer/generation.py has it."""
 
     ended_at: float | None
 
     @property
-    def outcome(self) -> str: ...
+    def outcome(self) -> str:
+        """`success`, `failure` or `abort`."""
+        ...
 
     @property
-    def num_prompt_tokens(self) -> int: ...
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompts and of what built-in tools added to them."""
+        ...
 
     @property
-    def num_cached_tokens(self) -> int: ...
+    def num_cached_tokens(self) -> int:
+        """Of these, tokens found in the prefix cache."""
+        ...
 
     @property
-    def num_completion_tokens(self) -> int: ...
+    def num_completion_tokens(self) -> int:
+        """Generated tokens of all choices."""
+        ...
 
     @property
-    def num_reasoning_tokens(self) -> int: ...
+    def num_reasoning_tokens(self) -> int:
+        """Of these, tokens of the chain of thought."""
+        ...
 
     @property
-    def queued_s(self) -> float: ...
+    def queued_s(self) -> float:
+        """The longest wait of a choice in the engine's queue, in seconds."""
+        ...
 
 
 @dataclass(slots=True)
 class Notes:
-    """What those who serve a request leave for its answer's headers, log line, series and spans.
+    """What telemetry is told of a request while it is served: for headers, log line, series, spans.
 
     It is only ever added to, and read when the request has ended: nothing is decided by it.
     """
@@ -158,7 +170,7 @@ class Notes:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Remember when the block began and ended, for a span of the request."""
+        """Note when the block began and ended, for a span of the request."""
         start = perf_counter()
         try:
             yield
@@ -167,12 +179,12 @@ class Notes:
 
     @property
     def summary(self) -> str:
-        """What the access log adds: counts, never text."""
+        """The counts that the access log adds to its line; never text."""
         return summary_of(self.generation) if self.generation else ""
 
     @property
     def usage(self) -> dict[str, object]:
-        """Counts of the generation, if it has ended; never text."""
+        """The counts of the generation, if it has ended; never text."""
         done = self.generation
         if done is None or done.ended_at is None:
             return {}
@@ -187,7 +199,7 @@ class Notes:
 
 
 def summary_of(done: Counted) -> str:
-    """The counts of a generation for a line of text."""
+    """The counts of a generation, for a line of text."""
     return (
         f", {done.num_prompt_tokens} prompt tokens ({done.num_cached_tokens} cached), "
         f"{done.num_completion_tokens} generated, {done.outcome}"
@@ -196,7 +208,7 @@ def summary_of(done: Counted) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestContext:
-    """Who asks, for what route, until when, and under which trace."""
+    """One request as all layers know it: who asks, which route, until when, under which trace."""
 
     id: str = ""
     route: str = OTHER  # the template of its path
@@ -207,14 +219,18 @@ class RequestContext:
 
     @property
     def tenant(self) -> str:
-        """Whose share of the engine and whose stored responses: the tenant's, so that a key may be
-        rotated, else the principal's own; empty while nobody is known to ask."""
+        """Whose share of the engine and whose stored responses these are: the tenant's id.
+
+        Without a tenant the principal's own id, so that a key of a tenant may be rotated; empty
+        while nobody is known to ask.
+        """
         principal = self.principal
         return principal.tenant_id or principal.id if principal else ""
 
     @property
     def cache_salt(self) -> str:
-        """Whose prompts may share the prefix cache with this one's; empty: the common tenant."""
+        """The salt under which prompts share the prefix cache: the tenant's id, empty for the
+        common one."""
         return self.principal.tenant_id if self.principal else ""
 
     def may_use(self, model: str) -> bool:
@@ -232,7 +248,7 @@ class RequestContext:
 
     @property
     def log_ids(self) -> dict[str, str]:
-        """What every log line of the request bears."""
+        """The ids that every log line of the request has."""
         trace = self.trace
         ids = {"request_id": self.id, "trace_id": trace.trace_id, "span_id": trace.span_id}
         return {name: value for name, value in ids.items() if value}

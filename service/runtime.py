@@ -31,13 +31,21 @@ class BackgroundRun(Protocol):
     """A response that goes on without its client; service/api/responses/background.py has it."""
 
     @property
-    def head(self) -> dict[str, Any]: ...
+    def head(self) -> dict[str, Any]:
+        """The response object at its beginning."""
+        ...
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Cancel the run; returns when its end is stored."""
+        ...
 
-    async def wait(self) -> None: ...
+    async def wait(self) -> None:
+        """Return when the run's end is stored."""
+        ...
 
-    async def after(self, num_pieces: int) -> tuple[list[Any], dict[str, Any] | None]: ...
+    async def after(self, num_pieces: int) -> tuple[list[Any], dict[str, Any] | None]:
+        """What was written after so many pieces, and the response object if the run has ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds the operator sets."""
+    """The operator's bounds for one API process."""
 
     max_body_bytes: int = 10 * 1024 * 1024
     sse_keepalive_s: float = 15.0
@@ -82,7 +90,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The engine and what surrounds it; clock and ids can be fixed for tests."""
+    """All that handlers need, made once at start-up; clock and ids can be fixed for tests."""
 
     engine: Engine
     model: ServedModel

@@ -31,7 +31,7 @@ _turn = threading.Lock()
 
 
 class OverBudget(Exception):
-    """More was wanted than there was."""
+    """A walk over what a client sent took more than its budget."""
 
     def __init__(self, limit: int, unit: str) -> None:
         super().__init__(f"more than {limit} {unit}")
@@ -40,7 +40,7 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """So many units of one kind, to be spent once."""
+    """A number of units of work that may be spent once."""
 
     __slots__ = ("_left", "limit", "unit")
 
@@ -51,18 +51,18 @@ class Budget:
 
     @property
     def spent(self) -> int:
-        """How many have been taken."""
+        """The units that have been spent."""
         return self.limit - self._left
 
     def spend(self, number: int = 1) -> None:
-        """Take so many; raises OverBudget once more than all have been taken."""
+        """Spend so many units; raises OverBudget once more than all are spent."""
         self._left -= number
         if self._left < 0:
             raise OverBudget(self.limit, self.unit)
 
 
 class _Worker(threading.local):
-    """What this thread does; nothing is set in a thread that does not take turns."""
+    """What a thread does that takes turns; nothing is set in any other thread."""
 
     begun_s: float | None = None  # of this thread's CPU time, when its turn began
     tokens: Budget | None = None  # that its work may still make
@@ -72,13 +72,13 @@ _worker = _Worker()
 
 
 async def in_thread(work: Callable[[], R], tokens: Budget | None = None) -> R:
-    """Do work while the loop goes on; raises OverBudget when it makes more than those tokens."""
+    """Do work in a thread that takes turns; raises OverBudget when it makes more than `tokens`."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads, in_turns, work, tokens)
 
 
 def in_turns(work: Callable[[], R], tokens: Budget | None = None) -> R:
-    """The same in this thread, which is not the event loop's."""
+    """Do the work of in_thread() in this thread, which must not be the event loop's."""
     with _turn:
         _worker.begun_s, _worker.tokens = time.thread_time(), tokens
         try:
@@ -88,7 +88,8 @@ def in_turns(work: Callable[[], R], tokens: Budget | None = None) -> R:
 
 
 def rest() -> None:
-    """Called between small pieces of work: let the others go on when the turn has been long."""
+    """Let other work go on when this thread's turn has been long; called between small pieces of
+    work."""
     if _worker.begun_s is None:
         return
     worked_s = time.thread_time() - _worker.begun_s
@@ -102,6 +103,6 @@ def rest() -> None:
 
 
 def count_tokens(number: int) -> None:
-    """So many have been made; raises OverBudget when its work may make no more."""
+    """Count tokens that the work has made; raises OverBudget when it may make no more."""
     if _worker.tokens is not None:
         _worker.tokens.spend(number)

@@ -51,7 +51,7 @@ class InterTokenLatencies:
         self.last_at = 0.0
 
     def note(self, num_tokens: int) -> None:
-        """An event brought so many tokens now; they came evenly since the one before."""
+        """Count an event's tokens; they are taken to have come evenly since the event before."""
         now = perf_counter()
         last, self.last_at = self.last_at, now
         if not last:
@@ -67,7 +67,7 @@ class InterTokenLatencies:
 
 
 class HostedCalls:
-    """The calls of one choice: collects what the model writes to a tool."""
+    """The calls of built-in tools in one choice: collects what the model writes to a tool."""
 
     def __init__(self, hosted: Hosted) -> None:
         self.num_calls = 0
@@ -79,7 +79,7 @@ class HostedCalls:
         self.is_whole = False  # a call waits for its result
 
     def take(self, delta: Delta) -> list[Delta]:
-        """Take a piece of a call; give the call once it is whole, if it is shown."""
+        """Take a piece of a call; gives the call once it is whole, if the answer shows it."""
         if delta.kind is DeltaKind.HOSTED_END:
             self.is_whole = True
             return self._shown()
@@ -88,7 +88,7 @@ class HostedCalls:
         return []
 
     def cut(self) -> list[Delta]:
-        """The call that the answer's end cut off, if it is shown."""
+        """The call that the end of the answer cut off, if the answer shows it."""
         return self._shown() if self._name and not self.is_whole else []
 
     def _shown(self) -> list[Delta]:
@@ -96,7 +96,7 @@ class HostedCalls:
         return [call] if self._hosted.is_shown else []
 
     async def run(self, session: ToolSession) -> tuple[str, ToolResult]:
-        """Run the call that waits; gives its tool's name and its result."""
+        """Run the call that is whole; gives its tool's name and its result."""
         name, written = self._name, "".join(self._input)
         self._name, self._input, self.is_whole = "", [], False
         self.num_calls += 1
@@ -110,14 +110,14 @@ class HostedCalls:
         return self.num_calls > self._hosted.max_calls
 
     def show(self, result: ToolResult) -> Sequence[Delta]:
-        """The result, if the client is told."""
+        """The result of a call, if the answer shows it."""
         status = "failed" if result.is_error else "completed"
         shown = Delta(DeltaKind.HOSTED_RESULT, result.text, name=status)
         return [shown] if self._hosted.is_shown else []
 
 
 class Choice:
-    """Parses one generation and decides where it ends."""
+    """One of a request's answers: parses what the model writes and decides where it ends."""
 
     def __init__(self, plan: Plan, index: int) -> None:
         self.index = index
@@ -144,6 +144,7 @@ class Choice:
 
     @property
     def num_reasoning_tokens(self) -> int:
+        """Generated tokens of the chain of thought."""
         return self._parser.num_reasoning_tokens
 
     @property
@@ -154,6 +155,7 @@ class Choice:
 
     @property
     def num_resyncs(self) -> int:
+        """Malformed message headers that the parser mended."""
         return self._parser.num_resyncs
 
     @property
@@ -162,7 +164,7 @@ class Choice:
         return self._stops.matched if self._stops else None
 
     def advance(self, event: TokenEvent) -> ChoiceStep | None:
-        """Take one event; None when it shows nothing."""
+        """Take one event of the engine; None when it adds nothing that is shown."""
         if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
             self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
@@ -192,7 +194,7 @@ class Choice:
         return self.hosted is not None and self.hosted.is_whole
 
     def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> ChoiceStep:
-        """The result has joined the prompt; the next event is of another round."""
+        """Go on with another round, now that a tool's result has joined the prompt."""
         assert self.hosted is not None
         self.hosted.num_result_tokens += num_result_tokens
         self.hosted.round_ids.clear()
@@ -202,7 +204,7 @@ class Choice:
         return ChoiceStep(self.index, deltas)
 
     def end(self) -> ChoiceStep:
-        """The limits leave no room for another round."""
+        """End the answer where the limits leave no room for another round."""
         self.finish_reason = "length"
         return ChoiceStep(self.index, (), self.finish_reason)
 
@@ -269,7 +271,7 @@ def _parser_of(plan: Plan) -> Parser | RawText:
 
 
 def coalesced(deltas: Sequence[Delta]) -> list[Delta]:
-    """Neighbours of one kind as one delta: fewer events, the same text."""
+    """The deltas with neighbours of one kind joined: fewer events, the same text."""
     merged: list[Delta] = []
     for delta in deltas:
         last = merged[-1] if merged else None

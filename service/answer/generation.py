@@ -36,7 +36,7 @@ def _nothing() -> None:
 
 
 class Generation:
-    """Runs a plan; counts and times it for usage, metrics and the log."""
+    """One run of a plan on the engine; counted and timed for usage, metrics and the log."""
 
     def __init__(self, engine: Engine, plan: Plan) -> None:
         self.plan = plan
@@ -50,7 +50,7 @@ class Generation:
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
-        """Yield each choice's steps as they come; closing this aborts what still runs."""
+        """Yield the steps of all choices as they come; closing the iterator aborts the choices."""
         runs = [self._run(choice) for choice in self.choices]
         try:
             async with aclosing(runs[0] if len(runs) == 1 else _merged(runs)) as steps:
@@ -126,37 +126,40 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompts, and what built-in tools added to them."""
+        """Tokens of the prompts, and of what built-in tools added to them."""
         results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
         return sum(len(prompt) for prompt in self.plan.prompts) + results
 
     @property
     def num_completion_tokens(self) -> int:
+        """Generated tokens of all choices."""
         return sum(choice.num_tokens for choice in self.choices)
 
     @property
     def num_reasoning_tokens(self) -> int:
+        """Generated tokens of the chain of thought, of all choices."""
         return sum(choice.num_reasoning_tokens for choice in self.choices)
 
     @property
     def num_cached_tokens(self) -> int:
-        """Each prompt counts once, however many choices it has."""
+        """Prompt tokens found in the prefix cache; a prompt counts once, whatever its choices."""
         num_cached = [choice.num_cached_tokens for choice in self.choices]
         size = self.plan.num_choices
         return sum(max(num_cached[i : i + size]) for i in range(0, len(num_cached), size))
 
     @property
     def first_event_at(self) -> float:
-        """When the engine's first tokens came, shown or not; 0 when none came."""
+        """When the first tokens came (perf_counter), shown or not; 0 when none came."""
         return min((choice.latencies.first_at for choice in self.choices), default=0.0)
 
     @property
     def queued_s(self) -> float:
-        """The longest wait of a choice."""
+        """The longest wait of a choice in the engine's queue, in seconds."""
         return max(choice.queued_s for choice in self.choices)
 
     @property
     def num_resyncs(self) -> int:
+        """Malformed message headers that the parser mended, of all choices."""
         return sum(choice.num_resyncs for choice in self.choices)
 
 

@@ -30,7 +30,7 @@ Output = Literal["harmony", "text", "marked"]
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """How an answer's built-in tools are run."""
+    """How the built-in tools of an answer are run."""
 
     toolbox: Toolbox
     max_calls: int
@@ -49,12 +49,13 @@ class OfferedTools:
 
     @property
     def recipients(self) -> frozenset[str]:
+        """The Harmony recipients whose calls this server runs."""
         return self.builtins.hosted
 
     def hosted(
         self, choice: ToolChoice, grammar: Callable[[ToolChoice], Grammar | None], *, is_shown: bool
     ) -> Hosted | None:
-        """How the tools are run; `grammar` gives the one of a choice.
+        """How the tools are run; `grammar` makes the grammar of a tool choice.
 
         A call that was required has been made when the next round begins.
         """
@@ -80,7 +81,7 @@ def offered_tools(
     is_hidden: bool = False,
     max_calls: int | None = None,
 ) -> OfferedTools:
-    """What is wanted and connected is run here; other calls go to the client.
+    """The tools that are wanted and connected, to be run here; other calls go to the client.
 
     `is_hidden`: the client wants no calls (`tool_choice` `none`).
     """
@@ -93,7 +94,7 @@ def offered_tools(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One API request in terms of tokens, whatever route it came by."""
+    """One API request in terms of tokens, whichever route it came by."""
 
     context: RequestContext
     prompt_token_ids: tuple[int, ...]
@@ -116,11 +117,11 @@ class Plan:
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
-        """All prompts; the choices of one follow those of the one before."""
+        """All prompts; the choices of one stand behind those of the one before."""
         return (self.prompt_token_ids, *self.more_prompts)
 
     def engine_request(self, index: int) -> EngineRequest:
-        """Choice `index` as the engine sees it; seeded choices differ from one another."""
+        """The engine's request for one choice; seeded choices differ from one another."""
         sampling, prompts = self.sampling, self.prompts
         prompt, choice = divmod(index, self.num_choices)
         if choice and sampling.seed is not None:

@@ -11,7 +11,7 @@ from service.harmony.vocabulary import TextPiece, TokenDecoder, is_ordinary, nam
 
 
 class RawText:
-    """Gives content only, and takes no notice of Harmony: fed and finished like its parser."""
+    """A parser of raw text, with Parser's interface: gives content only, knows no Harmony."""
 
     num_reasoning_tokens = 0
     num_resyncs = 0
@@ -23,7 +23,7 @@ class RawText:
         self._num_tokens = 0
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
-        """Take the next generated ids; a token that ends the answer is no part of its text."""
+        """Take generated ids; a token that ends the answer is no part of its text."""
         pieces: list[TextPiece | None] = []
         for position, token_id in enumerate(token_ids, self._num_tokens):
             if is_ordinary(token_id):
@@ -36,7 +36,7 @@ class RawText:
         return [_delta(piece) for piece in pieces if piece]
 
     def finish(self) -> list[Delta]:
-        """Give what was still held back of an unfinished character."""
+        """Give what was held back of an unfinished character."""
         piece = self._decoder.flush()
         return [_delta(piece)] if piece else []
 
@@ -47,7 +47,7 @@ def _delta(piece: TextPiece) -> Delta:
 
 
 class StopStrings:
-    """Holds back text only while it may be the beginning of a stop string."""
+    """Finds stop strings; holds text back only while it may be the beginning of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -56,10 +56,11 @@ class StopStrings:
 
     @property
     def is_matched(self) -> bool:
+        """Whether a stop string has been found."""
         return self.matched is not None
 
     def feed(self, delta: Delta) -> list[Delta]:
-        """Take a piece of content; give back what can no longer be part of a stop string."""
+        """Take content; give what can no longer be part of a stop string."""
         self._held.append(delta)
         text = "".join(held.text for held in self._held)
         starts = {stop: start for stop in self._stops if (start := text.find(stop)) >= 0}
@@ -69,7 +70,7 @@ class StopStrings:
         return self._release(len(text) - max(_overlap(text, stop) for stop in self._stops))
 
     def flush(self) -> list[Delta]:
-        """What is still held when the answer ends without a stop string."""
+        """Give what is still held when the answer ends without a stop string."""
         held, self._held = self._held, []
         return held
 

@@ -53,7 +53,7 @@ class ToolChoice:
 
     @classmethod
     def named(cls, name: str) -> ToolChoice:
-        """This one function must be called."""
+        """The choice by which this one function must be called."""
         return cls("required", frozenset((name,)))
 
 
@@ -67,7 +67,7 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a route calls the fields that errors name."""
+    """The names of a route's fields, for errors."""
 
     choice: str = "tool_choice"
     format: str = "response_format"
@@ -89,13 +89,15 @@ def answer_grammar(
     fields: Fields = CHAT_FIELDS,
     budget: Budget | None = None,
 ) -> Grammar | None:
-    """The grammar, or None when nothing is to be enforced.
+    """The grammar of an answer, or None when nothing is to be enforced.
 
     `builtins` are the recipients of tools that the server runs: they may be called wherever a
     choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
-    nothing here. Raises RequestError naming the field: a choice of a tool that is not offered,
-    or a schema that cannot be enforced. Raises OverBudget when reading the schemas takes more
-    steps than the budget has.
+    nothing here.
+
+    Raises RequestError naming the field: a choice of a tool that is not offered, or a schema that
+    cannot be enforced. Raises OverBudget when reading the schemas takes more steps than the budget
+    has.
     """
     hosted = sorted(builtins) if choice.mode != "none" and choice.names is None else []
     callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
@@ -262,9 +264,9 @@ _JSON_TYPE: Final = _either(_JSON_TYPES)
 
 
 async def read_in_turns(read: Callable[[Budget], R], param: str) -> R:
-    """What `read` gives: here when it takes few steps, else in a thread that rests in between.
+    """Read schemas here when that takes few steps, else in a thread that takes turns.
 
-    Raises what it raises, and RequestError naming the parameter for what takes too many.
+    Raises what `read` raises, and RequestError naming the parameter for what takes too many steps.
     """
     with suppress(OverBudget):
         return read(Budget(_FEW_STEPS, "steps"))

@@ -29,13 +29,13 @@ class Unenforceable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """What a schema and all that are combined with it speak of."""
+    """The properties and keywords of a schema and of all that are combined with it."""
 
     names: dict[str, None] = field(default_factory=dict)  # of properties, in order
     keywords: set[str] = field(default_factory=set)
 
     def add(self, schema: Schema) -> int:
-        """Take in one more; gives how many names it has."""
+        """Add one schema's; gives how many property names it has."""
         self.keywords.update(schema)
         num_names = 0
         for key in ("properties", "required"):
@@ -47,13 +47,13 @@ class Composed:
 
     @property
     def may_close(self) -> bool:
-        """Whether nothing says what else an object may hold."""
+        """Whether the object may be closed: it has names, and no keyword opens it."""
         said = {"additionalProperties", "patternProperties", "propertyNames"} & self.keywords
         return bool(self.names) and not said
 
 
 class Document:
-    """Looks things up in one document; counts what it looks at, and rests where a thread does it.
+    """Looks things up in one JSON Schema; counts what it reads, and rests where a thread does it.
 
     Its methods raise OverBudget when the steps of the whole request are spent.
     """
@@ -65,7 +65,7 @@ class Document:
         self._num_names = 0
 
     def check_size(self) -> None:
-        """Raise Unenforceable for more than is read at all; nothing else looks at so much."""
+        """Raise Unenforceable for a schema larger than any that is read."""
         num_values = num_chars = 0
         waiting: list[Any] = [self._root]
         while waiting:
@@ -86,7 +86,7 @@ class Document:
                 raise Unenforceable(f"it is too long; at most {most} are supported")
 
     def visit(self) -> None:
-        """Count one schema; raises Unenforceable when there were too many."""
+        """Count one visited schema; raises Unenforceable when there were too many."""
         self._num_visits += 1
         if self._num_visits > MAX_VISITS:
             raise Unenforceable(f"it takes more than {MAX_VISITS} steps to read the whole schema")
@@ -101,7 +101,7 @@ class Document:
             self.visit()
 
     def resolve(self, pointer: Any) -> Any:
-        """What a reference points to; raises Unenforceable if that is nothing in this document."""
+        """The schema that a reference points to; raises Unenforceable if the document has none."""
         self.visit()
         found = self._root
         if not isinstance(pointer, str) or (pointer != "#" and not pointer.startswith("#/")):
@@ -120,7 +120,7 @@ class Document:
         return found
 
     def followed(self, schema: Any) -> Any:
-        """The schema that references lead to."""
+        """The schema at the end of a chain of references."""
         for _ in range(_MAX_CHAIN):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 return schema
@@ -128,7 +128,7 @@ class Document:
         raise Unenforceable("its references never end")
 
     def composed(self, *schemas: Any) -> Composed:
-        """What these schemas speak of together, through all that they combine."""
+        """The properties and keywords of these schemas and of all that they combine."""
         composed = Composed()
         for schema in self._all(schemas):
             self._visit_names(composed.add(schema))
@@ -154,7 +154,7 @@ class Document:
     # Disjoint variants: by type, by value, or by a property that all must have.
 
     def are_disjoint(self, variants: Sequence[Any]) -> bool:
-        """Whether it is certain that no value is valid under two of them."""
+        """Whether it is certain that no value is valid under two of these schemas."""
         if len(variants) > MAX_VARIANTS:
             return False
         found = [self.followed(variant) for variant in variants if variant is not False]

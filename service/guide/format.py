@@ -46,6 +46,7 @@ class _Reader:
         self._num_formats = 0
 
     def read(self, format: Any, field: str) -> Grammar:
+        """The grammar of one part of the tag."""
         self._num_formats += 1
         if self._num_formats > _MAX_FORMATS or field.count(".") > _MAX_DEPTH:
             _refuse(field, f"has more than {_MAX_FORMATS} formats, or more than {_MAX_DEPTH} deep")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def engine_pattern(pattern: str) -> str:
-    """The same pattern, where the two differ in silence: what stands in brackets.
+    """The pattern as the engine reads it, escaped where the two dialects differ in silence.
 
-    There Rust has classes within classes and `&&`, `--` and `~~` between them, which are plain
-    characters in ECMAScript. Where they differ otherwise, the engine refuses the pattern.
+    In brackets Rust has classes within classes and `&&`, `--` and `~~` between them, which are
+    plain characters in ECMAScript. Where they differ otherwise, the engine refuses the pattern.
     """
     if "[" not in pattern:
         return pattern

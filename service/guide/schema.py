@@ -70,7 +70,7 @@ _PLAIN: Final = (_AS_THEY_ARE - {"required", "minProperties", "multipleOf"}) | {
 
 
 def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> JsonSchema:
-    """A document of the schema; raises RequestError naming the place that cannot be enforced.
+    """A grammar node of a JSON Schema; raises RequestError naming what cannot be enforced.
 
     Raises OverBudget when reading it takes more steps than are left.
     """
@@ -82,7 +82,7 @@ def schema_grammar(schema: Any, field: str, budget: Budget | None = None) -> Jso
 
 
 class _Closer:
-    """Rewrites one document."""
+    """Closes one document: an object may hold what it names and no more."""
 
     def __init__(self, root: Any, field: str, budget: Budget) -> None:
         self._root = root
@@ -93,6 +93,7 @@ class _Closer:
         self._step: Fraction | None = None  # the least multiple of all multipleOf that may meet
 
     def run(self) -> dict[str, Any]:
+        """The closed schema."""
         try:
             self._document.check_size()
             return self._run()

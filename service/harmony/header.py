@@ -26,7 +26,7 @@ _BY_CHANNEL = {
 
 
 class HeaderPart(Enum):
-    """Which part of a header this is."""
+    """A part of a header, by the control token before it."""
 
     GIVEN = 0  # the author is known: by the prompt, or because <|start|> was left out
     AUTHOR = 1  # after <|start|>
@@ -80,7 +80,7 @@ class Reading:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it says nothing of where the message belongs."""
+        """Whether the header says nothing of where the message belongs."""
         return not (self.channel or self.recipients or self.is_foreign)
 
 
@@ -110,7 +110,7 @@ def _is_prose(rest: str) -> bool:
 
 
 class Header:
-    """A header while it arrives."""
+    """A message header while its tokens arrive."""
 
     __slots__ = (
         "_closed",
@@ -137,7 +137,7 @@ class Header:
         self._text = ""
 
     def open_part(self, part: HeaderPart) -> None:
-        """A control token has ended one part and begins another."""
+        """Begin another part, after a control token."""
         is_second = self.has_channel and part is HeaderPart.CHANNEL
         self._is_formal = self.is_formal and not is_second
         self._closed.append(self._reading())
@@ -150,6 +150,7 @@ class Header:
         return self._is_formal and bool(_FORMAL[self._part].fullmatch(self._text))
 
     def add(self, piece: TextPiece) -> None:
+        """Add a piece of text to the present part."""
         # Endless blank lines between messages must not make every reading longer.
         is_blank = not self._text or self._text[-1].isspace()
         if is_blank and piece[0].isspace() and not self._reading().rest:
@@ -162,14 +163,14 @@ class Header:
 
     @property
     def is_prose(self) -> bool:
-        """Whether the last part has become text: more than one word that is no header word."""
+        """Whether the present part has become text: several words that are no header words."""
         return _is_prose(self._reading().rest)
 
     def text(self, *, goes_on: bool) -> list[TextPiece]:
-        """Give the message text that stands in the last part.
+        """Give the message text that stands in the present part.
 
-        One unknown word is a misspelt header word if the header goes on after it and such a
-        word had its place there; everything else the header cannot explain is text.
+        One unknown word is a misspelt header word if the header goes on after it and such a word
+        had its place there; everything else the header cannot explain is text.
         """
         reading = self._reading()
         if not reading.rest or (goes_on and self._is_junk(reading)):
@@ -199,7 +200,7 @@ class Header:
         return any(word.startswith(rest) for word in words)
 
     def reading(self) -> Reading:
-        """Put together what all parts say; the last channel named is the one meant."""
+        """All parts read together; the last channel named is the one meant."""
         last = self._reading()
         readings = [*self._closed, last]
         named = [r.channel for r in readings if r.channel]
@@ -225,7 +226,7 @@ def _after(pieces: list[TextPiece], num_chars: int) -> Iterator[TextPiece]:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a message's text goes; kind None waits for the message's end to tell."""
+    """Where a message's text goes; kind None: only the message's end tells."""
 
     kind: DeltaKind | None
     name: str = ""  # of the function or built-in tool, where kind is a call's
@@ -240,8 +241,11 @@ def route(
     has_channel: bool,
     has_spoken: bool,
 ) -> Route:
-    """Choose by the best evidence: a tool, the final channel, an addressee, the channel
-    named, and last what the model would write at this point."""
+    """Decide where a message goes, by the best evidence.
+
+    A tool, the final channel, an addressee, the channel named, and last what the model would write
+    at this point.
+    """
     called = _called(reading, tool_names, builtins)
     if called and not reading.is_foreign:
         return called

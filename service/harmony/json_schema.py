@@ -19,7 +19,7 @@ _MAX_FOLDS = 64
 def flatten(
     schema: Any, root: Mapping[str, Any], budget: Budget
 ) -> tuple[dict[str, Any], Mapping[str, None]]:
-    """Fold `$ref` and `allOf` into one flat schema; also give the references followed.
+    """Fold `$ref` and `allOf` into one flat schema; also gives the references followed.
 
     Raises OverBudget.
     """
@@ -88,7 +88,7 @@ def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
 
 
 def variants(schema: dict[str, Any]) -> list[Any]:
-    """Give what `anyOf` or `oneOf` offer, each with what stands beside it folded in."""
+    """The schemas that `anyOf` or `oneOf` offer, each with what stands beside it folded in."""
     key = next((k for k in ("oneOf", "anyOf") if _is_filled(schema.get(k))), None)
     if key is None:
         return []
@@ -97,7 +97,7 @@ def variants(schema: dict[str, Any]) -> list[Any]:
 
 
 def real_variants(schema: dict[str, Any]) -> list[Any]:
-    """Give the variants but null; none where a const or an enum decides already."""
+    """The variants but null; none where a const or an enum decides already."""
     if "const" in schema or _is_filled(schema.get("enum")):
         return []
     key = "oneOf" if _is_filled(schema.get("oneOf")) else "anyOf"
@@ -106,7 +106,7 @@ def real_variants(schema: dict[str, Any]) -> list[Any]:
 
 
 def type_names(schema: dict[str, Any]) -> list[Any]:
-    """Give the names under `type`, or what the other keywords imply; unknown is [None]."""
+    """The names under `type`, or what the other keywords imply; unknown is [None]."""
     names = schema.get("type")
     if isinstance(names, list) and names:
         return names

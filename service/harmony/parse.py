@@ -33,7 +33,7 @@ _CALLS = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_CALL)
 
 
 class Parser:
-    """Parses one choice; the prompt ended with `<|start|>assistant`."""
+    """Parses the tokens of one choice, whose prompt ended with `<|start|>assistant`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Parser:
         self._deltas: list[Delta] = []
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
-        """Take the next generated ids, one or more; give what they add to the answer."""
+        """Take generated ids, one or more; give the deltas that they add to the answer."""
         whole_texts, position = WHOLE_TEXTS, self._num_tokens
         for token_id in token_ids:
             text = whole_texts[token_id] if self._is_plain else None
@@ -81,7 +81,7 @@ class Parser:
         return self._take_deltas()
 
     def finish(self) -> list[Delta]:
-        """The output has ended, wherever it stood; give what was still held back."""
+        """End the output, wherever it stands; give what was still held back."""
         if not self._is_done:
             self._add(self._decoder.flush())
             if self._header is None or not self._header.is_cut_word:
@@ -90,7 +90,7 @@ class Parser:
         return self._take_deltas()
 
     def resume(self) -> None:
-        """The prompt has gone on, with a tool's result, to another `<|start|>assistant`."""
+        """Go on behind a tool's result, after which the prompt has another `<|start|>assistant`."""
         self._header, self._is_first_header = Header(HeaderPart.GIVEN), True
         self._is_done = self._is_plain = False
 

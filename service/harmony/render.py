@@ -37,10 +37,10 @@ NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
 
 
 def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
-    """Give the prompt of a conversation; it ends where the assistant's next header begins.
+    """The prompt of a conversation, as ids up to where the assistant's next header begins.
 
-    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools
-    that take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
+    Raises UnknownToolCall where a tool message answers no earlier call, ToolTooLarge for tools that
+    take more than `max_steps`, and OverBudget for more tokens than in_turns allows.
     """
     token_ids = _turn("system", _system_text(conversation))
     num_leading = _num_leading(conversation.messages)
@@ -52,7 +52,7 @@ def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
 
 
 def render_result(recipient: str, text: str, *, max_tokens: int) -> list[int]:
-    """Give what follows a call of a built-in tool, up to where the assistant goes on.
+    """The ids behind a call of a built-in tool, up to where the assistant goes on.
 
     What is over `max_tokens` of all this is cut off the text.
     """
@@ -74,7 +74,7 @@ def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int
 
 
 def thoughts_turn(reasoning: str) -> list[int]:
-    """The ids of thoughts as they stand in a prompt, with all that is written around them."""
+    """The ids of a chain of thought as it stands in a prompt, its header and end included."""
     return _turn("assistant", reasoning, "analysis")
 
 
@@ -126,6 +126,7 @@ class _History:
         self._calls: dict[str | None, ToolCall] = {}  # by id, as far as we have read
 
     def turns(self, start: int) -> Iterator[list[int]]:
+        """The ids of each turn from this message on."""
         for index in range(start, len(self._messages)):
             rest()
             message = self._messages[index]
@@ -170,7 +171,7 @@ class _History:
 
 
 def last_final(messages: Sequence[Message]) -> int:
-    """Find the last answer, -1 for none: reasoning up to it is spent and leaves the prompt."""
+    """The index of the last answer, -1 for none: reasoning up to it leaves the prompt."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if message.role == "assistant" and message.content and not message.tool_calls:
@@ -179,7 +180,7 @@ def last_final(messages: Sequence[Message]) -> int:
 
 
 def describe_builtins(tools: Iterable[str]) -> str:
-    """Write the `# Tools` section of a system message."""
+    """The `# Tools` section of a system message."""
     sections = [_DESCRIPTIONS[tool] for tool in sorted(tools)]
     return "\n\n".join(["# Tools", *sections])
 

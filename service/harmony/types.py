@@ -22,12 +22,15 @@ ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in nam
 
 
 def qualified_name(name: str, namespace: str | None = None) -> str:
-    """What tells a tool from those of other namespaces; plain functions keep their name."""
+    """A tool's name with its namespace, which tells it from those of others.
+
+    Plain functions keep their name.
+    """
     return name if namespace in (None, _FUNCTIONS) else f"{namespace}.{name}"
 
 
 def recipient_of(name: str) -> str:
-    """To whom a call of the tool with this qualified name is addressed."""
+    """The Harmony recipient of a call of the tool with this qualified name."""
     return name if "." in name else f"{_FUNCTIONS}.{name}"
 
 
@@ -73,6 +76,7 @@ class Tool:
 
     @property
     def namespace(self) -> str:
+        """The namespace that the tool is described in."""
         return recipient_of(self.name).rpartition(".")[0]
 
     @property
@@ -104,6 +108,8 @@ class Conversation:
 
 
 class DeltaKind(StrEnum):
+    """What a delta adds to an answer."""
+
     REASONING = "reasoning"
     CONTENT = "content"
     TOOL_CALL = "tool_call"  # opens call `call_index` under `name`; `text` is empty
@@ -140,7 +146,7 @@ NO_BUILTINS = Builtins()
 
 
 def recipients_of(tools: Iterable[str]) -> frozenset[str]:
-    """All recipients of these tools."""
+    """All Harmony recipients of these built-in tools."""
     return frozenset(name for tool in tools for name in RECIPIENTS[tool])
 
 
@@ -166,7 +172,7 @@ class UnknownToolCall(ConversationError):
 
 
 class ToolTooLarge(Exception):
-    """Small or large, it refers to itself or to others too often to be written out."""
+    """A tool's schema refers to itself or to others too often to be written out."""
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(f"the tool {name!r} takes more than {limit} steps to describe")

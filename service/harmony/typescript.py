@@ -54,9 +54,9 @@ _CHARS_SPLIT = 8
 def describe_tools(
     tools: Iterable[Tool], namespaces: Mapping[str, str] = {}, max_steps: int = MAX_STEPS
 ) -> str:
-    """Write the `# Tools` section of a developer message; `namespaces` has their descriptions.
+    """The `# Tools` section of a developer message; `namespaces` has their descriptions.
 
-    Raises ToolTooLarge where a schema or description would take more than those steps.
+    Raises ToolTooLarge where a schema or description would take more than `max_steps`.
     """
     budget = Budget(max_steps, "steps")
     grouped: dict[str, list[Tool]] = {}
@@ -108,7 +108,7 @@ def _free_text(text: FreeText) -> str:
 
 
 def write_type(schema: Mapping[str, Any], budget: Budget | None = None) -> str:
-    """Write one schema as a type; its `$ref`s are looked up inside it. Raises OverBudget."""
+    """One schema as a type; its `$ref`s are looked up inside it. Raises OverBudget."""
     return _Writer(schema, budget or Budget(MAX_STEPS, "steps")).write(schema)
 
 
@@ -123,6 +123,7 @@ class _Writer:
         self._num_left = _MAX_TYPES
 
     def write(self, schema: Any, indent: str = "", *, is_property: bool = False) -> str:
+        """The type of a schema, indented for its place."""
         return " | ".join(self._alternatives(schema, indent, is_property))
 
     def _alternatives(self, schema: Any, indent: str, is_property: bool = False) -> list[str]:

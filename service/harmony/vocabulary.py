@@ -110,7 +110,7 @@ def _may_have_long_run(text: str) -> bool:
 
 
 def encode_marked(text: str) -> list[int]:
-    """Encode text in which `<|end|>` and the like are the control tokens they spell."""
+    """Encode text in which `<|end|>` and the like stand for control tokens."""
     token_ids: list[int] = []
     start = 0
     for mark in _MARK.finditer(text):
@@ -124,7 +124,7 @@ def encode_marked(text: str) -> list[int]:
 
 
 def decode_marked(token_ids: Iterable[int]) -> str:
-    """Give the text of ids, control tokens spelt out; broken characters become U+FFFD."""
+    """The text of ids, control tokens spelt out; broken characters become U+FFFD."""
     return b"".join(map(_spelt, token_ids)).decode("utf-8", "replace")
 
 
@@ -134,7 +134,7 @@ def _spelt(token_id: int) -> bytes:
 
 
 def name_of(token_id: int) -> str:
-    """Give a control token as it is written, like `<|end|>`; "" for an unknown id."""
+    """A control token as it is written, like `<|end|>`; "" for an unknown id."""
     return _control_names().get(token_id, "")
 
 
@@ -155,7 +155,7 @@ def is_ordinary(token_id: int) -> bool:
 
 
 def decode_bytes(token_id: int) -> bytes:
-    """Give the bytes an id spells, which may be a part of a character; b"" if it spells none."""
+    """The bytes an id spells, which may be a part of a character; b"" if it spells none."""
     if not is_ordinary(token_id):
         return b""
     # The library's public decode() replaces the bytes of a split character.
@@ -181,7 +181,7 @@ WHOLE_TEXTS = _WholeTexts()
 
 
 class TokenDecoder:
-    """Holds the bytes of an unfinished character until its last token has come."""
+    """Turns ids into text; holds the bytes of an unfinished character until it is whole."""
 
     __slots__ = ("_positions", "_utf8", "is_mid_character")
 
@@ -191,7 +191,7 @@ class TokenDecoder:
         self.is_mid_character = False
 
     def push(self, token_id: int, position: int) -> TextPiece | None:
-        """Take one ordinary token; give what text is whole now."""
+        """Take one ordinary token; give the text that is whole now."""
         self._positions.append(position)
         return self._piece(self._utf8.decode(decode_bytes(token_id)))
 
@@ -209,7 +209,7 @@ class TokenDecoder:
 
 
 def encode_in_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]:
-    """The ids of a text of any length; within in_turns with pauses for the others."""
+    """The ids of a text of any length; inside in_turns() with pauses for others."""
     token_ids: list[int] = []
     for piece in pieces(text):
         found = encode(piece)
@@ -222,8 +222,8 @@ def encode_in_pieces(text: str, encode: Callable[[str], list[int]]) -> list[int]
 def pieces(text: str) -> Iterator[str]:
     """Cut a text where that does not change its ids.
 
-    What has no such place within MOST_CHARS is cut all the same: only the tokens on both sides
-    may then differ from those of the whole.
+    What has no such place within MOST_CHARS is cut all the same: only the tokens on both sides may
+    then differ from those of the whole.
     """
     start = 0
     while len(text) - start > PIECE_CHARS:
@@ -237,7 +237,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def write_vocabulary(folder: Path) -> Path:
-    """Write the file unless it is there (about 0.5 s, 3.6 MB); return its path.
+    """Write the vocabulary's file unless it is there (about 0.5 s, 3.6 MB); return its path.
 
     It is the published o200k_base.tiktoken byte for byte: a line `<base64> <id>` per token.
     """
