@@ -9,10 +9,11 @@ from pathlib import Path
 
 from profiles import selector
 from profiles.catalogue import Catalogue, load
+from profiles.engine_order import Preference, preferences
 from profiles.gpus import KNOWN_GPUS, KnownGpu
 from profiles.machine import GB, family_of
 from profiles.memory import memory_need, num_parameters
-from profiles.models import Model, Profile
+from profiles.models import GpuRequirement, Model, Profile
 
 INTRODUCTION = """\
 # Profiles
@@ -25,18 +26,31 @@ and why not the others; `harmonium profiles --hardware h200x8` asks the same abo
 and `--all-engines` as if every engine were installed. Exit code 0: something can run, 3: nothing
 can, 2: bad arguments.
 
-To add one, write `profiles/data/profiles/<model>/<name>.yaml` (the name follows from the content:
-`<engine>-<gpu>-<precision>-tp<N>-pp<N>-<goal>`), say in `source` where the values come from, and
-run the command above. The id is the SHA-256 of all that changes what runs; `status` and `source`
-are not part of it, so a pinned id outlives a correction of them.
+To add one, add an entry to `profiles/data/profiles/<engine>.yaml`: its `base` says what it has in
+common with others, the entry how it differs and, in `source`, where the values come from
+(`profiles/catalogue.py` tells the form). Its name follows from its content:
+`<engine>-<gpu>-<precision>-tp<N>-pp<N>-<goal>`. Then run the command above. The id is the SHA-256
+of all that changes what runs; `status` and `source` are not part of it, so a pinned id outlives a
+correction of them.
 
-**Status.** `tuned`: measured by this project on that hardware. `published`: values from a public
-document of the engine's makers or users, not measured here. `untuned`: sensible values nobody
-measured. `planned`: cannot run yet; listed with the reason.
+**Status.** `tuned`: measured by this project on that board. `published`: values from a public
+document of the engine's makers or users for that board, not measured here. `untuned`: sensible
+values nobody measured, or those of another board. `planned`: cannot run yet; listed with the
+reason.
 
-**Memory** is computed from the model's shape: weights split over the GPUs, 4 GB of workspace on a
-GPU (1 GB on a CPU) and the KV cache of one sequence of the full context length, where sliding
-layers hold one window only. A GPU shared with neighbours is used if enough of it is free.
+**Memory** is computed from the model's shape: weights as the engine holds them (vLLM and
+TensorRT-LLM pad experts, llama.cpp's GGUF has Q8_0 beside them) split over the GPUs; workspace,
+which is the engine's own share, the activations of one step and the sampler's rows; and the KV
+cache of one sequence of the full context, where sliding layers hold one window only (all of it
+under llama.cpp). Where that is more than is free, the context is shortened to what fits, down to
+8,192 tokens. A GPU shared with neighbours is used if enough of it is free.
+
+**GPUs.** An engine takes as many as its profile says; as many engines run side by side as the
+machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is said with the reason.
+
+**Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head, which their engine
+fetches itself, past the model store's checks; so they are taken only when asked for, by name or
+with `NIM_TAGS_SELECTOR=speculation=eagle3`.
 """
 
 MODEL_STORE = """\
@@ -59,6 +73,9 @@ def render(catalogue: Catalogue) -> str:
             INTRODUCTION,
             "## How a profile is chosen\n",
             f"```text\n{getdoc(selector)}\n```\n",
+            "## Which engine comes first\n",
+            _table(("GPU", "Model", "Goal", "Order", "Because"), map(_preference, preferences())),
+            "A slice of a GPU counts as its generation.\n",
             "## Models\n",
             _table(
                 ("Model", "Weights", "Repository", "Revision"),
@@ -69,7 +86,8 @@ def render(catalogue: Catalogue) -> str:
             MODEL_STORE,
             "## Known GPUs\n",
             _table(
-                ("Name", "Board", "Family", "Capability", "Memory", "PCI"), map(_gpu, KNOWN_GPUS)
+                ("Name", "Board", "Family", "Capability", "Memory", "NVLink joins", "PCI"),
+                map(_gpu, KNOWN_GPUS),
             ),
         ]
     )
@@ -108,21 +126,34 @@ def _profile_row(profile: Profile) -> tuple[str, ...]:
 
 
 def _hardware(profile: Profile) -> str:
-    if profile.gpu is None:
-        return "CPU"
-    kinds = [*profile.gpu.names, *([profile.gpu.family] if profile.gpu.family else [])]
-    if profile.gpu.min_compute_capability:
-        kinds.append("capability {}.{} or newer".format(*profile.gpu.min_compute_capability))
-    if profile.gpu.min_memory_gb:
-        kinds.append(f"from {profile.gpu.min_memory_gb} GB")
-    return f"{profile.num_devices} x {', '.join(kinds)}"
+    return "CPU" if profile.gpu is None else f"{profile.num_devices} x {_kind(profile.gpu)}"
+
+
+def _kind(gpu: GpuRequirement) -> str:
+    kinds = [*gpu.names, *([gpu.family] if gpu.family else [])]
+    if gpu.min_compute_capability:
+        kinds.append("capability {}.{} or newer".format(*gpu.min_compute_capability))
+    if gpu.min_memory_gb:
+        kinds.append(f"from {gpu.min_memory_gb} GB")
+    return ", ".join(kinds)
+
+
+def _preference(preference: Preference) -> tuple[str, ...]:
+    return (
+        _kind(preference.gpus),
+        ", ".join(preference.models) or "any",
+        ", ".join(preference.goals) or "any",
+        ", ".join(preference.engines),
+        preference.because,
+    )
 
 
 def _gpu(gpu: KnownGpu) -> tuple[str, ...]:
     capability = "{}.{}".format(*gpu.compute_capability)
     family = family_of(gpu.compute_capability)
     memory = f"{gpu.total_bytes / GB:.1f} GB"
-    return (gpu.key, gpu.name, family, capability, memory, ", ".join(gpu.pci_devices))
+    joined = str(gpu.nvlink) if gpu.nvlink > 1 else ""
+    return (gpu.key, gpu.name, family, capability, memory, joined, ", ".join(gpu.pci_devices))
 
 
 if __name__ == "__main__":

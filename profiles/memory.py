@@ -2,9 +2,10 @@
 
 All bytes are per device (a GPU, or the machine's RAM for a CPU profile). Weights:
 attention and the two vocabulary matrices are split over tp (not under attention DP,
-where each GPU holds them all), experts over tp whether by tensor or by expert. KV
-cache: only full-attention layers grow with the context; each sequence also holds
-one window in every sliding layer.
+where each GPU holds them all), experts over tp whether by tensor or by expert. Work
+space: what the engine takes in any case, the activations of one step and the sampler's
+rows. KV cache: only full-attention layers grow with the context; each sequence also
+holds one window in every sliding layer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from profiles.machine import GB
-from profiles.models import ModelShape, Precision, Profile
+from profiles.models import EngineName, ModelShape, Precision, Profile
 
 # Bytes per weight of (attention, router, vocabulary) and of experts. MXFP4 packs 32
 # weights of 4 bits with one scale byte; what it does not cover stays in bf16.
@@ -22,11 +23,36 @@ WEIGHT_BYTES: dict[Precision, tuple[float, float]] = {
     "bf16": (2, 2),
     "fp32": (4, 4),
 }
-KV_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}
-# Context, kernels' workspaces, activations and captured graphs on a GPU; Python,
-# torch and activations on a CPU.
-GPU_WORKSPACE_BYTES = 4 * GB
-CPU_WORKSPACE_BYTES = 1 * GB
+KV_BYTES = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What an engine makes of the weights on a GPU, and what it takes beside them."""
+
+    base_bytes: int  # context, kernels, captured graphs; of an engine with fixed buffers, all
+    hidden_multiple: int = 1  # experts are padded to a hidden size that this divides
+    dense_bytes: float | None = None  # of a weight outside the experts; None: as it is published
+    is_fixed: bool = False  # whether a step's size changes nothing
+    keeps_all: bool = False  # whether layers with a window keep K/V of the whole context too
+
+
+FOOTPRINTS: dict[EngineName, Footprint] = {
+    # gpt-oss-120b with 256 sequences and steps of 8,192 tokens held 80.8 GB on an H100, 12.8 of
+    # them K/V (docs/engine.md).
+    "native": Footprint(int(0.9 * GB)),
+    # 'Model loading took 64.38 GiB' of gpt-oss-120b on an H100 (vllm issue 33155): 2,880 is
+    # padded to 3,072. The base is an estimate.
+    "vllm": Footprint(int(1.5 * GB), hidden_multiple=256),
+    # Its TRTLLM kernels pad as well (vllm's oracle/mxfp4.py); the base is an estimate.
+    "tensorrt_llm": Footprint(2 * GB, hidden_multiple=256),
+    # ggml-org's GGUF has Q8_0 beside the experts: 59.02 GiB of gpt-oss-120b (llama.cpp issue
+    # 15253). Buffers are of its micro-batch of 512; finding prefixes again takes all of K/V.
+    "llama_cpp": Footprint(int(1.1 * GB), dense_bytes=8.5 / 8, is_fixed=True, keeps_all=True),
+}
+CPU_WORKSPACE_BYTES = 1 * GB  # Python, torch and activations
+COMMUNICATION_BYTES = GB // 2  # NCCL's buffers on each of several GPUs
+SAMPLER_BYTES = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 CONTEXT_STEP = 1024  # a shortened context is a multiple of this many tokens
 
 
@@ -63,11 +89,13 @@ def memory_need(profile: Profile) -> MemoryNeed:
     attention_split = 1 if split.attention_dp else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)
     full_layers = min(layers, ceil(shape.num_full_layers / split.pp))
+    if FOOTPRINTS[profile.engine].keeps_all:
+        full_layers = layers
     heads = max(1, shape.num_key_value_heads // attention_split)
     kv_bytes = 2 * heads * shape.head_dim * KV_BYTES[profile.kv_dtype]  # of a layer, per token
     return MemoryNeed(
         weights_bytes=_weights_bytes(profile, layers, attention_split),
-        workspace_bytes=CPU_WORKSPACE_BYTES if profile.gpu is None else GPU_WORKSPACE_BYTES,
+        workspace_bytes=_workspace_bytes(profile),
         kv_bytes_per_token=full_layers * kv_bytes,
         kv_bytes_per_sequence=(layers - full_layers) * shape.sliding_window * kv_bytes,
     )
@@ -109,12 +137,42 @@ def vocabulary_parameters(shape: ModelShape) -> int:
 
 def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     shape, tp = profile.model.shape, profile.parallelism.tp
+    footprint = FOOTPRINTS[profile.engine]
     dense, packed = WEIGHT_BYTES[profile.precision]
+    dense = footprint.dense_bytes or dense
     weights, biases = expert_parameters(shape)
-    experts = shape.num_local_experts * (weights * packed + biases * dense) / tp
+    padded = weights * _padding(shape, footprint) if profile.gpu else weights
+    experts = shape.num_local_experts * (padded * packed + biases * dense) / tp
     attention = attention_parameters(shape) * dense / attention_split
     layer = attention + router_parameters(shape) * dense + experts
     # With pipeline stages the first holds the embedding and the last the unembedding.
     num_matrices = 2 if profile.parallelism.pp == 1 else 1
     vocabulary = num_matrices * vocabulary_parameters(shape) * dense / attention_split
     return int(layers * layer + vocabulary + shape.hidden_size * dense)
+
+
+def _padding(shape: ModelShape, footprint: Footprint) -> float:
+    """How much larger the experts are for being padded."""
+    multiple = footprint.hidden_multiple
+    return ceil(shape.hidden_size / multiple) * multiple / shape.hidden_size
+
+
+def _workspace_bytes(profile: Profile) -> int:
+    if profile.gpu is None:
+        return CPU_WORKSPACE_BYTES
+    footprint, limits = FOOTPRINTS[profile.engine], profile.limits
+    communication = COMMUNICATION_BYTES if profile.num_devices > 1 else 0
+    if footprint.is_fixed:
+        return footprint.base_bytes + communication
+    activations = limits.max_num_batched_tokens * _activation_bytes(profile)
+    sampler = limits.max_num_seqs * profile.model.shape.vocab_size * SAMPLER_BYTES
+    return footprint.base_bytes + communication + activations + sampler
+
+
+def _activation_bytes(profile: Profile) -> int:
+    """Bytes in bf16 of one token in one layer: residual, attention, the experts chosen for it."""
+    shape, tp = profile.model.shape, profile.parallelism.tp
+    heads = 2 * shape.num_attention_heads + 2 * shape.num_key_value_heads
+    expert = 3 * shape.intermediate_size // tp + shape.hidden_size
+    numbers = 6 * shape.hidden_size + heads * shape.head_dim // tp
+    return 2 * (numbers + shape.num_experts_per_tok * expert)

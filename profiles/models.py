@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.machine import Family
 
-EngineName = Literal["native", "tensorrt_llm", "vllm"]
+EngineName = Literal["native", "tensorrt_llm", "vllm", "llama_cpp"]
 Goal = Literal["latency", "balanced", "throughput"]
 Precision = Literal["mxfp4", "bf16", "fp32"]
-KvDtype = Literal["fp8", "bf16", "fp32"]
+KvDtype = Literal["fp8", "bf16", "fp16", "fp32"]
 Status = Literal["tuned", "published", "untuned", "planned"]
 
 Positive = Annotated[int, Field(gt=0)]
@@ -76,6 +76,7 @@ class Model(Record):
     license: str | None = None  # of the weights, by its SPDX name; None: its owner knows
     shape: ModelShape
     artifacts: Artifacts | None = None  # None: shipped with the package
+    is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,6 +94,7 @@ class GpuRequirement(Record):
     family: Family | None = None
     min_compute_capability: tuple[int, int] | None = None
     min_memory_gb: Positive | None = None  # of the board; where an engine is known to need more
+    label: str = ""  # in the profile's name, where the first of several boards would mislead
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -133,12 +135,13 @@ class Profile(Record):
     precision: Precision
     gpu: GpuRequirement | None = None  # None: runs on CPU
     parallelism: Parallelism = Parallelism()
-    replicas: Positive = 1  # engines side by side, each on GPUs of its own
+    replicas: Positive = 1  # engines side by side, at least; the selector fills the machine
     limits: Limits
     kv_dtype: KvDtype
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9  # of a device's memory
     options: dict[str, Any] = {}  # the engine's own, under its own names
     environment: dict[str, str] = {}  # of the engine process
+    draft: str = ""  # the repository of the EAGLE3 head that drafts, among `options` too
     status: Status
     source: Annotated[str, Field(min_length=1)]
 
@@ -164,14 +167,17 @@ class Profile(Record):
         """Name the hardware in one word: a board, a generation, 'gpu' or 'cpu'."""
         if self.gpu is None:
             return "cpu"
-        return self.gpu.names[0] if self.gpu.names else self.gpu.family or "gpu"
+        first = self.gpu.names[0] if self.gpu.names else self.gpu.family or "gpu"
+        return self.gpu.label or first
 
     @property
     def name(self) -> str:
         """The readable name; unique among one model's profiles."""
         split = f"tp{self.parallelism.tp}-pp{self.parallelism.pp}"
         side_by_side = f"-x{self.replicas}" if self.replicas > 1 else ""
-        return f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}{side_by_side}"
+        drafts = "-eagle3" if self.draft else ""
+        kind = f"{self.engine}-{self.gpu_label}-{self.precision}-{split}-{self.goal}"
+        return f"{kind}{drafts}{side_by_side}"
 
     @property
     def title(self) -> str:
@@ -191,6 +197,7 @@ class Profile(Record):
             "pp": str(self.parallelism.pp),
             "goal": self.goal,
             "profile": self.goal,
+            "speculation": "eagle3" if self.draft else "none",
         }
 
     @property
@@ -199,7 +206,8 @@ class Profile(Record):
         words: dict[str, Any] = {
             "status": True,
             "source": True,
-            "model": {"description", "license"},
+            "draft": True,  # it is among the options
+            "model": {"description", "license", "is_demonstration"},
         }
         content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:

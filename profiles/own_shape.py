@@ -119,20 +119,24 @@ def _adapted(model: Model, profiles: Iterable[Profile], *, is_packed: bool) -> I
 
 
 def _may_serve(profile: Profile, shape: ModelShape, *, is_packed: bool) -> bool:
+    """Boards are named, and memory is asked for, because of the model a profile was made for."""
     if profile.gpu is not None and profile.gpu.names:
         return False
-    if shape.num_attention_heads % profile.parallelism.tp:
+    if profile.draft:  # it was trained beside the model it drafts for
         return False
-    # On a GPU the native engine computes packed experts only.
-    return is_packed or profile.gpu is None or profile.engine != "native"
+    if profile.engine == "llama_cpp" and not is_packed:  # its GGUF is made of packed experts
+        return False
+    return shape.num_attention_heads % profile.parallelism.tp == 0
 
 
 def _of(model: Model, profile: Profile, *, is_packed: bool) -> Profile:
     longest = min(profile.limits.max_model_len, model.shape.max_position_embeddings)
     is_unpacked = profile.precision == "mxfp4" and not is_packed
+    gpu = profile.gpu.model_copy(update={"min_memory_gb": None}) if profile.gpu else None
     return profile.model_copy(
         update={
             "model": model,
+            "gpu": gpu,
             "limits": profile.limits.model_copy(update={"max_model_len": longest}),
             "precision": "bf16" if is_unpacked else profile.precision,
             "status": "planned" if profile.status == "planned" else "untuned",

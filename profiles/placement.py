@@ -9,6 +9,10 @@ from profiles.machine import GB, Gpu, Hardware, describe_gpus
 from profiles.memory import MemoryNeed, memory_need
 from profiles.models import GpuRequirement, Profile
 
+MIN_CONTEXT = 8192  # tokens; a reasoning model given less ends in the middle of its thoughts
+
+_Team = tuple[Gpu, ...]  # the GPUs of one engine
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -17,11 +21,12 @@ class Placement:
     gpus: tuple[Gpu, ...]
     need: MemoryNeed
     usable_bytes: int  # of the device with the least
+    max_model_len: int  # the profile's, or what the memory holds of it
     num_replicas: int = 1  # engines that share the devices out
 
     @property
     def kv_tokens(self) -> int:
-        """How many tokens of context the devices hold together, in one sequence."""
+        """How many tokens of context the devices of one engine hold, in one sequence."""
         return self.need.num_tokens(self.usable_bytes)
 
     @property
@@ -29,6 +34,12 @@ class Placement:
         """The GPUs of each engine."""
         each = len(self.gpus) // self.num_replicas
         return tuple(self.gpus[i * each : (i + 1) * each] for i in range(self.num_replicas))
+
+    @property
+    def crosses_pcie(self) -> bool:
+        """Whether the GPUs of one engine are more than NVLink joins."""
+        team = self.by_replica[0]
+        return len(team) > 1 and len(team) > min(gpu.nvlink for gpu in team)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +52,49 @@ class Shortage:
 
 
 def place(
-    profile: Profile, hardware: Hardware, max_model_len: int, num_replicas: int = 1
+    profile: Profile,
+    hardware: Hardware,
+    max_model_len: int | None = None,
+    num_replicas: int | None = None,
 ) -> Placement | Shortage:
-    """Put `profile` on the devices with the most free memory, neighbours or not."""
+    """Put `profile` on the devices with the most free memory, neighbours or not.
+
+    Without `max_model_len` the context is as long as the profile's, or as fits if that is
+    MIN_CONTEXT at least; without `num_replicas` there are as many engines as the machine holds.
+    """
+    at_least = num_replicas or profile.replicas
     if profile.gpu is None:
         usable = int(
             min(hardware.cpu.free_bytes, profile.memory_fraction * hardware.cpu.total_bytes)
         )
-        return _fit(profile, (), usable // num_replicas, max_model_len, num_replicas)
-    num_gpus = num_replicas * profile.num_devices
-    matching = tuple(gpu for gpu in hardware.gpus if _matches(gpu, profile.gpu))
-    # Several GPUs must be alike, and slices of a GPU cannot talk to each other.
-    groups = [
-        group
-        for group in _alike(matching)
-        if len(group) >= num_gpus and not (profile.num_devices > 1 and group[0].is_mig)
-    ]
-    if not groups:
+        return _fit(profile, (), usable // at_least, max_model_len, at_least)
+    kinds = [kind for kind in _teams(profile, hardware) if len(kind) >= at_least]
+    if not kinds:
+        num_gpus = at_least * profile.num_devices
         return Shortage(_wrong_gpus(profile, hardware, num_gpus), cause=_no_gpus_for_it(hardware))
-    best = max((group[:num_gpus] for group in groups), key=lambda g: _usable(g, profile))
-    return _fit(profile, best, _usable(best, profile), max_model_len, num_replicas)
+    best = max(kinds, key=lambda kind: _usable(kind[at_least - 1], profile))
+    placed = _on_teams(profile, best[:at_least], max_model_len)
+    if num_replicas is not None or isinstance(placed, Shortage):
+        return placed
+    needed = placed.need.total_bytes(placed.max_model_len)
+    roomy = [team for team in best if _usable(team, profile) >= needed]
+    return _on_teams(profile, roomy, placed.max_model_len)
 
 
-def _matches(gpu: Gpu, requirement: GpuRequirement) -> bool:
+def _on_teams(
+    profile: Profile, teams: list[_Team], max_model_len: int | None
+) -> Placement | Shortage:
+    gpus = tuple(gpu for team in sorted(teams, key=_indices) for gpu in team)
+    usable = min(_usable(team, profile) for team in teams)
+    return _fit(profile, gpus, usable, max_model_len, len(teams))
+
+
+def _indices(team: _Team) -> list[int]:
+    return [gpu.index for gpu in team]
+
+
+def is_match(gpu: Gpu, requirement: GpuRequirement) -> bool:
+    """Whether a GPU is of the kind that is required."""
     if requirement.names and gpu.key not in requirement.names:
         return False
     if requirement.family is not None and gpu.family != requirement.family:
@@ -74,30 +105,52 @@ def _matches(gpu: Gpu, requirement: GpuRequirement) -> bool:
     return lowest is None or gpu.compute_capability >= lowest
 
 
-def _alike(gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, ...]]:
-    """Group GPUs of one name, each group ordered by free memory, most first."""
-    by_name = sorted(gpus, key=lambda gpu: (gpu.name, -gpu.free_bytes, gpu.index))
-    return [tuple(group) for _, group in groupby(by_name, key=lambda gpu: gpu.name)]
+def _teams(profile: Profile, hardware: Hardware) -> list[list[_Team]]:
+    """The teams that each kind of GPU can form, most free memory first.
+
+    A team is of GPUs that are alike and in one host; slices of a GPU cannot talk to each other.
+    """
+    assert profile.gpu is not None
+    size = profile.num_devices
+    matching = [gpu for gpu in hardware.gpus if is_match(gpu, profile.gpu)]
+    matching.sort(key=lambda gpu: (gpu.name, gpu.host, -gpu.free_bytes, gpu.index))
+    kinds: list[list[_Team]] = []
+    for _, alike in groupby(matching, key=lambda gpu: gpu.name):
+        teams: list[_Team] = []
+        for _, in_host in groupby(alike, key=lambda gpu: gpu.host):
+            gpus = tuple(in_host)
+            if size == 1 or not gpus[0].is_mig:
+                teams += [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
+        teams.sort(key=lambda team: -_usable(team, profile))
+        kinds.append(teams)
+    return kinds
 
 
-def _usable(gpus: tuple[Gpu, ...], profile: Profile) -> int:
+def _usable(team: _Team, profile: Profile) -> int:
     fraction = profile.memory_fraction
-    return min(int(min(gpu.free_bytes, fraction * gpu.total_bytes)) for gpu in gpus)
+    return min(int(min(gpu.free_bytes, fraction * gpu.total_bytes)) for gpu in team)
 
 
 def _fit(
-    profile: Profile, gpus: tuple[Gpu, ...], usable: int, max_model_len: int, num_replicas: int
+    profile: Profile,
+    gpus: tuple[Gpu, ...],
+    usable: int,
+    max_model_len: int | None,
+    num_replicas: int,
 ) -> Placement | Shortage:
     need = memory_need(profile)
-    if need.total_bytes(max_model_len) <= usable:
-        return Placement(gpus, need, usable, num_replicas)
+    longest = max_model_len or profile.limits.max_model_len
+    if need.total_bytes(longest) <= usable:
+        return Placement(gpus, need, usable, longest, num_replicas)
     fitting = need.max_model_len(usable)
+    if max_model_len is None and fitting >= MIN_CONTEXT:
+        return Placement(gpus, need, usable, fitting, num_replicas)
     each = " on each GPU" if len(gpus) > 1 else ""
-    kv_bytes = need.total_bytes(max_model_len) - need.fixed_bytes
+    kv_bytes = need.total_bytes(longest) - need.fixed_bytes
     reason = (
-        f"needs {_gb(need.total_bytes(max_model_len))}{each} ({_gb(need.weights_bytes)} weights, "
+        f"needs {_gb(need.total_bytes(longest))}{each} ({_gb(need.weights_bytes)} weights, "
         f"{_gb(need.workspace_bytes)} workspace, {_gb(kv_bytes)} for one sequence of "
-        f"{max_model_len:,} tokens), found {_gb(usable)} usable {_on(gpus)}"
+        f"{longest:,} tokens), found {_gb(usable)} usable {_on(gpus)}"
     )
     if fitting == 0:
         return Shortage(reason)

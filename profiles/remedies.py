@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from profiles.memory import memory_need
 from profiles.verdicts import Constraints, Fit, Rejection, Selection
 
 MAX_REASONS = 10  # so that a refusal fits on a screen
@@ -56,7 +57,11 @@ def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints
     unfit = next((r for r in asked if _needs_gpu_build(r, constraints)), None)
     if unfit is not None:
         return f"Install what its GPU needs: {unfit.missing_engine}."
-    on_cpu = next((r for r in asked if r.profile.gpu is None), None)
+    on_cpu = min(
+        (r for r in asked if r.profile.gpu is None),
+        key=lambda r: memory_need(r.profile).fixed_bytes,
+        default=None,
+    )
     if unasked.compatible:
         model = unasked.chosen.profile.model.name
         remedy = f"Unset {' and '.join(_wishes(constraints))} to serve {model}, which can run here."

@@ -9,32 +9,44 @@ profile ends in exactly one class:
     INCOMPATIBLE    the hardware does not fit, or the profile is planned only
     NOT_ASKED       a constraint excludes it
 
+Without a wish for a length, a profile whose whole context does not fit is runnable with
+what fits, from 8,192 tokens on; and it is put on as many GPUs as hold engines of it.
+
 Runnable profiles are ranked by, in this order:
 
- 1. the larger model, when none is asked for: who has the hardware for it wants it;
- 2. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next
+ 1. a model for work before the demonstration model;
+ 2. a GPU before the CPU;
+ 3. three quarters of the context at least: with less, a smaller model serves better;
+ 4. engines whose GPUs need not talk to each other over PCIe;
+ 5. on GPUs the larger model: who has the hardware for it wants it. On a CPU the smaller;
+ 6. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next
     best to an extreme is balanced, and next best to balanced is throughput, because a
     latency profile keeps its batch so small that a busy service would queue;
- 3. tuned on this hardware by this project, then published by the engine's makers, then
-    untuned;
- 4. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
- 5. more GPUs for latency or balance, fewer for throughput (more copies can run);
- 6. made for this very GPU, then for its generation, then generic;
- 7. tensorrt_llm, then vllm, then native: the order of NVIDIA's own images;
- 8. the name, so that the order is total.
+ 7. the engine that is the fastest on this GPU for this goal by measured or published
+    figures (profiles/data/engines.yaml);
+ 8. room for K/V of 262,144 tokens in each engine, unless the goal is latency;
+ 9. for latency more GPUs for each token; else as few GPUs for an engine as hold the
+    model, because several engines side by side give more tokens than one on all GPUs;
+10. less of the machine left idle;
+11. tuned on this board by this project, then published by the engine's makers for this
+    board, then untuned;
+12. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
+13. made for this very GPU, then for its generation, then generic;
+14. the name, so that the order is total.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from profiles.errors import InvalidConstraint, NoCompatibleProfile, nearest
 from profiles.machine import Hardware
-from profiles.memory import num_parameters
-from profiles.models import Goal, Profile
+from profiles.models import Profile
+from profiles.notes import notes_on, rivals_of, smaller_model
 from profiles.placement import Shortage, place
+from profiles.ranking import rank
 from profiles.remedies import refusal
-from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
+from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
 
 
 def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
@@ -59,9 +71,14 @@ def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     check_constraints(profiles, constraints)
     verdicts = [_classify(profile, hardware, constraints) for profile in profiles]
     candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
-    ranked = tuple(sorted(candidates, key=lambda c: _rank(c.profile, constraints)))
+    ranked = tuple(sorted(candidates, key=lambda c: rank(c, constraints)))
     rejections = tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
-    return Selection(ranked, rejections, _reason(ranked, len(profiles), hardware, constraints))
+    rivals = rivals_of(ranked, constraints) if ranked else ()
+    notes = notes_on(ranked, rejections, hardware, constraints) if ranked else ()
+    reason = _reason(len(ranked), len(profiles), hardware, rivals)
+    if ranked:
+        reason += smaller_model(ranked, constraints)
+    return Selection(ranked, rejections, reason, rivals, notes)
 
 
 def check_constraints(profiles: tuple[Profile, ...], constraints: Constraints) -> None:
@@ -91,7 +108,8 @@ def _check_known(kind: str, value: str | None, known: set[str]) -> None:
 def _names(profile: Profile) -> tuple[str, ...]:
     """Return all that may select a profile: NIM 2 leaves the GPU and the goal out."""
     split = f"tp{profile.parallelism.tp}-pp{profile.parallelism.pp}"
-    nim = f"{profile.engine}-{profile.precision}-{split}"
+    drafts = "-eagle3" if profile.draft else ""
+    nim = f"{profile.engine}-{profile.precision}-{split}{drafts}"
     return (profile.id, profile.name, profile.title, nim, "default")
 
 
@@ -103,9 +121,7 @@ def _classify(
     if profile.status == "planned":
         reason = f"is planned only: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
-    max_model_len = constraints.max_model_len or profile.limits.max_model_len
-    num_replicas = constraints.num_replicas or profile.replicas
-    placed = place(profile, hardware, max_model_len, num_replicas)
+    placed = place(profile, hardware, constraints.max_model_len, constraints.num_replicas)
     missing = _missing_engine(profile, constraints)
     if isinstance(placed, Shortage):
         fit = Fit.INCOMPATIBLE if placed.max_model_len is None else Fit.LOW_MEMORY
@@ -113,9 +129,12 @@ def _classify(
         if missing and fit is Fit.LOW_MEMORY:
             reason = f"{reason}; {missing}"
         return Rejection(profile, fit, reason, placed.max_model_len, missing, placed.cause)
+    candidate = Candidate(profile, placed, placed.max_model_len)
     if missing:
-        return Rejection(profile, Fit.NOT_INSTALLED, missing, missing_engine=missing)
-    return Candidate(profile, placed, max_model_len)
+        return Rejection(
+            profile, Fit.NOT_INSTALLED, missing, missing_engine=missing, candidate=candidate
+        )
+    return candidate
 
 
 def _not_asked(profile: Profile, constraints: Constraints) -> str:
@@ -126,6 +145,12 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
         return f"uses engine {profile.engine}, but engine {asked.engine} was asked for"
     if asked.profile is not None and asked.profile not in _names(profile):
         return f"is not the profile '{asked.profile}' that was asked for"
+    is_named = asked.profile not in (None, "default")
+    if profile.draft and not is_named and "speculation" not in asked.tags:
+        return (
+            f"drafts by {profile.draft}, which its engine fetches past the model store's checks; "
+            "NIM_TAGS_SELECTOR=speculation=eagle3 or its name asks for it"
+        )
     for tag, value in asked.tags.items():
         if profile.tags[tag] != value:
             return f"has {tag}={profile.tags[tag]}, but {tag}={value} was asked for"
@@ -143,62 +168,14 @@ def _missing_engine(profile: Profile, constraints: Constraints) -> str:
     return "" if reason is None else f"engine {profile.engine} is {reason}"
 
 
-# For each goal asked, the goals a profile may have, best first.
-_GOALS: Mapping[Goal, tuple[Goal, ...]] = {
-    "latency": ("latency", "balanced", "throughput"),
-    "balanced": ("balanced", "throughput", "latency"),
-    "throughput": ("throughput", "balanced", "latency"),
-}
-_STATUSES = ("tuned", "published", "untuned", "planned")
-_ENGINES = ("tensorrt_llm", "vllm", "native")
-_BITS = {"mxfp4": 4, "bf16": 16, "fp32": 32}
-
-
-def _specificity(profile: Profile) -> int:
-    """Return 0 for a named GPU, 1 for a generation, 2 for any; a CPU is all it can be."""
-    if profile.gpu is None or profile.gpu.names:
-        return 0
-    return 1 if profile.gpu.family else 2
-
-
-def _goal_distance(profile: Profile, goal: Goal | None) -> int:
-    return _GOALS[goal or "balanced"].index(profile.goal)
-
-
-def _device_order(profile: Profile) -> int:
-    return profile.num_devices if profile.goal == "throughput" else -profile.num_devices
-
-
-# The ranking, with the words that explain a choice made at each step.
-_CRITERIA: tuple[tuple[str, Callable[[Profile, Constraints], int]], ...] = (
-    ("it serves the larger model", lambda p, c: -num_parameters(p.model.shape)),
-    ("it comes closer to the goal ({goal})", lambda p, c: _goal_distance(p, c.goal)),
-    ("its values are better proven", lambda p, c: _STATUSES.index(p.status)),
-    ("it has fewer bits per weight", lambda p, c: _BITS[p.precision]),
-    ("it uses the better number of GPUs for its goal", lambda p, c: _device_order(p)),
-    ("it is made more closely for this hardware", lambda p, c: _specificity(p)),
-    ("its engine comes first", lambda p, c: _ENGINES.index(p.engine)),
-)
-
-
-def _rank(profile: Profile, constraints: Constraints) -> tuple[tuple[int, ...], str]:
-    return tuple(key(profile, constraints) for _, key in _CRITERIA), profile.title
-
-
 def _reason(
-    ranked: tuple[Candidate, ...], num_profiles: int, hardware: Hardware, constraints: Constraints
+    num_ranked: int, num_profiles: int, hardware: Hardware, rivals: tuple[Rival, ...]
 ) -> str:
-    if not ranked:
+    if not num_ranked:
         return f"None of the {num_profiles} profiles can run on this machine ({hardware.summary})."
-    if len(ranked) == 1:
+    if not rivals:
         return f"It is the only one of {num_profiles} profiles that can run on {hardware.summary}."
-    first, second = ranked[0].profile, ranked[1].profile
-    because = next(
-        (words for words, key in _CRITERIA if key(first, constraints) != key(second, constraints)),
-        "its name comes first",
-    )
     return (
-        f"{len(ranked)} of {num_profiles} profiles can run on {hardware.summary}; "
-        f"this one comes before {second.title} because "
-        f"{because.format(goal=constraints.goal or 'balanced')}."
+        f"{num_ranked} of {num_profiles} profiles can run on {hardware.summary}; "
+        f"this one comes before {rivals[0].profile.title} because {rivals[0].reason}."
     )

@@ -56,6 +56,15 @@ class Rejection:
     max_model_len: int | None = None  # LOW_MEMORY: the context that would fit
     missing_engine: str = ""  # 'engine vllm is not installed: <why>', whatever else is amiss
     cause: str = ""  # INCOMPATIBLE: the reason in words that fit many profiles, if there are such
+    candidate: Candidate | None = None  # NOT_INSTALLED: what it would be
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A profile that might have been chosen, and why it was not."""
+
+    profile: Profile
+    reason: str  # why the chosen one comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class Selection:
     compatible: tuple[Candidate, ...]
     rejections: tuple[Rejection, ...]
     reason: str  # why the first was chosen, or that nothing can run
+    rivals: tuple[Rival, ...] = ()  # each differs in engine, GPUs per engine or model
+    notes: tuple[str, ...] = ()  # what an operator should know of the choice
 
     @property
     def chosen(self) -> Candidate:

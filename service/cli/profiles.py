@@ -21,6 +21,7 @@ from profiles.hardware import detect
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
+from profiles.notes import where
 from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
@@ -186,7 +187,28 @@ def _requires(profile: Profile, max_model_len: int) -> str:
 def _selected(selection: Selection) -> list[str]:
     if not selection.compatible:
         return [f"- none: {selection.reason}"]
-    return [f"- {selection.chosen.profile.title}", f"  {selection.reason}"]
+    return [
+        f"- {selection.chosen.profile.title}",
+        f"  {where(selection.chosen.placement)}",
+        *_wrapped(selection.reason),
+        *(
+            line
+            for rival in selection.rivals[1:]
+            for line in _wrapped(f"It comes before {rival.profile.title} because {rival.reason}.")
+        ),
+        *(line for note in selection.notes for line in _wrapped(f"Note: {note}")),
+    ]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _gb(num_bytes: int) -> str:
@@ -198,6 +220,11 @@ def _as_json(hardware: Hardware, selection: Selection) -> dict[str, Any]:
         "hardware": asdict(hardware),
         "selected": selection.chosen.profile.id if selection.compatible else None,
         "reason": selection.reason,
+        "rivals": [
+            {"id": rival.profile.id, "name": rival.profile.title, "reason": rival.reason}
+            for rival in selection.rivals
+        ],
+        "notes": list(selection.notes),
         "profiles": [
             *(_candidate_json(candidate) for candidate in selection.compatible),
             *(_rejection_json(rejection) for rejection in selection.rejections),
@@ -226,6 +253,8 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     return {
         **_profile_json(candidate.profile, Fit.RUNNABLE, candidate.max_model_len),
         "gpu_indices": [gpu.index for gpu in candidate.placement.gpus],
+        "replicas": candidate.placement.num_replicas,
+        "max_model_len": candidate.max_model_len,
         "kv_tokens": candidate.placement.kv_tokens,
     }
 

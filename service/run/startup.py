@@ -14,6 +14,7 @@ from profiles.download.source import Wanted
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.models import Profile
+from profiles.notes import where
 from profiles.own_checkpoint import OwnCheckpoint, open_own
 from profiles.placement import Placement
 from profiles.store import Fetching
@@ -189,11 +190,13 @@ def tell(launch: Launch) -> None:
         log.warning("%s", warning)
     profile = chosen.profile
     log.info("Profile: %s, id %s", profile.name, profile.id)
+    log.info("Runs %s", where(chosen.placement))
     log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
     if isinstance(profile.model.shape, own_shape.OwnShape):
         log.info("Checkpoint: %s. Served by %s", profile.model.description, profile.source)
-    if idle := idle_gpus(launch.selection, hardware):
-        log.warning("%s", idle)
+    idle = idle_gpus(launch.selection, hardware)
+    for warning in (idle,) if idle else launch.selection.notes:
+        log.warning("%s", warning)
     if launch.to_fetch:
         log.info(
             "The cache lacks %d files (%.1f GB) of %s: a start fetches them into %s, unless "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,8 +46,10 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
     assert "SYSTEM INFO (written down, not this machine)" in text
     assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
     selected = "gpt-oss-120b/native-hopper-mxfp4-tp1-pp1-latency"
-    assert f"({selected}) [requires >=74.1 GB/gpu, tuned]  <- selected" in text
-    assert f"SELECTED\n- {selected}\n" in text
+    assert f"({selected}) [requires >=71.3 GB/gpu, untuned]  <- selected" in text
+    where = "on GPUs 0-7: 8 engines side by side, each on a GPU of its own"
+    assert f"SELECTED\n- {selected}\n  {where}\n" in text
+    assert "  It comes before gpt-oss-20b/native-hopper-mxfp4-tp1-pp1-latency because" in text
     assert "  - needs other GPUs, or more of them, than 8 x NVIDIA H200:\n" in text
 
 
@@ -55,7 +58,7 @@ def test_gpus_that_a_machine_lacks_take_a_line_not_a_hundred(
 ) -> None:
     assert command("--hardware", "cpu", "--all-engines") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 30
+    assert len(lines) <= 40
     assert "  - needs NVIDIA GPUs, found none: the machine was written down without one:" in lines
     command("--hardware", "cpu", "--all-engines", "--json")
     profiles = json.loads(capsys.readouterr().out)["profiles"]
@@ -79,13 +82,18 @@ def test_low_memory_says_what_to_try(
     shared = parse_hardware("l4")
     busy = replace(shared, gpus=(replace(shared.gpus[0], free_bytes=20 * 10**9),))
     monkeypatch.setattr("service.cli.profiles.detect", lambda: busy)
-    options = ("--all-engines", "--model", "gpt-oss-20b")
-    assert command(*options) == 3
+    options = ("--all-engines", "--model", "gpt-oss-20b", "--engine", "vllm")
+    assert command(*options, "--max-model-len", "131072") == 3
     text = capsys.readouterr().out
     assert "- Compatible with system but low memory:\n" in text
-    advice = "[requires >=21.0 GB/gpu, try --max-model-len=90112 to reduce to >=20.0 GB/gpu]"
-    assert f"(gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced) {advice}" in text
-    assert command(*options, "--max-model-len", "90112") == 0
+    (advice,) = re.findall(
+        r"vllm-gpu-mxfp4-tp1-pp1-balanced\) \[requires >=20.8 GB/gpu, try --max-"
+        r"model-len=(\d+) to reduce to >=(?:19.9|20.0) GB/gpu\]",
+        text,
+    )
+    assert command(*options, "--max-model-len", advice) == 0
+    assert command(*options) == 0
+    assert "  Note: The context is " in capsys.readouterr().out
 
 
 def test_json_has_every_profile(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +106,10 @@ def test_json_has_every_profile(command: Command, capsys: pytest.CaptureFixture[
         "vllm",
         [0],
     )
-    assert selected["kv_tokens"] >= 131072
+    assert selected["kv_tokens"] >= selected["max_model_len"] == 131072
+    assert selected["replicas"] == 1
+    assert {r["name"].split("/")[0] for r in answer["rivals"]} == {"gpt-oss-20b"}
+    assert answer["notes"] == []
     assert selected["required_bytes_per_device"] < answer["hardware"]["gpus"][0]["free_bytes"]
     assert all(profile["source"] for profile in profiles.values())
     rejected = [profile for profile in profiles.values() if profile["fit"] != "runnable"]

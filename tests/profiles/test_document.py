@@ -6,6 +6,7 @@ from pathlib import Path
 
 from profiles.catalogue import Catalogue
 from profiles.document import render
+from profiles.engine_order import preferences
 
 PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
 
@@ -19,4 +20,5 @@ def test_the_page_is_current(catalogue: Catalogue) -> None:
 def test_the_page_tells_every_profile_and_the_ranking(catalogue: Catalogue) -> None:
     page = render(catalogue)
     assert all(f"`{profile.name}`" in page for profile in catalogue.profiles)
-    assert "1. the larger model, when none is asked for" in page
+    assert "1. a model for work before the demonstration model" in page
+    assert all(preference.because in page for preference in preferences())

@@ -78,7 +78,7 @@ def test_another_shape_is_a_model_of_its_own_with_the_nearest_generic_profiles(l
 
 
 def test_memory_is_that_of_its_own_shape(look: Look) -> None:
-    name = "vllm-gpu-mxfp4-tp1-pp1-balanced"
+    name = "native-hopper-mxfp4-tp1-pp1-balanced"
     pruned, halved = named(look(), name), named(look(num_local_experts=12), name)
     # An expert: packed weights and biases, and its row of the router.
     experts = 20 * 12 * (3 * 2880 * 2880 * 4.25 / 8 + 3 * 2880 * 2 + 2881 * 2)
@@ -90,7 +90,7 @@ def test_memory_is_that_of_its_own_shape(look: Look) -> None:
     ratio = memory_need(more_full).kv_bytes_per_token / memory_need(pruned).kv_bytes_per_token
     assert ratio == 15 / 10
     # Without packed experts the weights are as long as they are stored.
-    plain = named(look(quantization_config=None), "vllm-gpu-bf16-tp1-pp1-balanced")
+    plain = named(look(quantization_config=None), "native-hopper-bf16-tp1-pp1-balanced")
     assert memory_need(plain).weights_bytes > 2 * memory_need(pruned).weights_bytes
 
 
@@ -98,8 +98,24 @@ def test_profiles_that_cannot_split_or_compute_it_are_left_out(look: Look) -> No
     assert "vllm-gpu-mxfp4-tp8-pp1-balanced" in {p.name for p in look().profiles}
     odd = look(num_attention_heads=62, num_key_value_heads=2)
     assert {p.parallelism.tp for p in odd.profiles} == {1, 2}
+    assert not any(p.draft for p in look().profiles)
+    # Experts as plain numbers: llama.cpp's files are made of packed ones.
     plain = look(quantization_config=None)
-    assert {p.gpu_label for p in plain.profiles if p.engine == "native"} == {"cpu"}
+    assert {p.precision for p in plain.profiles if p.gpu} == {"bf16"}
+    assert {p.engine for p in plain.profiles} == {"native", "vllm", "tensorrt_llm"}
+
+
+def test_a_checkpoint_without_packed_experts_is_served_on_a_gpu(look: Look) -> None:
+    found = look(quantization_config=None, num_hidden_layers=8, num_local_experts=8)
+    wish = Constraints(model=found.model.name, installed={"native": None})
+    chosen = select(found.profiles, parse_hardware("h100"), wish).chosen.profile
+    assert (chosen.engine, chosen.gpu_label, chosen.precision) == ("native", "hopper", "bf16")
+
+
+def test_a_board_is_asked_for_no_more_memory_than_its_own_shape_needs(look: Look) -> None:
+    halved = look(num_hidden_layers=36, num_local_experts=40)  # nearest to gpt-oss-120b
+    wish = Constraints(model=halved.model.name, installed={"vllm": None})
+    assert select(halved.profiles, parse_hardware("rtx-a6000"), wish).chosen.profile.gpu
 
 
 @pytest.mark.parametrize(
@@ -121,11 +137,11 @@ def test_what_is_not_gpt_oss_is_refused_with_a_remedy(
 
 
 def test_what_does_not_fit_is_refused_with_its_own_figures(look: Look) -> None:
-    found = look(num_hidden_layers=200)
+    found = look(num_hidden_layers=300)
     with pytest.raises(NoCompatibleProfile) as caught:
-        select(found.profiles, parse_hardware("h100"), Constraints(model=found.model.name))
+        select(found.profiles, parse_hardware("h100:ram=64gb"), Constraints(model=found.model.name))
     reasons = caught.value.reasons
-    title = "my-pruned-oss/vllm-gpu-mxfp4-tp1-pp1-balanced"
+    title = "my-pruned-oss/native-hopper-mxfp4-tp1-pp1-balanced"
     assert "GB weights" in reasons[title]
 
 

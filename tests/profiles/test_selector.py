@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +17,16 @@ from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import Profile
 from profiles.selector import select, survey
-from profiles.verdicts import Constraints, Fit, Selection
+from profiles.verdicts import Candidate, Constraints, Fit, Selection
 from profiles.written import parse_hardware
 
-ALL = {"native": None, "vllm": None, "tensorrt_llm": None}
+ALL = {"native": None, "vllm": None, "tensorrt_llm": None, "llama_cpp": None}
+GPU_SERVERS = {name: None for name in ALL if name != "llama_cpp"}
 NATIVE = {
     "native": None,
     "vllm": "not installed: the library is missing",
     "tensorrt_llm": "not installed: no adapter",
+    "llama_cpp": "not installed: the library is missing",
 }
 PROFILES = load().profiles
 
@@ -41,6 +44,8 @@ def gpus(draw: st.DrawFn, index: int = 0) -> Gpu:
         total_bytes=known.total_bytes,
         free_bytes=int(known.total_bytes * draw(st.floats(0, 1))),
         is_mig=is_mig,
+        nvlink=draw(st.sampled_from([1, known.nvlink])),
+        host=draw(st.integers(0, 1)),
     )
 
 
@@ -58,9 +63,10 @@ wishes = st.builds(
     Constraints,
     model=st.sampled_from([None, "nano", "gpt-oss-20b", "openai/gpt-oss-120b"]),
     goal=st.sampled_from([None, "latency", "balanced", "throughput"]),
-    engine=st.sampled_from([None, "native", "vllm", "tensorrt_llm"]),
+    engine=st.sampled_from([None, "native", "vllm", "tensorrt_llm", "llama_cpp"]),
     tags=st.sampled_from([{}, {"tp": "2"}, {"profile": "latency", "gpu": "h200"}]),
     max_model_len=st.sampled_from([None, 2048, 131072]),
+    num_replicas=st.sampled_from([None, None, 1, 2]),
     installed=st.sampled_from([None, ALL, NATIVE, {}]),
 )
 
@@ -94,13 +100,19 @@ def check_placements(selection: Selection, machine: Hardware, wish: Constraints)
             assert used == ()
             assert needed <= machine.cpu.free_bytes
         else:
-            assert len({gpu.index for gpu in used}) == len(used) == profile.num_devices
+            engines = candidate.placement.by_replica
+            assert len({gpu.index for gpu in used}) == len(used)
+            assert {len(team) for team in engines} == {profile.num_devices}
+            assert wish.num_replicas in (None, len(engines))
             assert len({gpu.name for gpu in used}) == 1
+            assert all(len({gpu.host for gpu in team}) == 1 for team in engines)
             assert all(needed <= gpu.free_bytes for gpu in used)
-            assert len(used) == 1 or not any(gpu.is_mig for gpu in used)
+            assert profile.num_devices == 1 or not any(gpu.is_mig for gpu in used)
             assert not profile.gpu.names or {gpu.key for gpu in used} <= set(profile.gpu.names)
         assert wish.installed is None or wish.installed.get(profile.engine, "absent") is None
         assert profile.status != "planned"
+        assert candidate.max_model_len <= profile.limits.max_model_len
+        assert wish.max_model_len in (None, candidate.max_model_len)
 
 
 def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints) -> None:
@@ -129,14 +141,15 @@ def reason_for(title: str, hardware: str | Hardware, **wishes: object) -> str:
             "needs 2 GPUs of the Hopper family, found 1 x NVIDIA H200",
         ),
         (
-            "gpt-oss-120b/tensorrt_llm-b200-mxfp4-tp1-pp1-latency",
+            "gpt-oss-120b/tensorrt_llm-blackwell-mxfp4-tp1-pp1-latency",
             "h200x8",
-            "needs 1 GPU (B200, GB200, B300 or GB300), found 8 x NVIDIA H200",
+            "needs 1 GPU (GB200, B300 or GB300), found 8 x NVIDIA H200",
         ),
         (
-            "gpt-oss-120b/vllm-h100-mxfp4-tp1-pp1-throughput",
+            "gpt-oss-120b/vllm-80gb-mxfp4-tp1-pp1-throughput",
             "cpu",
-            "needs 1 GPU (H100), found none: the machine was written down without one",
+            "needs 1 GPU (H100, H100-PCIE or A100), found none: the machine was written down "
+            "without one",
         ),
         (
             "gpt-oss-120b/vllm-hopper-mxfp4-tp1-pp1-throughput",
@@ -145,9 +158,9 @@ def reason_for(title: str, hardware: str | Hardware, **wishes: object) -> str:
             "found 1 x NVIDIA H100 80GB HBM3 with 85.5 GB",
         ),
         (
-            "gpt-oss-120b/vllm-gpu-mxfp4-tp1-pp1-balanced",
+            "gpt-oss-120b/llama_cpp-gpu-mxfp4-tp1-pp1-balanced",
             "l40s",
-            "needs 74.1 GB (65.2 GB weights, 4.0 GB workspace, 4.8 GB for one sequence of "
+            "needs 74.0 GB (63.2 GB weights, 1.1 GB workspace, 9.7 GB for one sequence of "
             "131,072 tokens), found 45.9 GB usable on 1 x NVIDIA L40S",
         ),
         (
@@ -213,15 +226,113 @@ def test_gpus_of_different_kinds_are_not_joined() -> None:
     assert reason.endswith("found 1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA H200")
 
 
-def test_low_memory_names_the_context_that_fits() -> None:
+def test_a_length_that_was_asked_for_and_does_not_fit_is_low_memory() -> None:
+    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed={"vllm": None})
     machine = with_free("l4", 20)
-    selection = survey(PROFILES, machine, Constraints(model="gpt-oss-20b", installed=ALL))
-    low = [r for r in selection.rejections if r.fit is Fit.LOW_MEMORY]
-    assert [r.profile.name for r in low] == ["vllm-gpu-mxfp4-tp1-pp1-balanced"]
-    assert low[0].max_model_len == 90_112
-    assert low[0].reason.endswith("a context of 90,112 tokens would fit")
-    wish = Constraints(model="gpt-oss-20b", max_model_len=90_112, installed=ALL)
-    assert survey(PROFILES, machine, wish).chosen.max_model_len == 90_112
+    low = [r for r in survey(PROFILES, machine, wish).rejections if r.fit is Fit.LOW_MEMORY]
+    by_name = {rejection.profile.name: rejection for rejection in low}
+    balanced = by_name["vllm-gpu-mxfp4-tp1-pp1-balanced"]
+    assert balanced.max_model_len is not None
+    assert balanced.reason.endswith(f"a context of {balanced.max_model_len:,} tokens would fit")
+    shorter = replace(wish, max_model_len=balanced.max_model_len)
+    assert survey(PROFILES, machine, shorter).chosen.max_model_len == balanced.max_model_len
+
+
+def test_a_context_that_nobody_asked_for_is_as_long_as_fits_and_said() -> None:
+    wish = Constraints(installed={"vllm": None, "native": None})
+    selection = survey(PROFILES, with_free("l4", 20), wish)
+    assert selection.chosen.profile.model.name == "gpt-oss-20b"
+    length = selection.chosen.max_model_len
+    assert 8192 <= length < 131_072
+    assert selection.notes == (
+        f"The context is {length:,} of 131,072 tokens: the free memory holds no more.",
+    )
+    # Too short to think in: the demonstration is left.
+    assert survey(PROFILES, with_free("l4", 17.2), wish).chosen.profile.model.name == "nano"
+
+
+def test_the_larger_model_is_not_served_with_much_less_than_its_context() -> None:
+    for free, model in ((71, "gpt-oss-120b"), (70, "gpt-oss-20b")):
+        chosen = survey(PROFILES, with_free("h100", free), Constraints(installed=ALL)).chosen
+        assert chosen.profile.model.name == model
+        assert chosen.max_model_len >= 98_304
+
+
+def test_engines_fill_the_machine_and_what_is_idle_is_said() -> None:
+    full = survey(PROFILES, with_free("h200x4", 140, 140, 5, 140), Constraints(installed=ALL))
+    assert [gpu.index for gpu in full.chosen.placement.gpus] == [0, 1, 3]
+    assert full.chosen.placement.num_replicas == 3
+    assert full.notes == (
+        "1 x NVIDIA H200 (GPU 2) stays idle: too little of their memory is free, where an engine "
+        "needs 71.7 GB.",
+    )
+    mixed = survey(PROFILES, parse_hardware("h200x2+l40s"), Constraints(installed=ALL))
+    assert "NVIDIA L40S (GPU 2) stays idle: one server runs on GPUs of one kind" in mixed.notes[0]
+    one = survey(PROFILES, parse_hardware("b200x8"), Constraints(num_replicas=1, installed=ALL))
+    assert "(GPU 1-7) stay idle: NIM_REPLICAS is 1" in one.notes[0]
+    three = survey(PROFILES, parse_hardware("b200x3"), Constraints(goal="latency", installed=ALL))
+    assert "(GPU 2) stays idle: an engine of this profile takes 2" in three.notes[0]
+
+
+def test_a_rack_is_served_host_by_host() -> None:
+    selection = survey(PROFILES, parse_hardware("gb200x72"), Constraints(installed=ALL))
+    assert len(selection.chosen.placement.gpus) == 72
+    assert selection.notes == (
+        "72 GPUs are 18 hosts of 4: run one server on each, with 4 engines, behind one address.",
+    )
+
+
+def test_pcie_between_the_gpus_of_an_engine_is_avoided_and_else_warned_of() -> None:
+    assert chosen_on("l40sx4").profile.num_devices == 1
+    wish = Constraints(model="gpt-oss-120b", installed=ALL)
+    selection = survey(PROFILES, parse_hardware("l40sx4"), wish)
+    assert selection.chosen.placement.crosses_pcie
+    assert selection.notes[0].startswith("The 2 GPUs of an engine have no NVLink between them: ")
+    assert not survey(PROFILES, parse_hardware("a100-40x4"), wish).chosen.placement.crosses_pcie
+
+
+def chosen_on(hardware: str, **wishes: Any) -> Candidate:
+    wish = Constraints(**{"installed": ALL, **wishes})
+    return survey(PROFILES, parse_hardware(hardware), wish).chosen
+
+
+def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
+    wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=NATIVE)
+    (note,) = survey(PROFILES, parse_hardware("h200"), wish).notes
+    assert note.startswith("gpt-oss-120b/tensorrt_llm-h200-mxfp4-tp1-pp1-throughput would come fi")
+    assert "6,868 tok/s" in note
+    assert note.endswith("but engine tensorrt_llm is not installed: no adapter.")
+    # On an H100 what is installed is the faster one.
+    assert survey(PROFILES, parse_hardware("h100"), wish).notes == ()
+
+
+def test_rivals_differ_in_engine_gpus_and_model() -> None:
+    selection = survey(PROFILES, parse_hardware("b200x8"), Constraints(installed=ALL))
+    first, *rivals = [selection.chosen.profile, *(r.profile for r in selection.rivals)]
+    assert [rival.engine for rival in rivals] == ["vllm", "tensorrt_llm", "tensorrt_llm"]
+    assert rivals[1].num_devices != first.num_devices
+    assert rivals[2].model.name == "gpt-oss-20b"
+    assert selection.rivals[2].reason == "it serves the larger model"
+    assert f"comes before {rivals[0].title} because tensorrt_llm comes fir" in selection.reason
+
+
+def test_a_large_model_that_nobody_named_comes_with_the_smaller_one() -> None:
+    told = "NIM_MODEL_NAME=gpt-oss-20b is 13.8 GB, faster, and runs here too."
+    machine = parse_hardware("h100")
+    assert survey(PROFILES, machine, Constraints(installed=ALL)).reason.endswith(told)
+    named = Constraints(model="gpt-oss-120b", installed=ALL)
+    assert told not in survey(PROFILES, machine, named).reason
+
+
+def test_drafts_are_taken_only_when_asked_for() -> None:
+    assert not any(c.profile.draft for c in surveyed("h200").compatible)
+    asked = surveyed("h200", tags={"speculation": "eagle3"}).chosen.profile
+    assert asked.name == "vllm-h200-mxfp4-tp1-pp1-latency-eagle3"
+    assert surveyed("h200", profile=asked.name).chosen.profile is asked
+
+
+def surveyed(hardware: str, **wishes: Any) -> Selection:
+    return survey(PROFILES, parse_hardware(hardware), Constraints(installed=ALL, **wishes))
 
 
 def refusal_of(machine: Hardware, wish: Constraints) -> NoCompatibleProfile:
@@ -236,12 +347,12 @@ def refusal_of(machine: Hardware, wish: Constraints) -> NoCompatibleProfile:
 
 def test_a_refusal_starts_with_the_remedy_and_then_the_model_that_was_asked_for() -> None:
     wish = Constraints(model="gpt-oss-120b", installed=ALL)
-    lines = str(refusal_of(parse_hardware("l4"), wish)).splitlines()
+    lines = str(refusal_of(parse_hardware("l4:ram=32gb"), wish)).splitlines()
     assert lines[0] == (
         "Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-120b) to serve gpt-oss-20b, "
         "which can run here."
     )
-    assert lines[2].startswith("  1 profile of gpt-oss-120b: needs 74.1 GB")
+    assert lines[2].startswith("  1 profile of gpt-oss-120b: needs 73.9 GB (63.2 GB wei")
     assert lines[-2].startswith("  not asked for: ")
 
 
@@ -253,9 +364,10 @@ def test_a_refusal_puts_equal_reasons_together() -> None:
 
 
 def test_a_refusal_names_the_context_that_would_fit() -> None:
-    wish = Constraints(model="gpt-oss-20b", installed=ALL)
+    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed=GPU_SERVERS)
     text = str(refusal_of(with_free("l4", 20), wish))
-    assert text.startswith("Set NIM_MAX_MODEL_LEN=90112 (--max-model-len 90112): gpt-oss-20b/vllm")
+    assert text.startswith("Set NIM_MAX_MODEL_LEN=")
+    assert ": gpt-oss-20b/vllm" in text.splitlines()[0]
 
 
 def test_a_machine_without_memory_cannot_even_run_nano() -> None:
@@ -302,8 +414,10 @@ def test_a_goal_is_a_wish_that_the_reason_mentions() -> None:
     wish = Constraints(goal="latency", engine="vllm", installed=ALL)
     selection = survey(PROFILES, parse_hardware("h200x8"), wish)
     assert selection.chosen.profile.name == "vllm-hopper-mxfp4-tp8-pp1-latency"
-    only_balanced = survey(PROFILES, parse_hardware("l40s"), wish)
-    assert only_balanced.chosen.profile.goal == "balanced"
+    only_balanced = surveyed("cpu", goal="latency", model="nano")
+    assert only_balanced.notes == (
+        "No profile of nano that can run here is made for latency; this one is made for balance.",
+    )
 
 
 def ranked(*profiles: Profile, hardware: str = "h200x8", **wishes: object) -> list[str]:
@@ -324,10 +438,10 @@ def test_tuned_comes_before_published_before_untuned(catalogue: Catalogue) -> No
 
 
 def test_throughput_takes_fewer_gpus_and_latency_more() -> None:
-    throughput = ranked(*PROFILES, goal="throughput", engine="tensorrt_llm", model="gpt-oss-120b")
-    latency = ranked(*PROFILES, goal="latency", engine="tensorrt_llm", model="gpt-oss-120b")
-    assert "-tp1-" in throughput[0]
-    assert "-tp8-" in latency[0]
+    for engine in ("tensorrt_llm", "vllm"):
+        wishes = {"engine": engine, "model": "gpt-oss-120b"}
+        for goal, split in (("throughput", "tp1"), ("balanced", "tp1"), ("latency", "tp8")):
+            assert f"-{split}-" in ranked(*PROFILES, goal=goal, **wishes)[0]
 
 
 def test_mig_slices_serve_what_one_slice_holds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
         asked.append((cache_dir, model_path))
         return model_path or cache_dir / "models"
 
-    engines = dict.fromkeys(("native", "vllm", "tensorrt_llm"))
+    engines = dict.fromkeys(("native", "vllm", "tensorrt_llm", "llama_cpp"))
     monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h200"))
     monkeypatch.setattr(startup, "installed_engines", lambda: engines)
+    monkeypatch.setattr(startup, "cpu_only_engines", dict)
     monkeypatch.setattr(store, "resolve", resolve)
     monkeypatch.setattr(store, "to_fetch", lambda *_: [])
     return asked
@@ -86,8 +88,9 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
     [
         (
             "b200x8",
-            {"native": None, "vllm": NO_ADAPTER, "tensorrt_llm": NO_ADAPTER},
-            "8 x NVIDIA B200 stays idle: nano runs on the CPU. Missing: engine tensorrt_llm is "
+            {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), NO_ADAPTER)},
+            "8 x NVIDIA B200 stays idle: nano runs on the CPU. Missing: engine llama_cpp is "
+            "not installed: the adapter is not part of this release; engine tensorrt_llm is "
             "not installed: the adapter is not part of this release; engine vllm is not "
             "installed: the adapter is not part of this release. No command mends that in this "
             "release; `harmonium profiles --all-engines` shows what would serve then.",
@@ -95,7 +98,8 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
         (
             "b200",
             {"native": None, "vllm": "not installed: pip install 'harmonium[vllm]'"},
-            "Missing: engine tensorrt_llm is not installed: there is no adapter for it; engine "
+            "Missing: engine llama_cpp is not installed: there is no adapter for it; "
+            "engine tensorrt_llm is not installed: there is no adapter for it; engine "
             "vllm is not installed: pip install 'harmonium[vllm]'.",
         ),
     ],
@@ -118,8 +122,8 @@ def test_a_gpu_that_stays_idle_is_a_warning(
 @pytest.mark.parametrize(
     ("replicas", "expected"),
     [
-        (None, ["7 of 8 GPUs stay idle. NIM_REPLICAS=8 (or --replicas) serves from 8 of them:"]),
-        (3, ["5 of 8 GPUs stay idle. NIM_REPLICAS=8"]),
+        (None, []),
+        (3, ["5 x NVIDIA H200 (GPU 3-7) stay idle: NIM_REPLICAS is 3; unset it to use all"]),
         (8, []),
     ],
 )
@@ -137,7 +141,7 @@ def test_replicas_have_gpus_of_their_own_and_idle_ones_are_told(
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [any(w.startswith(e) for w in warnings) for e in expected] == [True] * len(expected)
     assert len(warnings) == len(expected)
-    number = replicas or 1
+    number = replicas or 8
     assert launched.devices == tuple(
         {"CUDA_VISIBLE_DEVICES": f"GPU-{index}"} for index in range(number)
     )
@@ -159,7 +163,7 @@ def test_a_gpu_with_too_little_free_memory_is_told_the_context_that_fits(
     busy = replace(board, gpus=(replace(board.gpus[0], free_bytes=20 * GB),))
     monkeypatch.setattr(startup, "detect", lambda: busy)
     tell(launch())
-    assert "Start again with NIM_MAX_MODEL_LEN=90112 (--max-model-len 90112)" in caplog.text
+    assert re.search(r"The context is [\d,]+ of 131,072 tokens: the free memory", caplog.text)
 
 
 def test_nothing_is_said_of_a_gpu_that_is_used_or_was_not_wanted(
@@ -207,7 +211,7 @@ REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the s
     "environment": ({"A": "1"}, "environment"),
 }
 # They say when to take the profile, why, and how often.
-ONLY_CHOOSE = {"goal", "status", "source", "replicas"}
+ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft"}
 
 
 @pytest.mark.parametrize("name", REACHES)
