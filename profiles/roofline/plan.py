@@ -129,7 +129,7 @@ def make_plan(catalogue: Catalogue, model: str, gpu: str, demand: Demand) -> Pla
         if model in rejection.profile.model.names
     ]
     options: list[Option] = []
-    candidates = [c for c in selection.compatible if c.profile.replicas == 1]
+    candidates = [c for c in selection.compatible if c.profile.replicas == 1 and c.profile.gpu]
     for candidate in candidates:
         found = _option(candidate, machine, demand)
         if isinstance(found, Option):
