@@ -2,7 +2,9 @@
 
 Tenants' fairness, the length of the queue, draining and waiting are dealt with here, so that an
 engine only has to run what it is given (`Runner`). It is given no more than it can begin soon:
-what lies within it is served in its own order, which knows no tenants.
+what lies within it is served in its own order, which knows no tenants. Nobody is let in so late
+that the first token would come after the request's own bound, and who has waited that long out
+here is told so: whoever admitted it may have been wrong, by a burst or a machine that grew slow.
 """
 
 from __future__ import annotations
@@ -15,13 +17,21 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, EngineDraining, EngineError, QueueFull, RequestFailed
+from engines.errors import (
+    EngineDead,
+    EngineDraining,
+    EngineError,
+    Overloaded,
+    QueueFull,
+    RequestFailed,
+)
 from engines.queue import GENERATED_COST, FairQueue
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
 # the second before the tokens of the first are seen out here; and two requests however long.
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
+_MEMORY: Final = 0.9  # what the past still counts at the next first token
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +91,16 @@ class Entry(Generic[T]):
     __slots__ = (
         "_engine",
         "arrived_s",
+        "entered_s",
         "has_begun",
         "is_inside",
         "is_open",
+        "num_tokens_ahead",
+        "queued_s",
         "receive",
         "request",
         "run",
+        "too_late",
     )
 
     def __init__(
@@ -102,6 +116,10 @@ class Entry(Generic[T]):
         self.run = run
         self.receive = receive
         self.arrived_s = arrived_s
+        self.queued_s = time.monotonic()  # since then it waits for the engine's steps
+        self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
+        self.entered_s = 0.0  # when the engine got it
+        self.num_tokens_ahead = 0  # to be computed before its first token then, its own included
         self.is_open = True  # it has not ended
         self.is_inside = False  # the engine has it
         self.has_begun = False  # the engine has given a token of it
@@ -123,7 +141,14 @@ class Entry(Generic[T]):
         collection for which all streams wait.
         """
         self.is_open = False
+        self.stop_timer()
         del self.run, self.receive
+
+    def stop_timer(self) -> None:
+        """It waits no longer."""
+        if self.too_late is not None:
+            self.too_late.cancel()
+            self.too_late = None
 
 
 class _Ahead:
@@ -147,6 +172,22 @@ class _Ahead:
         return sum(count[0] for count in counts), sum(count[1] for count in counts)
 
 
+class _Pace:
+    """How long the engine takes from being given a request to its first token."""
+
+    def __init__(self) -> None:
+        self._seconds = self._tokens = 0.0  # fading sums over first tokens
+
+    def note(self, seconds: float, num_tokens: int) -> None:
+        """A first token came after so long, with so many tokens to be computed before it."""
+        self._seconds = _MEMORY * self._seconds + seconds
+        self._tokens = _MEMORY * self._tokens + num_tokens
+
+    def expected_s(self, num_tokens: int) -> float:
+        """0 while nothing is known."""
+        return num_tokens * self._seconds / self._tokens if self._tokens else 0.0
+
+
 class QueuedEngine(Generic[T]):
     """A runner behind its queue; implements engines.base.Engine.
 
@@ -162,6 +203,7 @@ class QueuedEngine(Generic[T]):
         self._queue: FairQueue[Entry[T]] = FairQueue()
         self._inside: set[Entry[T]] = set()
         self._ahead = _Ahead()
+        self._pace = _Pace()
         self._num_preparing = 0
         self._max_inside = 0
         self._max_tokens_ahead = 0
@@ -203,6 +245,7 @@ class QueuedEngine(Generic[T]):
             self._num_preparing -= 1
             self._note_idle()
         self._admit()
+        self._limit_wait(entry)
         return entry
 
     def close(self, entry: Entry[T]) -> None:
@@ -257,6 +300,7 @@ class QueuedEngine(Generic[T]):
             self._queue.charge(tenant, GENERATED_COST * len(outcome.token_ids))
             if not entry.has_begun:
                 self._queue.charge(tenant, -outcome.num_cached_tokens)
+                self._pace.note(time.monotonic() - entry.entered_s, entry.num_tokens_ahead)
                 self._on_begun(entry)
                 if not is_last:
                     self._admit()
@@ -286,7 +330,11 @@ class QueuedEngine(Generic[T]):
         self._is_admitting = True
         try:
             while self._queue and self._may_enter(self._queue.head()):
-                self._enter(self._queue.take())
+                entry = self._queue.take()
+                if self._would_be_late(entry):
+                    self._refuse(entry)
+                else:
+                    self._enter(entry)
         finally:
             self._is_admitting = False
 
@@ -298,12 +346,45 @@ class QueuedEngine(Generic[T]):
         num_tokens += entry.num_known_tokens
         return num_requests < _REQUESTS_AHEAD or num_tokens <= self._max_tokens_ahead
 
+    def _limit_wait(self, entry: Entry[T]) -> None:
+        """Have it told in time when it comes too late; one that could enter at once never does."""
+        limit_s = entry.request.max_wait_s
+        if not entry.is_open or entry.is_inside or limit_s is None:
+            return
+        wait_s = limit_s - self._expected_s(entry.num_known_tokens, limit_s)
+        entry.too_late = asyncio.get_running_loop().call_later(wait_s, self._refuse, entry)
+
+    def _would_be_late(self, entry: Entry[T]) -> bool:
+        limit_s = entry.request.max_wait_s
+        if entry.too_late is None or limit_s is None:
+            return False
+        _, num_tokens = self._ahead.of(entry.request.priority)
+        left_s = self._expected_s(num_tokens + entry.num_known_tokens, limit_s)
+        return time.monotonic() - entry.queued_s + left_s > limit_s
+
+    def _expected_s(self, num_tokens: int, limit_s: float) -> float:
+        """Half of the limit at most: else one long pause would have all refused for a while."""
+        return min(self._pace.expected_s(num_tokens), limit_s / 2)
+
+    def _refuse(self, entry: Entry[T]) -> None:
+        waited_s = time.monotonic() - entry.queued_s
+        entry.take(
+            Overloaded(
+                f"It waited for {waited_s:.1f} s, and its first token would come later than the "
+                f"{entry.request.max_wait_s:g} s that this server lets anybody wait; try again "
+                "later."
+            )
+        )
+
     def _enter(self, entry: Entry[T]) -> None:
+        entry.stop_timer()
         # What turns out to be cached is given back with the first token.
         self._queue.charge(entry.request.tenant, entry.num_known_tokens)
         entry.is_inside = True
         self._inside.add(entry)
         self._ahead.add(entry)
+        entry.entered_s = time.monotonic()
+        _, entry.num_tokens_ahead = self._ahead.of(entry.request.priority)
         try:
             self._runner.begin(entry.run, entry.take, entry.arrived_s)
         except EngineError as error:

@@ -5,6 +5,7 @@ EngineError
 ├── EngineDead            the engine process is gone or does not answer
 ├── EngineDraining        the engine refuses new requests because it is stopping
 ├── QueueFull             too many requests wait already
+├── Overloaded            the first token would come later than the request may wait
 ├── RequestQuarantined    the engine died twice under this request
 ├── InvalidRequest        this request can never be served as it is
 │   ├── InvalidGrammar    the grammar cannot be compiled
@@ -44,6 +45,12 @@ class QueueFull(EngineError):
     """Too many requests wait already; try again later."""
 
     code = "queue_full"
+
+
+class Overloaded(EngineError):
+    """The first token would come later than the request may wait; try again later."""
+
+    code = "overloaded"
 
 
 class RequestQuarantined(EngineError):

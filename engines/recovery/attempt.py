@@ -153,6 +153,10 @@ class PartialAnswer:
         self._is_continued = True
         return replace(self.request, generated_token_ids=tuple(self._token_ids))
 
+    def let_wait(self) -> None:
+        """It was being served: it is not refused for the time that a restart takes."""
+        self.request = replace(self.request, max_wait_s=None)
+
     def take(self, event: TokenEvent) -> TokenEvent:
         """Count an event as shown; gives it as the first run would have given it."""
         self._token_ids += event.token_ids

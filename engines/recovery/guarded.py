@@ -73,6 +73,7 @@ class GuardedEngine:
                 num_deaths += 1
                 if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
                     raise
+                answer.let_wait()
                 log.warning(
                     "Request %s goes on after %d tokens: %s",
                     *(request.request_id, answer.num_tokens, error),

@@ -81,6 +81,7 @@ class Gate:
         Raises RequestError with Retry-After when the engine or the caller's quota is used up.
         """
         plan, context = generation.plan, generation.plan.context
+        begun_s = asyncio.get_running_loop().time()
         self._check_priority(plan.priority)
         self._refresh(engine)
         ticket = self._load.ticket(plan, context.tenant)
@@ -90,6 +91,8 @@ class Gate:
             ticket = await self._known(plan, context)
             self._load.enter(ticket)
             generation.on_first_token = partial(self._load.begin, ticket)
+            if len(generation.choices) == 1:  # of several some may have begun when one is refused
+                generation.max_wait_s = self._bounds.max_wait_s - (ticket.entered_at - begun_s)
             try:
                 yield
             finally:

@@ -47,6 +47,7 @@ class Generation:
         self.outcome: GenerationOutcome = "abort"
         self.error_type: str | None = None  # the class of what ended it
         self.on_first_token: Callable[[], None] = _nothing  # for whoever admits it
+        self.max_wait_s: float | None = None  # for the first token, from whoever admits it
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
@@ -77,7 +78,7 @@ class Generation:
         return choices
 
     def _run(self, choice: Choice) -> AsyncGenerator[ChoiceStep, None]:
-        request = self.plan.engine_request(choice.index)
+        request = replace(self.plan.engine_request(choice.index), max_wait_s=self.max_wait_s)
         return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
 
     async def _rounds(
@@ -187,6 +188,7 @@ async def _next_round(
         prompt_token_ids=prompt,
         sampling=replace(request.sampling, max_tokens=min(left, max_model_len - len(prompt))),
         grammar=hosted.next_grammar,
+        max_wait_s=None,  # its answer has begun
     )
     return choice.resume(calls.show(result), len(added)), following
 

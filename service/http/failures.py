@@ -51,6 +51,7 @@ TABLE: dict[type[Exception], ErrorKind] = {
     engine.EngineDead: ErrorKind(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
     engine.EngineDraining: ErrorKind(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
     engine.QueueFull: ErrorKind(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
+    engine.Overloaded: ErrorKind(503, UNAVAILABLE, "overloaded", _RETRY_HEADERS),
     engine.RequestQuarantined: ErrorKind(422, INVALID_REQUEST, "request_quarantined"),
     engine.InvalidRequest: ErrorKind(400, INVALID_REQUEST, "invalid_request"),
     engine.InvalidGrammar: ErrorKind(400, INVALID_REQUEST, "invalid_grammar"),

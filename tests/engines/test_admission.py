@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import engines.admission
 from engines.admission import Entry, Outcome, QueuedEngine, Receive
 from engines.base import (
     EngineInfo,
@@ -17,7 +18,7 @@ from engines.base import (
     SamplingParams,
     TokenEvent,
 )
-from engines.errors import EngineDead, EngineDraining, QueueFull, RequestFailed
+from engines.errors import EngineDead, EngineDraining, Overloaded, QueueFull, RequestFailed
 
 BUDGET = 100  # tokens of a step
 
@@ -59,6 +60,17 @@ class Recorder:
     def give(self, name: str, *, cached: int = 0, is_last: bool = False) -> None:
         reason = FinishReason.STOP if is_last else None
         self.receive[name](TokenEvent((1,), None, reason, cached))
+
+
+class Clock:
+    """The time that the queue sees."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(engines.admission, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 async def engine_of(runner: Recorder, max_num_waiting: int = 100) -> QueuedEngine[EngineRequest]:
@@ -138,6 +150,53 @@ async def test_what_was_cached_is_not_charged() -> None:
     await open_(request("a3", 50, tenant="a"))
     runner.give("a2", is_last=True)
     assert runner.begun[-1] == "b2"  # a: 1 + 50 + 4, b: 50 + 2
+
+
+async def test_who_has_waited_as_long_as_it_may_is_told_before_it_begins() -> None:
+    runner = Recorder(max_num_seqs=1)
+    open_, heard = opener(await engine_of(runner))
+    for name, limit_s in (("a", 0.01), ("b", 0.02), ("c", None)):  # who enters at once may be late
+        await open_(request(name, max_wait_s=limit_s))
+    async with asyncio.timeout(60):
+        while not heard:
+            await asyncio.sleep(0.01)
+    assert [type(outcome) for outcome in heard] == [Overloaded]
+    runner.give("a", is_last=True)
+    runner.give("c", is_last=True)
+    assert (runner.begun, runner.aborted) == (["a", "c"], [])
+
+
+@pytest.mark.parametrize(("now_s", "begun"), [(89, ["a", "b"]), (92, ["a", "c"])])
+async def test_whose_first_token_would_come_too_late_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch, now_s: float, begun: list[str]
+) -> None:
+    """A prompt takes time too, as much as those before it took."""
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=1)
+    open_, heard = opener(await engine_of(runner))
+    await open_(request("a", 10))
+    clock.now_s = 10
+    runner.give("a")
+    clock.now_s = 0
+    await open_(request("b", 10, max_wait_s=100.0))
+    await open_(request("c", 10))
+    clock.now_s = now_s
+    runner.give("a", is_last=True)
+    assert runner.begun == begun
+    assert any(isinstance(outcome, Overloaded) for outcome in heard) == ("b" not in begun)
+
+
+async def test_one_long_pause_does_not_shut_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=1)
+    open_, _ = opener(await engine_of(runner))
+    await open_(request("a"))
+    clock.now_s = 1000
+    runner.give("a")
+    await open_(request("b", max_wait_s=100.0))
+    clock.now_s += 10
+    runner.give("a", is_last=True)
+    assert runner.begun == ["a", "b"]
 
 
 async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:

@@ -50,6 +50,7 @@ class BackgroundRun:
         runtime = self._runtime
         async with self._place as place:
             await place.enter_async_context(runtime.gate.admit(runtime.engine, self._generation))
+            self._generation.max_wait_s = None  # nobody waits for it
             record = self.draft.record(self.draft.head, is_final=False)
             await runtime.responses.put(record)
             self._place = place.pop_all()

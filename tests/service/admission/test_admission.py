@@ -159,8 +159,8 @@ async def test_one_caller_may_have_so_many_new_grammars_waiting(
 async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_used(
     make_runtime: Any, make_client: Any, chat_body: Any
 ) -> None:
-    gate = Gate(Bounds(max_wait_s=0.3))
-    options = {"step_s": 0.005, "max_num_seqs": 2}  # an answer takes 0.12 s: 17 a second
+    gate = Gate(Bounds(max_wait_s=1.0))
+    options = {"step_s": 0.01, "max_num_seqs": 2}  # an answer takes 0.24 s: 8 a second
     runtime = make_runtime(ANSWER, gate=gate, **options)
     client = await make_client(runtime)
     for _ in range(4):
@@ -174,7 +174,7 @@ async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_us
     taken = [answer for answer in answers if answer.status_code == 200]
     refused = [answer for answer in answers if answer.status_code == 503]
     assert len(taken) + len(refused) == 60
-    assert 8 <= len(taken) <= 30
+    assert 4 <= len(taken) <= 30
     assert {answer.json()["error"]["code"] for answer in refused} == {"overloaded"}
     assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
     assert (await client.post(PATH, json=chat_body())).status_code == 200
@@ -206,7 +206,28 @@ async def test_who_waits_for_the_first_answers_waits_no_longer_than_anybody(
     while runtime.lifecycle.num_running < 3:
         await asyncio.sleep(0.05)
     assert (await client.post(PATH, json=chat_body())).status_code == 503
-    assert [(await task).status_code for task in waiting] == [200] * 4
+    statuses = [(await task).status_code for task in waiting]
+    assert (statuses[0], statuses[-1]) == (200, 503)  # the last was let in, for want of knowledge
+
+
+async def test_who_was_let_in_wrongly_is_told_when_the_time_is_up(
+    make_runtime: Any, make_client: Any, chat_body: Any
+) -> None:
+    """Fast first tokens say nothing of answers so long that no place becomes free."""
+    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=0.3)), step_s=0.01, max_num_seqs=3)
+    client = await make_client(runtime)
+    endless = chat_body(min_tokens=100_000, max_tokens=100_000)
+    running = [asyncio.create_task(client.post(PATH, json=endless)) for _ in range(3)]
+    async with asyncio.timeout(60):
+        while (await runtime.engine.stats()).num_running < 3:
+            await asyncio.sleep(0.01)
+    late = await client.post(PATH, json=chat_body())
+    assert late.status_code == 503
+    assert late.json()["error"]["code"] == "overloaded"
+    assert "Retry-After" in late.headers
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def test_who_cannot_be_served_in_their_time_is_told_at_once(
