@@ -39,6 +39,7 @@ RUN mkdir -p /opt/nim/.cache && chown 10001:0 /opt/nim/.cache && chmod 2775 /opt
 COPY LICENSE NOTICE /licenses/
 COPY --from=dependencies /opt/harmonium /opt/harmonium
 COPY --from=wheel /image/opt/harmonium /opt/harmonium
+COPY --from=wheel /image/opt/nim/etc /opt/nim/etc
 
 ENV PATH=/opt/harmonium/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONSAFEPATH=1 \

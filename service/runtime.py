@@ -76,6 +76,8 @@ class ServedModel:
     description: str = ""
     license: str | None = None  # of the weights, by its SPDX name, where it is known
     profile: ServedProfile | None = None
+    assets: tuple[str, ...] = ()  # files that are served: where from, and SHA-256
+    repository_override: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ _SCOPES: Final = {
     "/detokenize": Scope.INFERENCE,
     "/v1/models": Scope.MODELS,
     "/v1/metadata": Scope.MODELS,
+    "/v1/manifest": Scope.MODELS,
+    "/v1/license": Scope.MODELS,
     "/openapi.json": Scope.MODELS,
     "/v1/metrics": Scope.METRICS,
     "/metrics": Scope.METRICS,
@@ -47,6 +49,8 @@ _TEMPLATES: Final = frozenset(
         "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/metadata",
+        "/v1/manifest",
+        "/v1/license",
     }
 )
 _BELOW: Final = {

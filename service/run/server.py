@@ -13,7 +13,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from service.api.about import health, models, tokens
+from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
 from service.api.common.schema import ErrorEnvelope
 from service.api.completions import routes as completions
@@ -185,6 +185,7 @@ def create_app(runtime: Runtime) -> FastAPI:
         tokens,
         models,
         health,
+        nim,
         pages if runtime.has_pages else no_pages,
     ):
         app.include_router(routes.router)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,6 +21,7 @@ from auth.key_store import KeyStore
 from engines.fleet import Fleet
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
+from profiles.download.source import Wanted, source_of
 from profiles.gpu_usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
@@ -79,7 +81,7 @@ def build_runtime(
         engine=GuardedEngine(
             fleet, Suspects(fleet.folder / "suspects", settings.engine_quarantine_s)
         ),
-        model=served_model(launch),
+        model=served_model(launch, settings.repository_override),
         metrics=metrics,
         telemetry=telemetry_of(settings, metrics, launch.served_name),
         lifecycle=Lifecycle(),
@@ -100,7 +102,7 @@ def build_runtime(
     )
 
 
-def served_model(launch: Launch) -> ServedModel:
+def served_model(launch: Launch, repository_override: str | None = None) -> ServedModel:
     """What clients are told of the model and of the profile that was chosen for it."""
     from service.runtime import ServedModel, ServedProfile
 
@@ -126,7 +128,21 @@ def served_model(launch: Launch) -> ServedModel:
             source=profile.source,
             reason=launch.selection.reason,
         ),
+        assets=assets_of(launch),
+        repository_override=repository_override or "",
     )
+
+
+def assets_of(launch: Launch) -> tuple[str, ...]:
+    """Every file of the checkpoint that was published: its place, its name and its SHA-256."""
+    own, artifacts = launch.own, launch.selection.chosen.profile.model.artifacts
+    files: Iterable[Wanted] = ()
+    place = ""
+    if own is not None:
+        place, files = str(own.source or own.folder), own.files
+    elif artifacts is not None:
+        place, files = str(source_of(artifacts)), artifacts.files
+    return tuple(f"{place} {file.name} sha256:{file.sha256 or 'unknown'}" for file in files)
 
 
 def authenticator_of(settings: Settings) -> Authenticator | None:

@@ -49,6 +49,8 @@ async def test_every_route_has_a_scope_of_its_own(client_of: Ask) -> None:
         ("GET", "/v1/models", Scope.MODELS),
         ("GET", "/v1/models/m", Scope.MODELS),
         ("GET", "/v1/metadata", Scope.MODELS),
+        ("GET", "/v1/manifest", Scope.MODELS),
+        ("GET", "/v1/license", Scope.MODELS),
         ("GET", "/v1/metrics", Scope.METRICS),
         ("GET", "/v1/unheard-of", Scope.ADMIN),
     ],

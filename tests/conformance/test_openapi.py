@@ -57,6 +57,8 @@ OPERATIONS = [
     "GET /health",
     "GET /v1/version",
     "GET /v1/metadata",
+    "GET /v1/manifest",
+    "GET /v1/license",
     "GET /v1/metrics",
     "GET /metrics",
 ]

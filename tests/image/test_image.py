@@ -213,6 +213,12 @@ def test_the_profiles_are_listed_by_either_name(command: list[str]) -> None:
     assert "nano" in listing
 
 
+def test_the_manifest_is_where_nims_operator_reads_it() -> None:
+    path = "/opt/nim/etc/default/model_manifest.yaml"
+    manifest = checked("run", "--rm", *CONFINED, "--entrypoint=cat", IMAGE, path)
+    assert manifest.startswith("schema_version: 2.0.0\n")
+
+
 def test_no_other_distribution_provides_our_packages() -> None:
     code = "import importlib.metadata as m, json;print(json.dumps(m.packages_distributions()))"
     packages = json.loads(

@@ -6,9 +6,9 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Response
 
+from service.api.about.nim import license_of
 from service.api.about.schema import (
     Health,
-    LicenseInfo,
     Metadata,
     ModelInfo,
     ProfileInfo,
@@ -56,14 +56,12 @@ async def metadata(runtime: CurrentRuntime) -> Metadata:
         version=RELEASE,
         modelInfo=[ModelInfo(shortName=model.id, modelUrl=model.root)],
         selectedModelProfileId=model.profile_id,
-        licenseInfo=_license(model.license) if model.license else None,
+        assetInfo=list(model.assets),
+        repository_override=model.repository_override,
+        licenseInfo=license_of(model.license) if model.license else None,
         description=model.description,
         profile=ProfileInfo.model_validate(model.profile) if model.profile else None,
     )
-
-
-def _license(name: str) -> LicenseInfo:
-    return LicenseInfo(name=name, url=f"https://spdx.org/licenses/{name}.html")
 
 
 @router.get("/v1/metrics", response_class=Response)

@@ -44,10 +44,22 @@ class ModelInfo(ResponseModel):
 
 
 class LicenseInfo(ResponseModel):
-    """Of the weights; `name` is SPDX's."""
+    """`name` is SPDX's; what follows `url` is there where we have the text."""
 
     name: str
     url: str
+    path: str | None = Field(None, description="Where the text lies on the server.")
+    sha: str | None = Field(None, description="SHA-1 of the text, as NIM has it.")
+    size: int | None = Field(None, description="Characters of the text.")
+    type: Literal["file"] | None = None
+    content: str | None = None
+
+
+class Manifest(ResponseModel):
+    """In NIM's spelling."""
+
+    manifest_file: str = Field(description="The content of the model manifest, in YAML.")
+    repository_override: str = Field(description="`NIM_REPOSITORY_OVERRIDE`, or empty.")
 
 
 class ProfileInfo(ResponseModel):
@@ -74,7 +86,9 @@ class Metadata(ResponseModel):
     version: str
     modelInfo: list[ModelInfo]
     selectedModelProfileId: str
-    licenseInfo: LicenseInfo | None = None
+    assetInfo: list[str] = Field(description="Files that are served: where from, and SHA-256.")
+    repository_override: str = Field(description="`NIM_REPOSITORY_OVERRIDE`, or empty.")
+    licenseInfo: LicenseInfo | None = Field(None, description="Of the weights.")
     description: str
     profile: ProfileInfo | None = None
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from auth.authenticators import ApiKeys
 from engines.errors import EngineDead
@@ -66,6 +69,34 @@ async def test_metadata_says_what_was_chosen_and_why(
     assert found["licenseInfo"]["name"] == "Apache-2.0"
     assert found["description"] == "small"
     assert found["profile"] == asdict(told)
+
+
+async def test_metadata_names_the_files_and_the_licence_has_its_text(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    model = replace(
+        runtime.model,
+        license="Apache-2.0",
+        assets=("hf://a/b@c config.json sha256:00",),
+        repository_override="s3://bucket",
+    )
+    client = await make_client(replace(runtime, model=model))
+    metadata = (await client.get("/v1/metadata")).json()
+    assert metadata["assetInfo"] == ["hf://a/b@c config.json sha256:00"]
+    assert metadata["repository_override"] == "s3://bucket"
+    license = (await client.get("/v1/license")).json()
+    assert license == metadata["licenseInfo"]
+    assert (license["name"], license["type"]) == ("Apache-2.0", "file")
+    assert license["sha"] == hashlib.sha1(license["content"].encode()).hexdigest()
+    assert license["size"] == len(license["content"]) > 10_000
+    assert Path(license["path"]).read_text() == license["content"]
+
+
+async def test_the_manifest_is_that_of_a_nim(client: Any) -> None:
+    answer = (await client.get("/v1/manifest")).json()
+    assert answer["repository_override"] == ""
+    assert yaml.safe_load(answer["manifest_file"])["schema_version"] == "2.0.0"
 
 
 async def test_a_dead_engine_is_alive_but_not_ready(

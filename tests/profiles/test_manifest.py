@@ -1,0 +1,58 @@
+"""The model manifest, as NIM's operator parses it: profiles, string tags, files by their URI."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from profiles.catalogue import Catalogue
+from profiles.download.source import read_source
+from profiles.manifest import as_yaml
+
+
+@pytest.fixture(scope="module")
+def manifest(catalogue: Catalogue) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(as_yaml(catalogue))
+    return content
+
+
+def test_every_profile_that_can_run_is_there_by_its_id(
+    manifest: dict[str, Any], catalogue: Catalogue
+) -> None:
+    assert re.fullmatch(r"2\..*\..*", manifest["schema_version"])
+    ids = [profile["id"] for profile in manifest["profiles"]]
+    assert ids == [p.id for p in catalogue.profiles if p.status != "planned"]
+
+
+def test_what_the_operator_matches_is_text(manifest: dict[str, Any]) -> None:
+    for profile in manifest["profiles"]:
+        assert {"llm_engine", "precision", "tp", "profile", "gpu", "feat_lora"} <= set(
+            profile["tags"]
+        )
+        assert all(isinstance(value, str) for value in profile["tags"].values())
+
+
+def test_a_board_has_its_pci_id(manifest: dict[str, Any]) -> None:
+    devices = {p["tags"]["gpu"]: p["tags"].get("gpu_device") for p in manifest["profiles"]}
+    assert devices["b200"] == "2901:10de"
+    assert devices["cpu"] is None
+
+
+def test_files_have_a_uri_that_we_can_read_and_their_sum(
+    manifest: dict[str, Any], catalogue: Catalogue
+) -> None:
+    artifacts = catalogue.models["gpt-oss-20b"].artifacts
+    assert artifacts is not None
+    [files] = [
+        p["workspace"]["files"] for p in manifest["profiles"] if p["tags"]["model"] == "gpt-oss-20b"
+    ][:1]
+    assert {name: file["sha256"] for name, file in files.items()} == {
+        file.name: file.sha256 for file in artifacts.files
+    }
+    place, _, name = files["config.json"]["uri"].partition("?file=")
+    source = read_source(place, "X")
+    assert (source.location, source.revision) == (artifacts.repository, artifacts.revision)
+    assert name == "config.json"
