@@ -16,7 +16,7 @@ from service.request import CONTEXT, RequestContext
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
-    """The answer to any exception, in the shape of the route's API."""
+    """The HTTP answer to an exception, in the shape of the route's API."""
     failure = failure_of(error)
     context: RequestContext | None = scope.get(CONTEXT)
     if context is not None:
@@ -31,7 +31,7 @@ def error_response(error: Exception, scope: Scope) -> Response:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Every error of the framework and of ours is answered in the same shape."""
+    """Register handlers, so that all errors, the framework's too, are answered in one shape."""
     for error in (*TABLE, RequestError):
         app.add_exception_handler(error, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)

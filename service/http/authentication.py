@@ -38,7 +38,7 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
 
 
 class Authentication:
-    """Asks the authenticator; `on_failure` is told the kind of each refusal."""
+    """Identifies callers by an authenticator; `on_failure` is told the kind of each refusal."""
 
     def __init__(self, authenticator: Authenticator, on_failure: Callable[[str], None]) -> None:
         self._authenticator = authenticator
@@ -46,7 +46,7 @@ class Authentication:
         self._throttle = Throttle()
 
     async def identify(self, scope: Scope, context: RequestContext) -> Principal:
-        """Who sent the request; raises AuthError when its credentials do not tell."""
+        """The principal who sent the request; raises AuthError when its credentials do not tell."""
         try:
             with context.notes.phase("auth"):
                 return await self._identify(scope)

@@ -45,14 +45,16 @@ _PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 
 
 class JSONRequest(Request):
-    """Reads at most the configured bytes and parses them strictly."""
+    """A request whose body is read up to the configured size and parsed strictly."""
 
     async def body(self) -> bytes:
+        """The body's bytes; raises BodyError for more than the bounds allow."""
         if not hasattr(self, "_body"):
             self._body = await self._bounded_body()
         return self._body
 
     async def json(self) -> Any:
+        """The parsed body; raises BodyError."""
         body = await self.body()
         await _let_others_on(len(body))
         parsed = parse(body)
@@ -86,6 +88,7 @@ class JSONRoute(APIRoute):
     """A route whose body is read by JSONRequest."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a JSONRequest."""
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
@@ -150,7 +153,7 @@ def _too_large(max_bytes: int) -> BodyError:
 
 
 class BodyError(HTTPException):
-    """A body that we do not read; FastAPI lets only HTTPException through unchanged."""
+    """A body that is refused; FastAPI lets only HTTPException through unchanged."""
 
     def __init__(
         self, message: str, *, status: int = 400, code: str = "invalid_json", param: str = ""
@@ -174,14 +177,14 @@ class BodyScan:
         self._rest = b""  # a backslash whose character has not come yet
 
     async def feed(self, data: bytes) -> None:
-        """Count more of the text, leaving the loop between pieces; raises BodyError."""
+        """Count more bytes, leaving the loop between pieces; raises BodyError."""
         for start in range(0, len(data), _PIECE_BYTES):
             if start:
                 await asyncio.sleep(0)
             self.count(data[start : start + _PIECE_BYTES])
 
     def count(self, piece: bytes) -> None:
-        """Count one piece; raises BodyError when it is too much."""
+        """Count one piece of bytes; raises BodyError when there is too much of anything."""
         try:
             outside = self._outside_strings(piece)
             num_objects = outside.count(b"{") + outside.count(b"[")
@@ -209,7 +212,7 @@ class BodyScan:
 
 
 def check_shape(body: Any) -> None:
-    """Look once at every object and list; raises BodyError naming the one that is too large."""
+    """Look at every object and list of a body; raises BodyError naming one that is too large."""
     if isinstance(body, list):
         _num_objects(body, _BODY)
     if not isinstance(body, dict):
@@ -262,7 +265,7 @@ def _too_long(key: str, found: str, limit: int) -> BodyError:
 
 
 def too_deep() -> BodyError:
-    """What a body is answered that only a recursion without end could read."""
+    """The error of a body that is nested too deep."""
     return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")
 
 

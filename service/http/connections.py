@@ -35,23 +35,23 @@ class IdleConnections(Generic[C]):
         self._resting: dict[C, None] = {}  # have had an answer and are kept for the next request
 
     def enter(self, connection: C, now_s: float) -> None:
-        """It was opened."""
+        """Note a connection that was opened."""
         self._silent[connection] = now_s
 
     def rest(self, connection: C) -> None:
-        """Its request is answered."""
+        """Note that a connection's request is answered."""
         self._resting[connection] = None
 
     def leave(self, connection: C) -> None:
-        """It carries a request, or is gone."""
+        """Note that a connection carries a request, or is gone."""
         self._silent.pop(connection, None)
         self._resting.pop(connection, None)
 
     def pop(self, now_s: float, *, is_pressing: bool) -> C | None:
-        """Who makes room for another.
+        """Remove and return the connection that makes room for another; None for none.
 
-        Without need: one that has been silent for a while. Where no connection is spare: any that
-        carries no request, None where all of them do.
+        Without need: one that has been silent for a while. Where no connection is spare
+        (`is_pressing`): any that carries no request.
         """
         first = next(iter(self._silent), None)
         if first is None and is_pressing:
@@ -64,7 +64,7 @@ class IdleConnections(Generic[C]):
 
 
 class ConnectionLimit:
-    """Stands before the application on such a connection, as long as there are so many."""
+    """An application that answers 503 on a connection over the limit, while there are so many."""
 
     def __init__(self, app: ASGIApp, connections: Sized, max_connections: int) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class ConnectionLimit:
 
 
 class ReaderWatch:
-    """Watches how what is written leaves one connection, while there is too much of it."""
+    """Cuts a connection whose client reads its answer too slowly."""
 
     def __init__(self, transport: asyncio.Transport, patience_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,14 +99,14 @@ class ReaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """From now on the client has to read, or the connection is cut."""
+        """Watch from now on: bytes wait to be read."""
         self.stop()
         self._num_unread = self._transport.get_write_buffer_size()
         if self._num_unread:
             self._timer = self._loop.call_later(self._patience_s, self._look)
 
     def stop(self) -> None:
-        """The client has read, or is gone."""
+        """Watch no more: the client has read, or is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

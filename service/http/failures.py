@@ -30,7 +30,7 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """What a client sees of one class of exception."""
+    """The status, type, code and headers with which a class of exceptions is answered."""
 
     status: int
     type: str
@@ -110,6 +110,7 @@ class Failure:
     param: str | None = None
 
     def body(self) -> dict[str, Any]:
+        """The error in the one shape of this API."""
         return {
             "error": {
                 "message": self.message,
@@ -120,7 +121,7 @@ class Failure:
         }
 
     def anthropic_body(self) -> dict[str, Any]:
-        """The same in the shape of Anthropic's API."""
+        """The error in the shape of Anthropic's API."""
         status = self.kind.status
         default = "invalid_request_error" if status < 500 else "api_error"
         kind = _ANTHROPIC_TYPES.get(status, default)
@@ -143,7 +144,10 @@ _ANTHROPIC_TYPES = {
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Look the exception up by its nearest class; unforeseen ones keep their words to the log."""
+    """The failure of an exception, by its nearest class in TABLE.
+
+    What no row foresees keeps its words to the log.
+    """
     if isinstance(error, RequestError):
         kind = ErrorKind(error.status, error.type, error.code or "invalid_request", error.headers)
         return Failure(kind, str(error), error.param)
@@ -155,7 +159,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def describe(error: RequestValidationError) -> RequestError:
-    """Say the first of the errors in the words of this API."""
+    """The first of pydantic's errors as a RequestError in the words of this API."""
     first = error.errors()[0]
     location = list(first["loc"][1:])
     if first["loc"][0] in ("query", "path"):

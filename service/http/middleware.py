@@ -41,9 +41,10 @@ _VALID_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class RequestMiddleware:
-    """Makes each request's context, lets in who may, and answers what escaped as an error.
+    """Makes each request's context, refuses who may not enter, and answers what escaped as an
+    error.
 
-    `authentication` or `pages` decide who may come in; with neither, everybody may.
+    `authentication` or `pages` decide who may enter; with neither, everybody may.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class RequestMiddleware:
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its answer, from the context to the log line."""
 
     def __init__(self, around: RequestMiddleware, scope: Scope, send: Send) -> None:
         self._around = around
@@ -80,6 +81,7 @@ class _Exchange:
         self._status = 0  # 0: no answer was begun
 
     async def run(self, receive: Receive) -> None:
+        """Serve the request; whatever happens it is counted, logged and traced."""
         started_at = time.perf_counter()
         self._scope[SEND_BODY] = self._send
         self._enter(self._first_context())

@@ -68,15 +68,16 @@ def _is_own(url: str) -> bool:
 
 
 class Cors(CORSMiddleware):
-    """The library's, but a refused preflight is an error like any other, not plain text."""
+    """Starlette's CORS, but a refused preflight is an error like any other, not plain text."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
+        """Starlette's answer to a preflight; a refusal in the one error shape."""
         answer = super().preflight_response(request_headers)
         return answer if answer.status_code == 200 else _Refusal(answer)
 
 
 class _Refusal(Response):
-    """An answer in the shape of its route, with the headers of the library's."""
+    """The error answer to a refused preflight, with the headers of Starlette's."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ _HEAD_TOO_LARGE = ErrorKind(431, "invalid_request_error", "headers_too_large")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection; what it says of a request that never reached the application is JSON too."""
+    """One HTTP/1.1 connection with bounds; what it refuses by itself is answered in JSON too."""
 
     max_head_bytes = 65536
     max_connections = 4096
@@ -154,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.idle.rest(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for what its parser cannot read, or we could not serve."""
+        """Answer what uvicorn's parser cannot read; called by uvicorn."""
         message = f"{msg.rstrip('.')}: this port speaks plain HTTP/1.1."
         fault = self._fault or Failure(_BAD_REQUEST, message)
         self._refuse(fault.kind, fault.message)
@@ -222,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
 def bounded_protocol(
     max_connections: int, max_connections_per_address: int | None = None
 ) -> type[BoundedProtocol]:
-    """The protocol of a server that keeps no more connections, of all and of each address."""
+    """The protocol class of a server with these limits of connections, in all and by address."""
     bounds = {
         "max_connections": max_connections,
         "max_connections_per_address": max_connections_per_address,

@@ -62,7 +62,7 @@ _ENDS: Final = ("/cancel", "/input_items")
 
 
 def scope_of(path: str) -> Scope:
-    """The scope of a route and of all below it; what is not listed needs `admin`."""
+    """The scope that a route and all below it need; what is not listed needs `admin`."""
     while path:
         if path in _SCOPES:
             return _SCOPES[path]
@@ -81,7 +81,7 @@ def is_counted(path: str) -> bool:
 
 
 def route_of(path: str) -> str:
-    """A route's template for a path; `other` for paths that are not ours, which are without end."""
+    """The route's template that a path belongs to; `other` for paths that are not ours."""
     if path in _TEMPLATES:
         return path
     for start, template in _BELOW.items():

@@ -33,33 +33,41 @@ SSE_HEADERS = [
 
 
 class Encoder(Protocol):
-    """What turns steps into one API's events."""
+    """Turns the steps of a generation into one API's events; methods give bytes ready to send."""
 
     keep_alive: bytes  # sent while nothing comes
     terminator: bytes  # ends every stream, also after an error
 
-    def begin(self) -> bytes: ...
+    def begin(self) -> bytes:
+        """The events before the first step."""
+        ...
 
-    def step(self, step: ChoiceStep) -> bytes: ...
+    def step(self, step: ChoiceStep) -> bytes:
+        """The events of one step."""
+        ...
 
-    def end(self) -> bytes: ...
+    def end(self) -> bytes:
+        """The events after the last step."""
+        ...
 
-    def error(self, failure: Failure) -> bytes: ...
+    def error(self, failure: Failure) -> bytes:
+        """The event of an error after the first event."""
+        ...
 
 
 class DataEvents:
-    """What is the same in the streams of all of OpenAI's routes."""
+    """What the streams of all of OpenAI's routes have alike."""
 
     keep_alive = b": keep-alive\n\n"
     terminator = b"data: [DONE]\n\n"
 
     def error(self, failure: Failure) -> bytes:
-        """An error after the first event; before it, the answer is an ordinary error."""
+        """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
 class LiveResponse(Response):
-    """Works while the client stays connected; what it does is cancelled when the client leaves."""
+    """A response that is worked on only while its client stays connected."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -104,7 +112,7 @@ class LiveResponse(Response):
 
 
 class GenerationResponse(LiveResponse):
-    """Admits, runs, counts and logs one generation."""
+    """A response that admits, runs, counts and logs one generation."""
 
     def __init__(self, runtime: Runtime, generation: Generation) -> None:
         super().__init__(runtime)
@@ -122,7 +130,7 @@ class GenerationResponse(LiveResponse):
 
 
 class WholeAnswer(GenerationResponse):
-    """Sends nothing before the generation has ended."""
+    """A generation answered as one JSON body, after its end."""
 
     def __init__(
         self,
@@ -143,7 +151,7 @@ class WholeAnswer(GenerationResponse):
 
 
 class EventStream(GenerationResponse):
-    """Server-sent events; an error before the first one is an ordinary error answer."""
+    """A generation answered as server-sent events; an error before the first is no stream."""
 
     def __init__(self, runtime: Runtime, generation: Generation, encoder: Encoder) -> None:
         super().__init__(runtime, generation)
@@ -211,7 +219,7 @@ class EventStream(GenerationResponse):
 
 
 async def send_json(send: Send, body: bytes) -> None:
-    """A whole answer."""
+    """Send a whole answer of JSON."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

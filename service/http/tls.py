@@ -25,7 +25,7 @@ class TlsError(AccessError):
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """What connections are wrapped in, None for plain HTTP; raises TlsError.
+    """The TLS context of new connections, None for plain HTTP; raises TlsError.
 
     Files that are renewed count for new connections within `RENEWAL_S`.
     """
@@ -37,7 +37,7 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
 
 
 class _Renewal:
-    """Called by each new connection; gives it a fresh context once the files have changed."""
+    """Gives each new connection a fresh context once the files have changed."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -112,13 +112,13 @@ def _check_readable(name: str, path: Path) -> None:
 
 
 def peer_state(transport: asyncio.BaseTransport) -> dict[str, str]:
-    """What the state of a connection's requests says of its client's certificate, if it has one."""
+    """The entry of a connection's client certificate for its requests' state; empty without one."""
     certificate = transport.get_extra_info("peercert")
     return {CERTIFICATE: name_of(certificate)} if certificate else {}
 
 
 def name_of(certificate: Mapping[str, Any]) -> str:
-    """Whose certificate it is, e.g. `URI:spiffe://cluster/gateway` or `CN:gateway`."""
+    """The name of a certificate's subject, e.g. `URI:spiffe://cluster/gateway` or `CN:gateway`."""
     alternatives = dict(reversed(certificate.get("subjectAltName", ())))
     for kind in _NAMES:
         if kind in alternatives:

@@ -39,16 +39,17 @@ class Shares:
         self.tell(0)
 
     def tell(self, num_connections: int) -> None:
-        """Say how many this worker has."""
+        """Write how many connections this worker has."""
         _NUMBER.pack_into(self._memory, self._offset, num_connections)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether another worker has fewer."""
+        """Whether another worker has fewer connections than this one."""
         (own,) = _NUMBER.unpack_from(self._memory, self._offset)
         return any(number < own for (number,) in _NUMBER.iter_unpack(self._memory[:]))
 
     def close(self) -> None:
+        """Release the memory."""
         self._memory.close()
 
 
@@ -75,7 +76,7 @@ class Acceptor:
         self._loop.add_reader(listener.fileno(), self._on_connection)
 
     def close(self) -> None:
-        """Take no more; those that are open stay so."""
+        """Accept no more connections; those that are open stay so."""
         self._loop.remove_reader(self._listener.fileno())
         if self._timer is not None:
             self._timer.cancel()

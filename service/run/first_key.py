@@ -21,14 +21,15 @@ _LASTING = "NIM_API_KEYS or NIM_API_KEYS_PATH sets lasting ones, NIM_AUTH=off le
 
 
 def with_made_key(settings: Settings) -> Settings:
-    """The settings, with a fresh key where callers must be known and no way is configured."""
+    """The settings, with a new key where callers must be known and no way to know them is
+    configured."""
     if settings.auth == "off" or settings.has_auth or is_loopback(settings.server_host):
         return settings
     return settings.model_copy(update={"api_keys": SecretStr(new_key()[0])})
 
 
 def tell_access(settings: Settings, port: int, *, is_made: bool) -> None:
-    """Say who may call; raises AccessError when a made key can be handed to nobody.
+    """Log who may call; raises AccessError when a made key can be handed to nobody.
 
     A made key goes to the terminal. What is no terminal is some log: there it goes to a file that
     only its owner may read.

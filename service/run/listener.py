@@ -22,7 +22,7 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take host and port; raises ListenError."""
+    """A listening socket on host and port; raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def allow_open_files() -> None:
-    """Let this process and its children have as many as the system allows: a connection is one."""
+    """Raise the limit of open files to what the system allows: each connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
     for limit in (wanted, _OPEN_FILES_ANYWHERE):
@@ -47,7 +47,7 @@ def allow_open_files() -> None:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a client on this machine reaches it."""
+    """The URL by which a client on this machine reaches the listener."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -23,7 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """All that a worker is told at its start."""
+    """All that an API worker is told at its start."""
 
     number: int  # from 0; kept by the successor of a worker that died
     settings: Settings
@@ -33,6 +33,7 @@ class WorkerSpec:
     shared_folder: Path  # where the workers count together
 
     def to_bytes(self) -> bytes:
+        """The spec behind its length, for the worker's stdin."""
         # A pickle of our own objects, read by the process we start: it carries whatever
         # settings and profiles come to hold.
         body = pickle.dumps(self)
@@ -40,7 +41,7 @@ class WorkerSpec:
 
     @classmethod
     def read(cls, descriptor: int) -> WorkerSpec:
-        """Take it from the beginning of the pipe."""
+        """Read a spec from the beginning of the worker's stdin."""
         size = int.from_bytes(_read_exactly(descriptor, _LENGTH_BYTES))
         spec = pickle.loads(_read_exactly(descriptor, size))
         assert isinstance(spec, cls)
@@ -48,7 +49,7 @@ class WorkerSpec:
 
 
 class EngineNews(msgspec.Struct, frozen=True):
-    """What the supervisors of the engines know."""
+    """What the engines' supervisors know, as their workers are told."""
 
     reasons: tuple[
         str | None, ...
@@ -56,10 +57,12 @@ class EngineNews(msgspec.Struct, frozen=True):
     num_restarts: int = 0  # of all
 
     def to_line(self) -> bytes:
+        """The news as a line of JSON."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> EngineNews:
+        """The news of a line of JSON."""
         return msgspec.json.decode(line, type=cls)
 
 

@@ -36,19 +36,19 @@ class WorkerPool:
         self._supervisors = [self._supervisor(replace(spec, number=n), policy) for n in range(size)]
 
     async def start(self) -> None:
-        """Return when all serve; raises ChildError in the words of the one that cannot."""
+        """Return when all workers serve; raises ChildError in the words of one that cannot."""
         async with asyncio.TaskGroup() as group:
             for supervisor in self._supervisors:
                 group.create_task(supervisor.start())
 
     def tell(self) -> None:
-        """Pass on what is new of the engine."""
+        """Send every worker the news of the engine."""
         news = self._news().to_line()
         for supervisor in self._supervisors:
             supervisor.tell(news)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to every worker."""
+        """Send a signal to every worker."""
         for supervisor in self._supervisors:
             supervisor.signal(number)
 
@@ -62,7 +62,7 @@ class WorkerPool:
         await asyncio.wait((ending,))
 
     async def kill(self) -> None:
-        """End what is left of them; may be called twice."""
+        """Kill the workers that are left; may be called twice."""
         self.signal(signal.SIGKILL)
         await self._stop(0.0)
 

@@ -50,7 +50,7 @@ _EXPOSED: Final = (
 
 
 class ApiServer:
-    """Listens from the beginning; says it is ready only once the engine is."""
+    """One process's API server: listens from the beginning, is ready only once the engine is."""
 
     def __init__(self, runtime: Runtime, shares: Shares | None = None) -> None:
         """`shares`: what the workers that have the same listener say of their connections."""
@@ -125,7 +125,7 @@ class ApiServer:
             await self.drain(stop, grace_s)
 
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
-        """Refuse what comes, wait for what runs; what outlives the grace ends with an error."""
+        """Refuse new requests and wait for the running ones; at the end of the grace they fail."""
         lifecycle = self._runtime.lifecycle
         log.info("Stopping; running requests: %d.", lifecycle.num_running)
         draining = asyncio.create_task(lifecycle.drain(grace_s))
@@ -142,6 +142,8 @@ class ApiServer:
 
 
 class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers, and with connections that were accepted elsewhere."""
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.is_started = asyncio.Event()
@@ -152,7 +154,7 @@ class _Uvicorn(uvicorn.Server):
         self.is_started.set()
 
     def protocol(self) -> asyncio.Protocol:
-        """For a connection that was accepted elsewhere."""
+        """A protocol for a connection that was accepted elsewhere."""
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config,
             server_state=self.server_state,
@@ -162,12 +164,12 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are StopSignal's."""
+        """Leave signals to StopSignal."""
         yield
 
 
 def create_app(runtime: Runtime) -> FastAPI:
-    """The application that serves this runtime; starting and stopping it are the caller's."""
+    """The ASGI application that serves this runtime; whoever calls starts and stops the runtime."""
     app = FastAPI(
         title="Harmonium",
         summary="OpenAI-compatible inference for gpt-oss.",

@@ -28,7 +28,7 @@ _ENGINE_GRACE_S: Final = 5.0
 
 
 class SharedService:
-    """One run: the engine process, the workers and what ends them."""
+    """One run of `harmonium serve`: engine processes, API workers and what ends them."""
 
     def __init__(self, settings: Settings, launch: Launch, listener: socket.socket) -> None:
         self._settings = settings

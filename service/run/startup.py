@@ -41,7 +41,7 @@ class Launch:
 
 
 def prepare(settings: Settings) -> Launch:
-    """Decide what to run here; raises ProfileError with the reasons and the remedy."""
+    """Decide what to run on this machine; raises ProfileError with the reasons and the remedy."""
     known = catalogue.load()
     hardware = detect()
     model, profiles = settings.model_name, known.profiles
@@ -87,7 +87,7 @@ def prepare(settings: Settings) -> Launch:
 
 
 def obtain(settings: Settings, launch: Launch) -> None:
-    """Fetch and check what the model store lacks; raises ModelStoreError with the remedy."""
+    """Fetch and check files that the model store lacks; raises ModelStoreError with the remedy."""
     if not launch.to_fetch:
         return
     profile, fetching = launch.selection.chosen.profile, fetching_of(settings)
@@ -124,7 +124,7 @@ def spec_of(
     vocabulary: Path | None = None,
     artefact_dir: Path | None = None,
 ) -> EngineSpec:
-    """All of a profile that an engine is to know; its limits are those of this machine."""
+    """The engine's spec of a profile, with its limits on this machine."""
     parallelism = profile.parallelism
     has_artefact = profile.engine == "native" and profile.gpu is not None
     return EngineSpec(
@@ -174,7 +174,7 @@ def _vocabulary(settings: Settings) -> Path | None:
 
 
 def warn_of_unknown_names() -> None:
-    """Name every NIM_* variable that nothing reads; a typing error must not pass in silence."""
+    """Warn of unread NIM_* variables: a typing error must not pass silently."""
     for name, nearest in unknown_names():
         hint = f"; did you mean {nearest}?" if nearest else "; docs/settings.md lists the settings"
         log.warning("%s is not a setting of this server and has no effect%s", name, hint)

@@ -47,10 +47,12 @@ FOLDER_NAME: Final = "responses"  # in the cache, and nobody else's: the cache i
 
 
 class EngineHistory(Protocol):
-    """Whoever knows how often the engine was started again."""
+    """What knows how often the engine was started again: a supervisor, or a worker."""
 
     @property
-    def num_restarts(self) -> int: ...
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+        ...
 
 
 def build_runtime(
@@ -60,7 +62,7 @@ def build_runtime(
     fleet: Fleet,
     shared_folder: Path | None = None,
 ) -> Runtime:
-    """Wire what a request needs; reads the vocabulary, so that no request waits for it.
+    """The runtime of these settings; reads the vocabulary, so that no request waits for it.
 
     `shared_folder`: where several workers count together; None when this is the only process.
     """
@@ -146,7 +148,7 @@ def assets_of(launch: Launch) -> tuple[str, ...]:
 
 
 def authenticator_of(settings: Settings) -> Authenticator | None:
-    """The configured ways in, None when there are none; raises AccessError."""
+    """The authenticator of all configured ways in, None when there are none; raises AccessError."""
     ways: list[Authenticator] = []
     if settings.api_keys_path is not None:
         store = KeyStore(settings.api_keys_path)
@@ -162,7 +164,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
 
 
 def check_access(settings: Settings) -> None:
-    """Raise AccessError for files that could not be used, before anything is started for long."""
+    """Raise AccessError for keys or certificates that cannot be used, before anything starts."""
     if settings.api_keys_path is not None:
         KeyFolder(settings.api_keys_path).check()
     if settings.jwt_public_key_path is not None:
@@ -173,9 +175,9 @@ def check_access(settings: Settings) -> None:
 
 
 def bearer_of(settings: Settings) -> JwtBearer:
-    """What accepts the configured issuer's tokens; raises AccessError.
+    """The authenticator of the configured issuer's tokens; raises AccessError.
 
-    Imports what checks them here: it takes long, and few have tokens.
+    Its libraries are imported here: they take long to load, and few servers have tokens.
     """
     from auth.jwt_bearer import ClaimNames, JwtBearer
     from auth.jwt_verify import TokenPolicy
@@ -207,7 +209,7 @@ def _key_source(settings: Settings, issuer: str) -> KeySource:
 
 
 def gate_of(settings: Settings) -> Gate:
-    """The limits that are set; workers without a Redis to count in share them out evenly."""
+    """The gate with the limits that are set; workers without a shared Redis divide them evenly."""
     from service.admission.concurrency import ConcurrencyLimit
     from service.admission.counters import Counters
     from service.admission.gate import Bounds, Gate
@@ -234,7 +236,7 @@ def gate_of(settings: Settings) -> Gate:
 
 
 def toolbox_of(settings: Settings) -> Toolbox | None:
-    """The connected tools, None if there is none; nothing is contacted before a call."""
+    """The connected tools, None if there is none; no server is contacted before a call."""
     urls = {"browser": settings.browser_mcp_url, "python": settings.python_mcp_url}
     given = {tool: url.get_secret_value() for tool, url in urls.items() if url is not None}
     if not given:
@@ -249,11 +251,11 @@ def toolbox_of(settings: Settings) -> Toolbox | None:
 
 
 def store_of(settings: Settings) -> ResponseStore:
-    """Where responses are kept: Redis, the file that was named, or one in the cache folder.
+    """The store of responses: Redis, the file that was named, or one in the cache folder.
 
-    Raises StoreError when the named file cannot be opened; without a name, a folder that
-    cannot be written leaves responses in memory, with a warning. Several workers cannot share
-    memory: for them the file must open.
+    Raises StoreError when the named file cannot be opened; without a name, a folder that cannot be
+    written leaves responses in memory, with a warning. Several workers cannot share memory: for
+    them the file must open.
     """
     bounds = StoreBounds(settings.responses_max_age_s, settings.responses_max_bytes)
     if settings.redis_url is not None:
@@ -295,7 +297,8 @@ def _own_store_path(cache: Path) -> Path:
 
 
 def telemetry_of(settings: Settings, metrics: Metrics, model: str) -> Telemetry:
-    """OpenTelemetry if it is switched on, shown every generation that the metrics see."""
+    """OpenTelemetry if it is switched on, else nothing; it sees every generation that the metrics
+    see."""
     if not settings.enable_otel:
         return Telemetry()
     from service.telemetry.otel.export import OtelTelemetry
@@ -308,7 +311,7 @@ def telemetry_of(settings: Settings, metrics: Metrics, model: str) -> Telemetry:
 
 
 def logs_of(settings: Settings, model: str) -> Telemetry:
-    """Log lines alone, for a process that answers no requests."""
+    """The sender of log lines alone, for a process that answers no requests."""
     if not settings.enable_otel:
         return Telemetry()
     from service.telemetry.otel.export import OtelTelemetry

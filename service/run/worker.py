@@ -40,7 +40,7 @@ FORCED: Final = 130
 
 
 class ApiWorker:
-    """One run, from its spec to its end."""
+    """One run of an API worker, from its spec to its exit code."""
 
     def __init__(self, spec: WorkerSpec, report: Report) -> None:
         self._spec = spec
@@ -61,7 +61,7 @@ class ApiWorker:
         return self._news.num_restarts
 
     def learn(self, news: EngineNews) -> None:
-        """Take what the parent says of the engine."""
+        """Take the parent's news of the engine."""
         self._news = news
         if not any(news.reasons):
             self._is_engine_up.set()
@@ -105,7 +105,7 @@ class ApiWorker:
 
 
 def main() -> int:
-    """Run the process that the parent's spec describes."""
+    """Run the worker that the parent's spec on stdin describes."""
     report = claim_stdout()
     spec = WorkerSpec.read(sys.stdin.fileno())
     settings = spec.settings

@@ -210,12 +210,12 @@ class AccessSettings(BaseSettings):
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
-        """Whose pages may call from a browser."""
+        """The web pages' origins that may call from a browser."""
         return tuple(_words(self.cors_allow_origins))
 
     @property
     def jwt_scopes(self) -> frozenset[Scope]:
-        """What every accepted token may do."""
+        """The scopes that every accepted token has."""
         return frozenset(Scope(name) for name in _words(self.jwt_granted_scopes))
 
 

@@ -59,7 +59,7 @@ class Settings(
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Read the environment; `overrides` (from the command line) win.
+    """The settings of the environment; `overrides` (from the command line) win.
 
     Raises SettingsError, one line per unusable value.
     """
@@ -72,7 +72,7 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
 
 
 def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Where each setting's value comes from: a flag's name, a variable's, or `default`."""
+    """Where each setting's value comes from: a flag's name, a variable's name, or `default`."""
     standard = standard_names(os.environ, ENV_PREFIX)
 
     def origin(field: str) -> str:
@@ -86,7 +86,7 @@ def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
 
 
 def group_of(field: str) -> str:
-    """The title under which people find the setting: what its class is about."""
+    """The title of the settings' group that a field belongs to."""
     own = next(
         base
         for base in reversed(Settings.__mro__)
@@ -103,7 +103,7 @@ def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, s
 
 
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the engine process: this one, less the secrets: it has no use for any.
+    """The environment of the engine process: this one less the secrets, none of which it needs.
 
     `added`: what its profile sets; goes before what is inherited.
     """
@@ -132,7 +132,7 @@ def worker_environment(shared_folder: Path) -> dict[str, str]:
 
 
 def ngc_access() -> NgcAccess:
-    """How NGC is asked, by the variables of NGC's own tools."""
+    """How to ask NGC, as the variables of NGC's own tools say."""
     given = {
         "api_key": os.environ.get("NGC_CLI_API_KEY") or os.environ.get("NGC_API_KEY"),
         "api_url": os.environ.get("NGC_CLI_API_URL"),
@@ -142,7 +142,7 @@ def ngc_access() -> NgcAccess:
 
 
 def trust_certificates() -> None:
-    """Let REQUESTS_CA_BUNDLE count for every client here, where SSL_CERT_FILE is not set."""
+    """Let every client here use REQUESTS_CA_BUNDLE, where SSL_CERT_FILE is not set."""
     if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
         os.environ.setdefault("SSL_CERT_FILE", bundle)
 
@@ -153,6 +153,7 @@ def allows_colour() -> bool:
 
 
 def env_name(field: str) -> str:
+    """The environment variable of a setting."""
     return ENV_PREFIX + field.upper()
 
 

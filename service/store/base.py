@@ -35,7 +35,7 @@ class StoreBounds:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRecord:
-    """One response."""
+    """One stored response: the response object, its input, and whose it is."""
 
     id: str
     owner: str  # the tenant who made it and alone may read it; empty when the API is open
@@ -48,6 +48,7 @@ class ResponseRecord:
 
     @property
     def size(self) -> int:
+        """Bytes that count against the store's bound."""
         return len(self.response) + len(self.input)
 
 
@@ -71,7 +72,7 @@ class ResponseStore(Protocol):
         ...
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
-        """Raises MissingRecord."""
+        """The record of this id and owner; raises MissingRecord."""
         ...
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
@@ -87,7 +88,7 @@ class ResponseStore(Protocol):
         ...
 
     async def delete(self, id: str, owner: str) -> None:
-        """Raises MissingRecord."""
+        """Remove the record of this id and owner; raises MissingRecord."""
         ...
 
     async def close(self) -> None:

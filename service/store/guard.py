@@ -12,7 +12,8 @@ PAUSE_S: Final = 5.0  # after a failure, before it is asked again
 
 
 class OutageGuard:
-    """Remembers the last failure, so that one request waits for a time-out and not each."""
+    """Leaves a failed server alone for some seconds, so that one request waits for a time-out and
+    not each."""
 
     def __init__(self, what: str, consequence: str) -> None:
         self._what = what
@@ -21,11 +22,11 @@ class OutageGuard:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is left alone now."""
+        """Whether the server is left alone now."""
         return time.monotonic() < self._until
 
     def close(self, error: Exception) -> None:
-        """It has failed; the log says so once in a while."""
+        """Note a failure; the log says so once in a while."""
         self._until = time.monotonic() + PAUSE_S
         name = type(error).__name__
         log.error("%s fails (%s: %s): %s", self._what, name, error, self._consequence)

@@ -53,7 +53,7 @@ COMMIT;
 
 
 def open_database(path: Path | None) -> sqlite3.Connection:
-    """A connection with all tables, to memory when there is no path.
+    """Open a database and make its tables; in memory when there is no path.
 
     Raises sqlite3.Error and OSError.
     """
@@ -71,7 +71,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
 
 
 def make_private(path: Path) -> None:
-    """See to it that only its owner may read the file, whatever it was before; raises OSError.
+    """Let only its owner read the file, whatever it was before; raises OSError.
 
     A folder that is missing is made as 0700; one that is there is left as it is, because it may
     hold other things.
@@ -83,14 +83,14 @@ def make_private(path: Path) -> None:
 
 
 def tighten(path: Path, mode: int) -> None:
-    """Take away what the mode does not allow, from a file or folder that is there."""
+    """Take permissions that the mode does not allow from a file or folder that is there."""
     if path.exists() and path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
         log.warning("Others could read %s, which holds prompts and answers: now %o", path, mode)
 
 
 def move(old: Path, new: Path) -> None:
-    """Bring a database with all its parts to another place; raises OSError."""
+    """Move a database with all its parts to another place; raises OSError."""
     for part in _PARTS:
         if (source := Path(f"{old}{part}")).exists():
             source.rename(f"{new}{part}")

@@ -16,7 +16,8 @@ from service.telemetry.series import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`name` and `source` without suffixes; `source` without our prefix."""
+    """Another server's name of a series; `name` and `source` without suffixes, `source` without our
+    prefix."""
 
     name: str
     source: str
@@ -26,6 +27,7 @@ class Alias:
 
     @property
     def source_family(self) -> str:
+        """The name of our family that the alias is made from."""
         return PREFIX + self.source
 
 
@@ -80,7 +82,7 @@ _LABEL_NAMES = {"model": "model_name", "le": "le"}
 def renamed(
     aliases: Iterable[Alias], families: Mapping[str, Metric], constant: Mapping[str, str]
 ) -> Iterator[Metric]:
-    """The families under their other names; a family that is not there has no alias now."""
+    """The families under their aliases; a family that is not there has no alias now."""
     for alias in aliases:
         source = families.get(alias.source_family)
         if source is not None:
@@ -108,7 +110,8 @@ def _renamed(alias: Alias, source: Metric, constant: Mapping[str, str]) -> Metri
 def router_infos(
     families: Mapping[str, Metric], constant: Mapping[str, str], now: float
 ) -> Iterator[Metric]:
-    """The size of the KV cache, and that there are no adapters, as labels."""
+    """The series that routers read as labels: the size of the KV cache, and that there are no
+    adapters."""
     blocks = families.get(f"{PREFIX}engine_kv_blocks")
     size = families.get(f"{PREFIX}engine_kv_block_tokens")
     if blocks is None or size is None:

@@ -15,7 +15,8 @@ ReadGpus = Callable[[], Sequence[GpuUsage]]
 
 
 class EngineCollector(Collector):
-    """Says less while there is no snapshot: counts of a dead engine would be stale."""
+    """The engine's counts as of its last reading; fewer without one, as a dead engine's would be
+    stale."""
 
     def __init__(self, model_name: str, num_restarts: Callable[[], int]) -> None:
         self.snapshot: tuple[EngineStats, EngineInfo] | None = None
@@ -39,7 +40,7 @@ class EngineCollector(Collector):
 
 
 class GpuCollector(Collector):
-    """Boards by their index; what a board does not tell is left out."""
+    """The GPUs' readings by their index; what a board does not tell is left out."""
 
     def __init__(self) -> None:
         self.usage: Sequence[GpuUsage] = ()

@@ -39,7 +39,7 @@ _SHAPES = re.compile(
 
 
 class TextFormatter(logging.Formatter):
-    """`INFO 2026-03-03 12:00:10.079 message`, in colours for a terminal."""
+    """Writes lines like `INFO 2026-03-03 12:00:10.079 message`, in colours for a terminal."""
 
     def __init__(self, redact: Redactor, *, is_coloured: bool = False) -> None:
         super().__init__("%(levelname)-7s %(asctime)s.%(msecs)03d %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -57,7 +57,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One object a line, with NIM's keys and then ours."""
+    """Writes one JSON object a line, with NIM's keys and then ours."""
 
     def __init__(self, redact: Redactor) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ class JSONFormatter(logging.Formatter):
 
 
 def parts_of(record: logging.LogRecord) -> list[str]:
-    """The objects that a line carries."""
+    """The names of the objects that a log record carries beside its message."""
     return [name for name in _PARTS if isinstance(record.__dict__.get(name), dict)]
 
 
 def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
-    """Send every logger's lines to stderr in one format, less the secrets."""
+    """Send every logger's lines to stderr in one format, with the secrets replaced."""
     redact = Redactor(secrets)
     is_coloured = sys.stderr.isatty() and allows_colour()
     formatter: Any = (
@@ -107,7 +107,7 @@ def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
 
 
 class Redactor:
-    """Callable on any text; knows the exact secrets of this process beside their shapes."""
+    """Replaces secrets in any text: those it was given, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         given = {secret for secret in secrets if len(secret) >= MIN_SECRET}
@@ -122,7 +122,7 @@ class Redactor:
         return _SHAPES.sub(_hide, text)
 
     def clean(self, value: object) -> object:
-        """The same inside lists and mappings; numbers and None stay."""
+        """The value with every text in it redacted, in lists and mappings too."""
         if isinstance(value, str):
             return self(value)
         if isinstance(value, dict):

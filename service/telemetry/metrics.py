@@ -46,7 +46,7 @@ _FIRST_ROW = ("/v1/chat/completions", "anonymous")
 
 
 class Metrics:
-    """The series of one process; nothing is touched per token."""
+    """The Prometheus series of one process; nothing here runs per token."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Metrics:
         return tenant_id if tenant_id in self._tenants else "other"
 
     async def render(self, engine: Engine, page: Page = "nim") -> bytes:
-        """The exposition, with fresh counts of the engine if it answers.
+        """The exposition of all series, with new counts of the engine if it answers.
 
         Written in a thread, one at a time: it takes tens of milliseconds, in which streams go on.
         """
@@ -146,6 +146,7 @@ class _Row:
         self._outcome = {name: families["requests"].labels(*labels, name) for name in OUTCOMES}
 
     def observe(self, generation: Generation) -> None:
+        """Count a generation that has ended."""
         self._outcome[generation.outcome].inc()
         default = "error" if generation.outcome == "failure" else "abort"
         for choice in generation.choices:
@@ -205,7 +206,7 @@ def _family(series: Series, registry: CollectorRegistry) -> Any:
 
 
 class _Page(Collector):
-    """Our series and one set of aliases."""
+    """One exposition: our series and one set of aliases."""
 
     def __init__(self, scraped: CollectorRegistry, model_name: str, page: Page) -> None:
         self._scraped = scraped

@@ -26,7 +26,7 @@ _TOKENS_PER_S = (1, 2, 5, 10, 20, 50, 100, 150, 200, 300, 500, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One family; `name` is without the prefix and without the suffixes of its kind."""
+    """One family of series; `name` is without our prefix and without the suffixes of its kind."""
 
     name: str
     kind: Kind
@@ -36,6 +36,7 @@ class Series:
 
     @property
     def family(self) -> str:
+        """The family's name in the exposition."""
         return PREFIX + self.name
 
     @property
@@ -102,7 +103,7 @@ Value = Callable[[EngineStats], float]
 
 @dataclass(frozen=True, slots=True)
 class EngineSeries:
-    """A series read from the engine when it is asked for."""
+    """A series whose value is read from the engine's counts at a scrape."""
 
     series: Series
     value: Value
@@ -157,7 +158,7 @@ MAX_REQUESTS = Series("engine_max_requests", "gauge", "Most requests that run at
 
 @dataclass(frozen=True, slots=True)
 class GpuSeries:
-    """A series read from the GPUs when it is asked for."""
+    """A series whose value is read from the GPUs at a scrape."""
 
     series: Series
     value: Callable[[GpuUsage], float | None]

@@ -26,13 +26,13 @@ def count_in_files(worker: int) -> None:
 
 
 def registry_of_all(folder: Path) -> CollectorRegistry:
-    """A registry that reads the series of all workers from their files."""
+    """A registry that sums the series of all workers from their files."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
     return registry
 
 
 def forget_live(folder: Path, worker: int) -> None:
-    """Drop what a worker that died had running; what it counted stays."""
+    """Drop the gauges of a worker that died; its counters stay."""
     for path in folder.glob(f"gauge_live*_{worker}.db"):
         path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Telemetry:
-    """Without OpenTelemetry; service/telemetry/otel/export.py does what this leaves out."""
+    """The hooks for telemetry, doing nothing; service/telemetry/otel/export.py implements them."""
 
     def start(self, engine: Engine) -> None:
         """Serving begins, in the running loop; the engine may be asked for its counts."""
@@ -30,4 +30,4 @@ class Telemetry:
         """A request was answered; status 0 is a client that left before its answer began."""
 
     async def close(self) -> None:
-        """Hand over what is left, for a short while; may be called twice."""
+        """Send what is left, for a short while; may be called twice."""

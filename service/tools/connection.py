@@ -27,10 +27,10 @@ MakeClient = Callable[..., httpx.AsyncClient]
 
 
 class Connection:
-    """Opens with the first call.
+    """A session with one MCP server, opened by the first call.
 
-    The library's contexts must be left by the task that entered them, which a request's
-    task, cancelled and closed from outside, cannot promise: they live in a task of their own.
+    The library's contexts must be left by the task that entered them, which a request's task,
+    cancelled and closed from outside, cannot promise: they live in a task of their own.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ class Connection:
             await asyncio.wait((calling,))
 
     async def close(self) -> None:
-        """End the session; a server that does not take leave is left."""
+        """End the session; a server that does not take its leave is not waited for."""
         self._closing.set()
         if self._task is not None:
             if self._ready.done():

@@ -33,14 +33,14 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told, and whether the call failed."""
+    """The text that the model is given for a call, and whether the call failed."""
 
     text: str
     is_error: bool = False
 
 
 class Toolbox:
-    """Which built-in tools are connected, and where; `urls` has one URL for each tool."""
+    """The connected built-in tools; `urls` has the MCP server of each."""
 
     def __init__(self, urls: Mapping[str, str], limits: ToolLimits) -> None:
         self._urls = dict(urls)
@@ -48,18 +48,19 @@ class Toolbox:
 
     @property
     def tools(self) -> frozenset[str]:
+        """The names of the connected tools."""
         return frozenset(self._urls)
 
     def session(self, headers: Mapping[str, str]) -> ToolSession:
-        """For one answer: what it opens and computes is not seen by another.
+        """A session for one answer: what it opens and computes is not seen by another.
 
-        `headers`: of all it sends, such as the trace that the answer is part of.
+        `headers`: of all its requests, such as the trace that the answer is part of.
         """
         return ToolSession(self._urls, self.limits, headers)
 
 
 class ToolSession:
-    """Connects when a tool is first called, and disconnects at the end of the block."""
+    """The tools' sessions of one answer: opened by the first call, closed with the block."""
 
     def __init__(
         self, urls: Mapping[str, str], limits: ToolLimits, headers: Mapping[str, str]

@@ -85,7 +85,7 @@ class ChatCompletion(ResponseModel):
 
 
 class ChatAnswer:
-    """Collects the steps of all choices."""
+    """Collects the steps of all choices into one `chat.completion`."""
 
     def __init__(self, generation: Generation, new_call_id: Callable[[], str]) -> None:
         self._generation = generation
@@ -93,6 +93,7 @@ class ChatAnswer:
         self._messages = [_Message() for _ in generation.choices]
 
     def add(self, step: ChoiceStep) -> None:
+        """Take a step of a choice."""
         message = self._messages[step.index]
         for delta in step.deltas:
             if delta.kind in CALL_KINDS:
@@ -138,6 +139,8 @@ def _logprobs(content: list[msgspec.Raw]) -> dict[str, Any]:
 
 
 class _Call:
+    """One tool call while its arguments come."""
+
     def __init__(self, id: str, name: str, is_custom: bool) -> None:
         self.id = id
         self.name = name
@@ -145,6 +148,7 @@ class _Call:
         self._is_custom = is_custom
 
     def answer(self) -> AnswerToolCall | AnswerCustomCall:
+        """The call as the answer has it."""
         text = "".join(self.arguments)
         if self._is_custom:
             return AnswerCustomCall(id=self.id, custom=AnswerCustom(name=self.name, input=text))
@@ -153,6 +157,8 @@ class _Call:
 
 
 class _Message:
+    """One choice's message while its deltas come."""
+
     def __init__(self) -> None:
         self.content: list[str] = []
         self.reasoning: list[str] = []
@@ -160,6 +166,7 @@ class _Message:
         self.logprobs: list[msgspec.Raw] = []
 
     def add(self, delta: Delta, logprobs: Sequence[base.TokenLogprob]) -> None:
+        """Take a delta."""
         if delta.kind is DeltaKind.REASONING:
             self.reasoning.append(delta.text)
         elif delta.kind is DeltaKind.ARGUMENTS:
@@ -170,7 +177,8 @@ class _Message:
                 self.logprobs += entries(delta, logprobs)
 
     def answer(self) -> AnswerMessage:
-        """Content is null only beside tool calls, as OpenAI has it."""
+        """The message as the answer has it; content is null only beside tool calls, as OpenAI has
+        it."""
         reasoning = "".join(self.reasoning) or None
         calls = [call.answer() for call in self.calls]
         return AnswerMessage(
@@ -182,7 +190,7 @@ class _Message:
 
 
 class ChatChunks(DataEvents):
-    """Encodes one stream; every method gives whole events, ready to send.
+    """Encodes one stream's chunks; every method gives whole events, ready to send.
 
     This is the hot path: all that does not change in a stream is encoded once, and of a chunk only
     the model's text is escaped.

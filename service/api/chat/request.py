@@ -50,7 +50,7 @@ from service.tools.toolbox import Toolbox
 
 
 async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestContext) -> Plan:
-    """Render the prompt and settle the limits; raises RequestError naming the field."""
+    """The plan of a chat request; raises RequestError naming the field that cannot be served."""
     check_model(request.model, runtime, context)
     _check_together(request)
     info = runtime.engine.info
@@ -79,7 +79,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
 def to_conversation(
     request: ChatRequest, date: str, offered: OfferedTools = NO_OFFERED_TOOLS
 ) -> Conversation:
-    """The request's messages and tools as the renderer takes them."""
+    """The request's messages and tools in the renderer's terms."""
     _check_names(request.tools or ())
     tools = tuple(
         _tool(tool, f"tools[{index}]")
@@ -192,7 +192,7 @@ def _check_names(tools: Sequence[GivenTool]) -> None:
 
 
 def chat_tools(request: ChatRequest, toolbox: Toolbox | None) -> OfferedTools:
-    """The built-in tools; raises RequestError for one that is not connected."""
+    """The built-in tools of a request; raises RequestError for one that is not connected."""
     wanted = {
         f"tools[{index}].type": BUILTIN_OF[tool.type]
         for index, tool in enumerate(request.tools or ())

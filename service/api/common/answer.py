@@ -27,7 +27,7 @@ _encode = msgspec.json.encode
 
 
 def usage_of(generation: Generation) -> Usage:
-    """All choices together; every generated token counts, control tokens included."""
+    """The usage of all choices together; every generated token counts, control tokens included."""
     num_prompt, num_completion = generation.num_prompt_tokens, generation.num_completion_tokens
     return Usage(
         prompt_tokens=num_prompt,
@@ -42,20 +42,20 @@ def usage_of(generation: Generation) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class StreamedUsage:
-    """Where the chunks of a stream say how many tokens there were."""
+    """Which chunks of a stream say how many tokens there were."""
 
     at_end: bool = False  # in a chunk of its own; the others say null
     always: bool = False  # in every chunk, as many as there are until then
 
     @classmethod
     def asked(cls, options: StreamOptions | None) -> StreamedUsage:
-        """What the client's stream_options ask for."""
+        """Where the client's stream_options ask for usage."""
         if options is None:
             return cls()
         return cls(bool(options.include_usage), bool(options.continuous_usage_stats))
 
     def field(self, generation: Generation) -> bytes:
-        """The last field of a chunk's object."""
+        """The usage as the last field of a chunk's object."""
         if self.always:
             return b',"usage":' + usage_of(generation).model_dump_json().encode()
         return b',"usage":null' if self.at_end else b""
@@ -71,6 +71,7 @@ def entries(delta: Delta, logprobs: Sequence[TokenLogprob]) -> list[msgspec.Raw]
 
 
 def clamped(logprob: float) -> float:
+    """A log-probability as JSON can hold it: no minus infinity."""
     return max(logprob, _FLOOR)
 
 
@@ -93,7 +94,7 @@ def _token(token_id: int, logprob: float) -> dict[str, Any]:
 
 
 class LegacyLogprobs:
-    """Entries of one choice's visible tokens, with where in the text each one begins."""
+    """The log-probabilities of one choice's visible tokens in the older API's shape."""
 
     def __init__(self, num_chars_before: int) -> None:
         self._num_chars = num_chars_before  # of the text up to the next delta
@@ -102,7 +103,7 @@ class LegacyLogprobs:
         self._entries: list[tuple[str, float, msgspec.Raw, int]] = []
 
     def add(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> None:
-        """Take a piece of text; its positions count in `logprobs`."""
+        """Take a delta; its positions count in `logprobs`."""
         if self._num_read != self._num_chars:  # a broken character or a stop string lay between
             self._utf8.reset()
             self._num_read = self._num_chars

@@ -85,7 +85,8 @@ class AnswerSpec:
 async def plan_of(
     spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo, context: RequestContext
 ) -> Plan:
-    """What to run for a request; raises RequestError naming the field at fault."""
+    """The plan of a request in the families' shared terms; raises RequestError naming a field at
+    fault."""
     max_tokens = _max_tokens(spec.limit, prompts, info.max_model_len)
     grammar, hosted = await _grammars(spec)
     plan = Plan(

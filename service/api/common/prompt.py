@@ -62,7 +62,7 @@ def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
 
 
 def current_date(now_s: float) -> str:
-    """UTC, so that all workers and replicas render the same prompt."""
+    """The date in UTC, so that all workers and replicas render the same prompt."""
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
 
 
@@ -75,12 +75,12 @@ class PromptBound:
     is_context: bool = True  # False: nothing is generated, the bound is that of the work
 
     def check(self, num_tokens: int) -> None:
-        """Raise a RequestError when there are so many at least."""
+        """Raise a RequestError when a prompt has at least so many tokens and that is too many."""
         if num_tokens > self.max_tokens:
             raise self.error()
 
     def error(self) -> RequestError:
-        """What is answered to a longer prompt."""
+        """The error of a longer prompt."""
         most = "The context holds" if self.is_context else "This route takes"
         return RequestError(
             f"{most} {self.max_tokens} tokens, but {self.param} alone makes more of them; "
@@ -103,9 +103,10 @@ def counting_bound(param: str) -> PromptBound:
 async def render_prompt(
     conversation: Conversation, param_of: Callable[[int], str], bound: PromptBound
 ) -> tuple[int, ...]:
-    """The prompt's ids; `param_of` names the field of a tool message that answers no call.
+    """The ids of a conversation's prompt; raises RequestError.
 
-    Raises RequestError, for a prompt beyond the bound before all of it is written.
+    `param_of` names the field of a tool message that answers no call. A prompt beyond the bound is
+    refused before all of it is written.
     """
     bound.check(_least_tokens(conversation))
     try:
@@ -131,7 +132,8 @@ async def render_prompt(
 
 
 async def written(bound: PromptBound, write: Callable[[], list[int]]) -> list[int]:
-    """What `write` gives, without holding up the others; raises RequestError beyond the bound."""
+    """The ids that `write` gives, made without holding up others; raises RequestError beyond the
+    bound."""
     try:
         return await in_thread(write, Budget(bound.max_tokens, "tokens"))
     except OverBudget:

@@ -106,13 +106,13 @@ _IGNORED = "Accepted without effect."
 
 
 class OfferedModel(RequestModel):
-    """A tool as it is offered, with Anthropic's hints for a cache of prompts or without."""
+    """The base of a tool as it is offered, with Anthropic's hints for a prompt cache or without."""
 
     ignored = frozenset({"cache_control"})
 
 
 class Replayed(RequestModel):
-    """A part of the history: what it says of the past beside its content is left out."""
+    """The base of a part of the history: what it says beside its content is left out."""
 
     ignored = BAGGAGE
 
@@ -124,6 +124,8 @@ def _names(model: type[BaseModel]) -> frozenset[str]:
 
 
 class ResponseModel(BaseModel):
+    """The base of all schemas of answers."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
@@ -247,7 +249,7 @@ NestedInputFormat = Annotated[PlainInput | NestedGrammarInput, Field(discriminat
 
 
 def free_text(format: PlainInput | GrammarInput | NestedGrammarInput | None) -> FreeText:
-    """What the renderer and the grammar need to know of an input."""
+    """A custom tool's input in the terms of renderer and grammar."""
     if format is None or isinstance(format, PlainInput):
         return FreeText()
     given = format.grammar if isinstance(format, NestedGrammarInput) else format

@@ -19,7 +19,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class CompletionHead:
-    """What every object of one answer begins with."""
+    """The fields with which every object of one answer begins."""
 
     id: str
     created: int  # seconds since 1970
@@ -34,12 +34,14 @@ class _Text:
         self._logprobs = LegacyLogprobs(len(echo)) if has_logprobs else None
 
     def add(self, step: ChoiceStep) -> str:
+        """Take a step of the choice; gives the new text."""
         if self._logprobs is not None:
             for delta in step.deltas:
                 self._logprobs.add(delta, self._choice.logprobs)
         return "".join(delta.text for delta in step.deltas)
 
     def take_logprobs(self) -> dict[str, list[Any]] | None:
+        """The log-probabilities since the last call, if they are wanted."""
         return self._logprobs.take() if self._logprobs else None
 
 
@@ -52,7 +54,7 @@ def _texts(generation: Generation, echoes: Sequence[str]) -> list[_Text]:
 
 
 class CompletionAnswer:
-    """Collects the steps of all choices; `echoes` stand before their texts."""
+    """Collects the steps of all choices into one answer; `echoes` stand before their texts."""
 
     def __init__(self, generation: Generation, head: CompletionHead, echoes: Sequence[str]) -> None:
         self._generation = generation
@@ -61,6 +63,7 @@ class CompletionAnswer:
         self._texts = _texts(generation, echoes)
 
     def add(self, step: ChoiceStep) -> None:
+        """Take a step of a choice."""
         self._pieces[step.index].append(self._texts[step.index].add(step))
 
     def body(self) -> bytes:
@@ -89,7 +92,7 @@ class CompletionAnswer:
 
 
 class CompletionChunks(DataEvents):
-    """Encodes one stream; every method gives whole events, ready to send."""
+    """Encodes one stream's chunks; every method gives whole events, ready to send."""
 
     def __init__(
         self,
@@ -111,12 +114,13 @@ class CompletionChunks(DataEvents):
         self._texts = _texts(generation, echoes)
 
     def begin(self) -> bytes:
-        """The prompts, when they are echoed."""
+        """The chunks of the prompts, when they are echoed."""
         return b"".join(
             self._chunk(index, echo, None, None) for index, echo in enumerate(self._echoes) if echo
         )
 
     def step(self, step: ChoiceStep) -> bytes:
+        """The chunk of a step."""
         text = self._texts[step.index]
         new_text = text.add(step)
         reason = _finish_reason(step.finish_reason) if step.finish_reason else None

@@ -37,7 +37,7 @@ TokenIds = tuple[int, ...]
 async def plan_completion(
     request: CompletionRequest, runtime: Runtime, context: RequestContext
 ) -> Plan:
-    """Encode the prompts and settle the limits; raises RequestError naming the field."""
+    """The plan of a completion request; raises RequestError naming the field."""
     check_model(request.model, runtime, context)
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
@@ -62,7 +62,7 @@ async def plan_completion(
 
 
 async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
-    """What stands before each choice's text: its prompt with `echo`, else nothing."""
+    """The text before each choice: its prompt with `echo`, else nothing."""
     if not request.echo:
         return [""] * (plan.num_choices * len(plan.prompts))
     if isinstance(request.prompt, str):
@@ -94,13 +94,13 @@ def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> No
 
 
 async def encode_prompt(text: str, bound: PromptBound) -> TokenIds:
-    """Encode raw text; raises RequestError for more than the bound allows."""
+    """The ids of raw text; raises RequestError for more than the bound allows."""
     (token_ids,) = await encode_prompts([text], [bound])
     return token_ids
 
 
 async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) -> list[TokenIds]:
-    """Encode raw texts; long ones, or many, without holding up the streams."""
+    """The ids of raw texts; long ones, or many, are encoded without holding up streams."""
     is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
     encoded = []
     for text, bound in zip(texts, bounds, strict=True):

@@ -30,7 +30,7 @@ _FIELDS = {
 
 
 class MessageHead:
-    """What is known of a message before it is written."""
+    """The fields of a message that are known before it is written."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MessageHead:
         self._is_cut_by_context = generation.plan.sampling.max_tokens < max_tokens
 
     def message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """The message without an end."""
+        """The message without content and end."""
         return {
             "id": self.id,
             "type": "message",
@@ -64,7 +64,7 @@ class MessageHead:
         }
 
     def ending(self) -> dict[str, Any]:
-        """Why it ended, once it has."""
+        """The fields that say why the message ended, once it has."""
         choice = self.generation.choices[0]
         reason = stop_reason(choice, is_cut_by_context=self._is_cut_by_context)
         is_stopped = reason == "stop_sequence"
@@ -75,12 +75,13 @@ class MessageHead:
 
 
 class MessageAnswer:
-    """Collects the steps."""
+    """Collects the steps into one message."""
 
     def __init__(self, head: MessageHead) -> None:
         self._head = head
 
     def add(self, step: ChoiceStep) -> None:
+        """Take a step."""
         for delta in step.deltas:
             self._head.blocks.add(delta)
 
@@ -91,7 +92,7 @@ class MessageAnswer:
 
 
 class MessageEvents:
-    """Encodes one stream; every method gives whole events, ready to send."""
+    """Encodes one stream's events; every method gives whole events, ready to send."""
 
     keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
     terminator = b""
@@ -101,10 +102,11 @@ class MessageEvents:
         self._open: Block | None = None
 
     def begin(self) -> bytes:
-        """The message without content, and a ping as the original sends one."""
+        """The event of the message without content, and a ping as the original sends one."""
         return _event("message_start", {"message": self._head.message([])}) + self.keep_alive
 
     def step(self, step: ChoiceStep) -> bytes:
+        """The events of a step."""
         events: list[bytes] = []
         for delta in coalesced(step.deltas):
             block = self._head.blocks.add(delta)
@@ -115,14 +117,14 @@ class MessageEvents:
         return b"".join(events)
 
     def end(self) -> bytes:
-        """Why the message ended, and its usage."""
+        """The events of why the message ended, and of its usage."""
         usage = message_usage(self._head.generation).model_dump()
         fields = {"delta": self._head.ending(), "usage": usage, **self._head.edits}
         ending = _event("message_delta", fields)
         return self._close() + ending + _event("message_stop", {})
 
     def error(self, failure: Failure) -> bytes:
-        """An error after the first event; before it, the answer is an ordinary error."""
+        """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"event: error\ndata: " + _encode(failure.anthropic_body()) + b"\n\n"
 
     def _start(self, block: Block) -> bytes:

@@ -23,7 +23,7 @@ _MARK: Final = "thoughts:"
 
 
 class Block:
-    """One block while it is written."""
+    """One content block while it is written."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Block:
 
     @property
     def text(self) -> str:
+        """The block's text so far."""
         return "".join(self.pieces)
 
     def opening(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class Block:
         return self.opening() | {"text": self.text}
 
     def signature(self) -> str:
-        """A digest of the thoughts, on which nothing depends; of omitted ones all they say."""
+        """A digest of the thoughts, on which nothing depends; omitted thoughts themselves."""
         if self.is_omitted:
             return sealed(self.text)
         return base64.b64encode(hashlib.sha256(self.text.encode()).digest()).decode()
@@ -92,7 +93,8 @@ class Blocks:
 
 
 def stop_reason(choice: Choice, *, is_cut_by_context: bool) -> StopReason:
-    """Why the answer ended; `is_cut_by_context`: the context left less than `max_tokens`."""
+    """The reason why the answer ended; `is_cut_by_context`: the context left less than
+    `max_tokens`."""
     if choice.finish_reason == "length":
         return "model_context_window_exceeded" if is_cut_by_context else "max_tokens"
     if choice.finish_reason == "tool_calls":
@@ -130,12 +132,12 @@ def _input(arguments: str) -> Any:
 
 
 def sealed(thoughts: str) -> str:
-    """The thoughts as a signature."""
+    """The thoughts as a signature that unsealed() reads."""
     return _MARK + base64.b64encode(thoughts.encode()).decode()
 
 
 def unsealed(signature: str) -> str:
-    """The thoughts in a signature; none in one that is not of this server."""
+    """The thoughts in a signature; "" for one that is not of this server."""
     if not signature.startswith(_MARK):
         return ""
     try:

@@ -118,7 +118,7 @@ class History:
 def to_conversation(
     request: CountTokensRequest, history: History, date: str, effort: ReasoningEffort
 ) -> Conversation:
-    """The request's history and tools as the renderer takes them."""
+    """The request's history and tools in the renderer's terms."""
     is_hidden = request.tool_choice is not None and request.tool_choice.type == "none"
     return Conversation(
         messages=tuple(history.messages),

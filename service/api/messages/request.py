@@ -58,7 +58,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads, and what it does not because the client wanted it cleared."""
+    """A rendered prompt, and what the client's edits of the context cleared from it."""
 
     conversation: Conversation
     token_ids: tuple[int, ...]
@@ -68,7 +68,7 @@ class Prompt:
 async def prompt_of_message(
     request: MessagesRequest, runtime: Runtime, context: RequestContext
 ) -> Prompt:
-    """The prompt to answer; raises RequestError where the context does not hold it."""
+    """The prompt of a request to answer; raises RequestError where the context does not hold it."""
     return await render_message(
         request, runtime, context, context_bound(runtime.engine.info, "messages")
     )
@@ -77,7 +77,7 @@ async def prompt_of_message(
 async def plan_message(
     request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
 ) -> Plan:
-    """Settle the limits and what the answer must be; raises RequestError naming the field."""
+    """The plan of a message's request; raises RequestError naming the field."""
     tools, choice = prompt.conversation.tools, _choice(request)
     fields = SamplingFields(
         temperature=request.temperature, top_p=request.top_p, top_k=request.top_k
@@ -146,12 +146,12 @@ def effort_of(request: CountTokensRequest) -> ReasoningEffort:
 
 
 def has_thinking(request: CountTokensRequest) -> bool:
-    """Thoughts are given to those who asked for them."""
+    """Whether the answer shows the chain of thought: to those who asked for it."""
     return request.thinking is not None and not isinstance(request.thinking, ThinkingDisabled)
 
 
 def omits_thinking(request: CountTokensRequest) -> bool:
-    """Whether the blocks shall be without the text of the thoughts."""
+    """Whether the thinking blocks are to lack their text."""
     thinking = request.thinking
     return (
         isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"

@@ -22,7 +22,7 @@ SAVE_S = 0.25  # how far the store may be behind, and how soon a stop from elsew
 
 
 class BackgroundRun:
-    """Generates one response; registered with the runtime while it lasts."""
+    """Generates one response without its client; registered with the runtime while it lasts."""
 
     def __init__(self, runtime: Runtime, draft: Draft) -> None:
         self.draft = draft
@@ -58,7 +58,7 @@ class BackgroundRun:
         self._runtime.background[self.draft.id] = self
 
     async def stop(self) -> None:
-        """End it as cancelled, unless it has ended already; returns once that is stored."""
+        """Cancel the response unless it has ended; returns once its end is stored."""
         self._is_stopping = True
         if self._generating is not None:
             self._generating.cancel()
@@ -70,7 +70,7 @@ class BackgroundRun:
         await asyncio.wait((self._task,))
 
     async def after(self, num_pieces: int) -> tuple[list[Piece], Json | None]:
-        """What came after so many pieces, as soon as there is something."""
+        """The pieces after so many, as soon as there are some, and the response if it has ended."""
         while len(self.pieces) == num_pieces and self.document is None:
             self._changed.clear()
             await self._changed.wait()
@@ -144,7 +144,7 @@ class BackgroundRun:
 
 
 async def end_background(runtime: Runtime, timeout_s: float) -> None:
-    """At shutdown, when the engine has stopped: let the runs store how they ended."""
+    """Let the runs store how they ended; called at shutdown, when the engine has stopped."""
     runs = [asyncio.create_task(run.wait()) for run in runtime.background.values()]
     if runs:
         await asyncio.wait(runs, timeout=timeout_s)

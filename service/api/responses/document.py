@@ -32,11 +32,11 @@ class ResponseEnd:
 
     @property
     def item_status(self) -> ItemStatus:
-        """Of the item that was being written."""
+        """The status of the item that was being written."""
         return "completed" if self.status == "completed" else "incomplete"
 
     def fields(self, output: Output) -> Json:
-        """What the end adds to the response object."""
+        """The fields that the end adds to the response object."""
         is_cut = self.status == "incomplete"
         return {
             "status": self.status,
@@ -75,7 +75,7 @@ def end_of(generation: Generation, at: float) -> ResponseEnd:
 
 
 def usage_json(generation: Generation) -> Json:
-    """The same counts as on every route, under this API's names."""
+    """The usage of a generation under this API's names."""
     usage = usage_of(generation)
     return {
         "input_tokens": usage.prompt_tokens,

@@ -53,7 +53,7 @@ class ResponseEvents:
         return b"".join(self._add(piece) for piece in pieces)
 
     def end(self, document: Json) -> bytes:
-        """Close the open item and say how the response ended."""
+        """The events that close the open item and say how the response ended."""
         status = document["status"]
         closing = self._close("completed" if status == "completed" else "incomplete")
         if document["error"]:
@@ -63,7 +63,7 @@ class ResponseEvents:
         return closing + self._lifecycle(name, document)
 
     def error(self, failure: Failure) -> bytes:
-        """Say that the stream, not the response, ends here."""
+        """The event by which the stream, not the response, ends."""
         body = {"code": failure.kind.code, "message": failure.message, "param": failure.param}
         return self._event("error", body)
 

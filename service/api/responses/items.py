@@ -154,6 +154,7 @@ class _Turns:
         self._param = ""
 
     def add(self, entry: HistoryItem) -> None:
+        """Add an item to the assistant's message or begin another message."""
         item = entry.item
         match item["type"]:
             case "reasoning":

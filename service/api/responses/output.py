@@ -47,31 +47,34 @@ class Item:
 
     @property
     def is_call(self) -> bool:
+        """Whether the item is a call of a client's tool."""
         return self.kind in CALL_KINDS
 
     @property
     def text_field(self) -> str:
-        """What the item and its events call its text."""
+        """The name that the item and its events have for its text."""
         if self.is_call:
             return "input" if self.kind is DeltaKind.CUSTOM_CALL else "arguments"
         return "text"
 
     @property
     def text(self) -> str:
-        """All of the item's text, or its arguments, so far."""
+        """The item's text, or its arguments, so far."""
         return "".join(self._texts)
 
     @property
     def logprobs(self) -> list[msgspec.Raw]:
+        """The log-probabilities of the item's text so far."""
         return self._logprobs
 
     def add(self, piece: Piece) -> None:
+        """Append a piece."""
         self._texts.append(piece.text)
         if piece.logprobs:
             self._logprobs += piece.logprobs
 
     def part(self, text: str, logprobs: Sequence[msgspec.Raw] = ()) -> Json:
-        """The content part of a reasoning or message item."""
+        """The content part of a reasoning or message item, with its text so far."""
         if self.kind is DeltaKind.REASONING:
             return {"type": "reasoning_text", "text": text}
         return {
@@ -82,7 +85,7 @@ class Item:
         }
 
     def opened(self) -> Json:
-        """The item before it has any text."""
+        """The item as it is announced, without text."""
         return self._body("in_progress", "", [])
 
     def closed(self, status: ItemStatus) -> Json:
@@ -125,15 +128,16 @@ class HostedItem:
         self._result: Piece | None = None
 
     def add(self, result: Piece) -> None:
-        """Take what the call gave."""
+        """Append the result of the call."""
         self._result = result
 
     @property
     def has_ended(self) -> bool:
+        """Whether the call has its result."""
         return self._result is not None
 
     def opened(self) -> Json:
-        """The item before it runs."""
+        """The item as it is announced, before the call runs."""
         return self._body("in_progress")
 
     def closed(self, status: Literal["in_progress", "completed", "incomplete"]) -> Json:
@@ -143,7 +147,7 @@ class HostedItem:
         return self._body("incomplete" if status == "completed" else status)
 
     def started(self) -> list[Event]:
-        """The events behind `response.output_item.added`."""
+        """The events that follow `response.output_item.added`."""
         if not self.is_code:
             return [(f"{_WEB}.in_progress", {}), (f"{_WEB}.searching", {})]
         code = self._written
@@ -152,7 +156,7 @@ class HostedItem:
         return [(f"{_CODE}.in_progress", {}), *deltas, done, (f"{_CODE}.interpreting", {})]
 
     def ended(self) -> list[Event]:
-        """The events before `response.output_item.done`."""
+        """The events that precede `response.output_item.done`."""
         is_completed = self._result is not None and self._result.name == "completed"
         return [(f"{_CODE if self.is_code else _WEB}.completed", {})] if is_completed else []
 
@@ -179,7 +183,7 @@ class HostedItem:
 
 
 class Output:
-    """Puts pieces together to items; the last one is open until another begins."""
+    """Joins pieces to items; the last item is open until another begins."""
 
     def __init__(self, head: Json) -> None:
         self.items: list[Item | HostedItem] = []
@@ -188,7 +192,7 @@ class Output:
         self._namespaces = frozenset(t["name"] for t in tools if t["type"] == "namespace")
 
     def begins_item(self, piece: Piece) -> bool:
-        """Whether this piece belongs to no item yet."""
+        """Whether this piece begins an item."""
         if piece.kind in _GOES_ON:
             return False
         last = self.items[-1] if self.items else None
@@ -208,7 +212,7 @@ class Output:
         return item
 
     def add(self, piece: Piece) -> None:
-        """Put a piece where it belongs."""
+        """Append a piece to its item."""
         if piece.kind is DeltaKind.HOSTED_CALL:
             self.host(piece)
             return
@@ -226,7 +230,7 @@ class Output:
 
 
 def item_key(response_id: str) -> str:
-    """What the ids of a response's items are made of."""
+    """The beginning of the ids of a response's items."""
     return response_id.partition("_")[2]
 
 

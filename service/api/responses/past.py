@@ -44,7 +44,8 @@ async def _input(store: ResponseStore, record: ResponseRecord, owner: str) -> li
 
 
 async def resolved(store: ResponseStore, items: Sequence[Json], owner: str) -> list[HistoryItem]:
-    """Input items in their order, references replaced by what they name."""
+    """The input items in their order, references replaced by the items they name; raises
+    RequestError."""
     entries: list[HistoryItem] = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":

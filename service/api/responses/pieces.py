@@ -28,7 +28,7 @@ _decode_pieces = msgspec.json.Decoder(list[Piece]).decode
 
 
 def encode_pieces(pieces: Sequence[Piece]) -> bytes:
-    """Pieces as they are stored."""
+    """The pieces as they are stored."""
     return msgspec.json.encode(pieces)
 
 
@@ -38,7 +38,7 @@ def decode_pieces(stored: bytes) -> list[Piece]:
 
 
 def pieces_of(step: ChoiceStep, logprobs: Sequence[TokenLogprob]) -> list[Piece]:
-    """A step's deltas; neighbours of one kind become one piece."""
+    """The pieces of a step's deltas; neighbours of one kind become one piece."""
     if len(step.deltas) == 1:  # nearly always, when tokens come one by one
         delta = step.deltas[0]
         return [_piece(delta, logprobs)] if delta.text or delta.name else []

@@ -52,7 +52,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A response that is about to be generated."""
+    """A response that is about to be generated: its plan and its object at the beginning."""
 
     plan: Plan
     head: Json  # the response object without its output
@@ -62,11 +62,12 @@ class Draft:
 
     @property
     def id(self) -> str:
+        """The response's id."""
         response_id: str = self.head["id"]
         return response_id
 
     def record(self, response: Json, *, is_final: bool) -> ResponseRecord:
-        """What the store keeps of it."""
+        """The record that the store keeps of the response."""
         return ResponseRecord(
             id=self.id,
             owner=self.owner,
@@ -80,7 +81,7 @@ class Draft:
 async def draft_response(
     request: ResponseRequest, runtime: Runtime, context: RequestContext
 ) -> Draft:
-    """Render the prompt and settle the limits; raises RequestError naming the field."""
+    """The draft of a request; raises RequestError naming the field that cannot be served."""
     check_model(request.model, runtime, context)
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
@@ -96,7 +97,7 @@ async def draft_response(
 
 
 async def count_input(request: ContextRequest, runtime: Runtime, context: RequestContext) -> int:
-    """The tokens of the prompt; raises RequestError naming the field."""
+    """The number of tokens of a request's prompt; raises RequestError naming the field."""
     if request.model is not None:
         check_model(request.model, runtime, context)
     _check_names(request)

@@ -25,7 +25,10 @@ STOP_TIMEOUT_S = 10.0
 
 
 async def read(runtime: Runtime, id: str, owner: str) -> ResponseRecord:
-    """The record; one whose run has died is made final, as failed. Raises a 404 RequestError."""
+    """The record of a response; one whose run has died is made final, as failed.
+
+    Raises a RequestError with status 404.
+    """
     try:
         record = await runtime.responses.get(id, owner)
     except MissingRecord as error:
@@ -48,7 +51,7 @@ async def _is_alive(runtime: Runtime, record: ResponseRecord) -> bool:
 
 
 async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
-    """The response object as it is now."""
+    """The response object as it is now, as JSON."""
     if record.is_final:
         return record.response
     pieces = await stored_pieces(runtime, record.id)
@@ -56,13 +59,13 @@ async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
 
 
 async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
-    """All that was stored of what was written."""
+    """All pieces that the store has of a response."""
     batches = await runtime.responses.pieces(id)
     return [piece for batch in batches for piece in decode_pieces(batch)]
 
 
 async def stop(runtime: Runtime, record: ResponseRecord) -> ResponseRecord:
-    """End a background response as cancelled; one that has ended stays as it is."""
+    """Cancel a background response; one that has ended stays as it is."""
     if record.is_final:
         return record
     run = runtime.background.get(record.id)
@@ -106,7 +109,7 @@ async def follow_run(run: BackgroundRun, starting_after: int = -1) -> AsyncGener
 async def follow_record(
     runtime: Runtime, record: ResponseRecord, starting_after: int
 ) -> AsyncGenerator[bytes, None]:
-    """The same from the store: of a response that has ended, or runs elsewhere."""
+    """The events of a response from the store: one that has ended, or runs elsewhere."""
     events = ResponseEvents(_head(decode(record.response)), starting_after)
     yield events.begin()
     try:
@@ -136,7 +139,7 @@ async def _stored_events(
 def follow(
     runtime: Runtime, record: ResponseRecord, starting_after: int
 ) -> AsyncGenerator[bytes, None]:
-    """The events after that number, as they were and as they come."""
+    """The events after a number, stored ones and then those to come."""
     run = runtime.background.get(record.id)
     if run is not None:
         return follow_run(run, starting_after)
@@ -153,7 +156,7 @@ def _head(response: Json) -> Json:
 def page(
     record: ResponseRecord, *, after: str | None, limit: int, order: Literal["asc", "desc"]
 ) -> dict[str, Any]:
-    """Some of the input items, in the shape of the API's lists."""
+    """A page of a response's input items, in the shape of the API's lists."""
     items: Sequence[Json] = msgspec.json.decode(record.input)
     ordered = items if order == "asc" else items[::-1]
     start = 0
@@ -177,6 +180,7 @@ def page(
 
 
 def not_found(id: str) -> RequestError:
+    """The error of an id that no response of this caller has."""
     return RequestError(
         f"There is no response {id[:128]!r} here: it was not stored, was deleted or is too old.",
         param="response_id",

@@ -22,7 +22,7 @@ from service.runtime import Runtime
 
 
 def names_of(request: ContextRequest) -> Iterator[tuple[str, str]]:
-    """The qualified name of each tool that the client runs, behind the field that has it."""
+    """The qualified name of each client's tool, by the field that has it."""
     for index, tool in enumerate(request.tools or ()):
         if isinstance(tool, NamespaceTool):
             for place, inner in enumerate(tool.tools):
@@ -33,7 +33,7 @@ def names_of(request: ContextRequest) -> Iterator[tuple[str, str]]:
 
 
 def offered_builtins(request: ContextRequest, runtime: Runtime) -> OfferedTools:
-    """The built-in tools; one that is not connected is not offered."""
+    """The built-in tools of a request; one that is not connected is not offered."""
     wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
     return offered_tools(
         runtime.toolbox,
@@ -44,7 +44,7 @@ def offered_builtins(request: ContextRequest, runtime: Runtime) -> OfferedTools:
 
 
 def tools_of(request: ContextRequest) -> tuple[Tool, ...]:
-    """What the client runs; built-in tools are no part of the developer message."""
+    """The client's tools in the renderer's terms; built-in tools are not among them."""
     tools: list[Tool] = []
     for index, tool in enumerate(request.tools or ()):
         field = f"tools[{index}]"
@@ -65,12 +65,13 @@ def _tool(tool: FunctionTool | CustomTool, field: str, namespace: str | None = N
 
 
 def namespaces_of(request: ContextRequest) -> dict[str, str]:
-    """Their descriptions."""
+    """The descriptions of the tools' namespaces."""
     tools = [tool for tool in request.tools or () if isinstance(tool, NamespaceTool)]
     return {tool.name: tool.description or "" for tool in tools}
 
 
 def choice_of(request: ContextRequest) -> ToolChoice:
+    """Which of the tools the model may or must call."""
     match request.tool_choice:
         case NamedFunction(name=name, namespace=namespace):
             return ToolChoice.named(qualified_name(name, namespace))

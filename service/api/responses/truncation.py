@@ -17,10 +17,10 @@ _ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a li
 async def shortened(
     conversation: Conversation, params: Sequence[str], info: EngineInfo, asked: int | None
 ) -> tuple[int, ...]:
-    """The prompt without its oldest messages, as few as may be.
+    """The prompt of a conversation without its oldest messages, as few as may be.
 
-    Instructions stay, and so does all from the last message of a user on. Raises
-    RequestError where a tool message answers no call.
+    Instructions stay, and so does all from the last message of a user on. Raises RequestError where
+    a tool message answers no call.
     """
     room = info.max_model_len - (asked or info.max_model_len // _ANSWER_SHARE)
     fewest, most = 1, _num_droppable(conversation.messages)

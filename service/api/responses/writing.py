@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class ResponseWriter(DataEvents):
-    """One response; also the encoder of its stream."""
+    """Writes one response for a client that waits: encodes its stream and stores it."""
 
     def __init__(self, runtime: Runtime, draft: Draft, generation: Generation) -> None:
         self._runtime = runtime
@@ -41,19 +41,21 @@ class ResponseWriter(DataEvents):
         self._document: Json | None = None
 
     def begin(self) -> bytes:
+        """The events before any output."""
         return self._events.begin()
 
     def step(self, step: ChoiceStep) -> bytes:
+        """The events of a step."""
         return self._events.add(self.take(step))
 
     def take(self, step: ChoiceStep) -> list[Piece]:
-        """Remember what a step adds."""
+        """Remember the pieces of a step; gives them."""
         pieces = pieces_of(step, self._generation.choices[0].logprobs)
         self._pieces += pieces
         return pieces
 
     async def settle(self, failure: Failure | None) -> None:
-        """Decide how it ended and store it, so that a client who knows the end can get it."""
+        """Decide how the response ended and store it, before the client learns of the end."""
         now = self._runtime.clock()
         if failure is None:
             await self._save(end_of(self._generation, now))
@@ -61,14 +63,16 @@ class ResponseWriter(DataEvents):
             await self._save(ResponseEnd("failed", now, failure=failure))
 
     async def abandon(self) -> None:
-        """The client left: what there is stays readable."""
+        """Store what there is as cancelled: the client left."""
         if self._document is None and self._pieces:
             await self._save(ResponseEnd("cancelled", self._runtime.clock()))
 
     def end(self) -> bytes:
+        """The events of the end."""
         return self._events.end(self.document)
 
     def error(self, failure: Failure) -> bytes:
+        """The events of an end by an error, which the response holds."""
         return self.end()
 
     @property
@@ -91,7 +95,7 @@ class ResponseWriter(DataEvents):
 
 
 class WholeResponse(GenerationResponse):
-    """Sends nothing before the response has ended."""
+    """A response answered as one JSON body, after its end."""
 
     def __init__(self, runtime: Runtime, draft: Draft) -> None:
         super().__init__(runtime, Generation(runtime.engine, draft.plan))
@@ -110,7 +114,7 @@ class WholeResponse(GenerationResponse):
 
 
 class StreamedResponse(EventStream):
-    """Events as they come; the last one is sent when the response can be retrieved."""
+    """A response answered as events; the last is sent when the response can be retrieved."""
 
     def __init__(self, runtime: Runtime, draft: Draft) -> None:
         generation = Generation(runtime.engine, draft.plan)
@@ -126,7 +130,7 @@ class StreamedResponse(EventStream):
 
 
 class FollowedEvents(LiveResponse):
-    """Events of a response that is written elsewhere, or was; leaving does not disturb it."""
+    """The events of a response that another run writes or wrote; leaving does not disturb it."""
 
     def __init__(self, runtime: Runtime, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(runtime)

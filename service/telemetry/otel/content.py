@@ -16,12 +16,12 @@ _KINDS = {"analysis": "reasoning", "commentary": "tool_call"}
 
 
 def input_messages(token_ids: Sequence[int]) -> str:
-    """The rendered prompt as JSON; the header of the answer that it ends with is left out."""
+    """A rendered prompt as the conventions' JSON, without the answer's header at its end."""
     return json.dumps([_message(part) for part in _split(token_ids) if MESSAGE in part])
 
 
 def output_messages(choices: Sequence[tuple[Sequence[int], str]]) -> str:
-    """Each choice's ids and finish reason as JSON."""
+    """Each choice's ids and finish reason as the conventions' JSON."""
     messages = []
     for token_ids, reason in choices:
         parts = [part for part in _split((START, *token_ids)) if MESSAGE in part]

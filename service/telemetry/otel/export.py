@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class OtelTelemetry(Telemetry):
-    """Whatever the collector does, requests only ever append to bounded queues."""
+    """Sends spans, metrics and logs; requests only ever append to bounded queues."""
 
     def __init__(
         self,

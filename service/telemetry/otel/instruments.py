@@ -31,7 +31,7 @@ Callback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 class Instruments:
-    """Records each generation that has ended."""
+    """The GenAI conventions' histograms, recorded for each generation that has ended."""
 
     def __init__(self, provider: MeterProvider, model: str) -> None:
         meter = provider.get_meter("harmonium")
@@ -84,7 +84,7 @@ class Instruments:
 
 
 class EngineGauges:
-    """Observed in the reader's thread; the loop that serves requests answers in between them."""
+    """The engine's counts, observed in the reader's thread and asked for in the serving loop."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ Send = Callable[[Sequence[Any]], bool]
 
 
 class Outbox:
-    """put() never waits and never raises; one thread sends batches and counts what was lost."""
+    """A bounded queue whose put() never waits or raises; a thread sends batches, counts losses."""
 
     def __init__(
         self,

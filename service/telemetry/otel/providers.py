@@ -36,7 +36,7 @@ _CONSOLE = {
 
 
 def resource_of(settings: TelemetrySettings) -> Resource:
-    """Who sends: one instance for each process; OTEL_RESOURCE_ATTRIBUTES adds to it."""
+    """The resource that sends: one for each process; OTEL_RESOURCE_ATTRIBUTES adds to it."""
     return Resource.create(
         {
             "service.name": settings.otel_service_name,
@@ -148,7 +148,7 @@ class CountedMetrics(MetricExporter):
 
 
 def tracer_provider(resource: Resource, outbox: SpanOutbox | None) -> TracerProvider:
-    """OTEL_TRACES_SAMPLER says which traces are kept."""
+    """The provider of spans; OTEL_TRACES_SAMPLER says which traces are kept."""
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     if outbox is not None:
         provider.add_span_processor(outbox)
@@ -156,12 +156,13 @@ def tracer_provider(resource: Resource, outbox: SpanOutbox | None) -> TracerProv
 
 
 def logger_provider(resource: Resource, outbox: LogOutbox) -> LoggerProvider:
+    """The provider of log records."""
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_log_record_processor(outbox)
     return provider
 
 
 def meter_provider(resource: Resource, exporter: MetricExporter) -> MeterProvider:
-    """OTEL_METRIC_EXPORT_INTERVAL says how often they are sent."""
+    """The provider of metrics; OTEL_METRIC_EXPORT_INTERVAL says how often they are sent."""
     reader = PeriodicExportingMetricReader(exporter)
     return MeterProvider([reader], resource=resource, shutdown_on_exit=False)

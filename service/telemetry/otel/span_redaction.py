@@ -16,7 +16,7 @@ _CONTENT = frozenset({"gen_ai.input.messages", "gen_ai.output.messages"})
 
 
 def without_secrets(span: ReadableSpan, redact: Redactor) -> ReadableSpan:
-    """The span itself when it has none, else one like it."""
+    """A span without secrets: itself when it has none, else a redacted copy."""
     given = dict(span.attributes or {})
     attributes = {
         name: value

@@ -35,14 +35,14 @@ _OPERATIONS = {"/v1/completions": "text_completion"}
 
 
 class Spans:
-    """Writes the spans of one process."""
+    """Writes the spans of one process's requests."""
 
     def __init__(self, provider: TracerProvider, model: str) -> None:
         self._tracer = provider.get_tracer(_NAME)
         self._model = model
 
     def begin(self, request: RequestContext, attributes: dict[str, Any]) -> Trace:
-        """Open the exchange's span under the caller's; gives the trace with it."""
+        """Open the exchange's span under the caller's; gives the trace that has it."""
         name = f"{attributes['http.request.method']} {request.route}"
         span = self._tracer.start_span(
             name, _remote(request.trace), kind=SpanKind.SERVER, attributes=attributes
@@ -57,7 +57,7 @@ class Spans:
         )
 
     def end(self, request: RequestContext, status: int) -> None:
-        """Close it, with what was noted on the way."""
+        """Close the exchange's span, with what was noted on the way."""
         span: Span = request.trace.span
         context = set_span_in_context(span)
         for name, start, end in request.notes.phases:
@@ -70,7 +70,7 @@ class Spans:
         span.end()
 
     def generation(self, generation: Generation) -> None:
-        """A generation that has ended, under the exchange that asked for it."""
+        """Write the spans of a generation that has ended, under the exchange that asked for it."""
         request = generation.plan.context
         ended = generation.ended_at or time.perf_counter()
         operation = _OPERATIONS.get(request.route, "chat")
