@@ -69,7 +69,9 @@ def _engine(figures: Sequence[Figure]) -> dict[str, Any]:
         a: {share: round(1 / found[share, a], 3) for share in MAX_SHARE} for a in architectures
     }
     known = {"times": times, "achieved": achieved}
-    return {**known, "held_out_errors": _held_out_errors(known, figures)}
+    most_streams = max(figure.row.streams for figure in figures)
+    errors = _held_out_errors(known, figures)
+    return {**known, "most_streams": most_streams, "held_out_errors": errors}
 
 
 def _unknown(name: str) -> float:

@@ -60,6 +60,7 @@ class Calibration:
     architecture: Architecture  # that the shares were seen on
     is_own: bool  # it is the architecture that was asked for
     held_out_errors: tuple[float, ...]  # of rows on the architecture asked for, as shares
+    most_streams: int  # of any row of the engine
 
     @property
     def median_error(self) -> float | None:
@@ -67,9 +68,16 @@ class Calibration:
         errors = sorted(map(abs, self.held_out_errors))
         return errors[len(errors) // 2] if errors else None
 
+    def trust_at(self, num_users: int) -> str:
+        """'rows held out: median 8%, worst 21%', with what was not seen."""
+        if num_users <= self.most_streams:
+            return self.trust
+        streams = "one stream" if self.most_streams == 1 else f"{self.most_streams:,} streams"
+        return f"{self.trust}; its engine was seen with {streams} at most"
+
     @property
     def trust(self) -> str:
-        """'rows held out: median 8 %, worst 21 %', with what it is taken from if not its own."""
+        """The errors, and what the constants are taken from if not their own architecture."""
         taken = "" if self.is_own else f"its shares on {self.architecture}; "
         median = self.median_error
         if median is None:
@@ -85,7 +93,9 @@ def calibration_of(engine: str, architecture: Architecture) -> Calibration | Non
         return None
     constants, nearest = constants_of(known, architecture)
     errors = known["held_out_errors"].get(architecture, ())
-    return Calibration(constants, nearest, nearest == architecture, tuple(errors))
+    return Calibration(
+        constants, nearest, nearest == architecture, tuple(errors), known["most_streams"]
+    )
 
 
 def constants_of(

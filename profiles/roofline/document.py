@@ -24,7 +24,8 @@ every profile what users would get and how many GPUs it takes, and names the one
 fewest. `--gpu h200` takes as many as needed, `--gpu gb200x72` is a GB200 NVL72 rack; `--ttft` (ms,
 for 95 of 100 requests) and `--tps` (for every user) may be left out. `--svg FILE` writes the plot
 that the terminal shows in letters, `--json` everything. Exit code 0: the GPUs suffice, 3: they do
-not, 2: bad arguments. Engines count as installed, whether this release has their adapter or not.
+not, 2: bad arguments. Engines count as installed, and what is not installed here is told of the
+one chosen; `--engine native` considers that engine alone.
 
 **It is a model.** It was checked against the figures below and nothing else. Use it to choose what
 to try first, and measure (`harmonium bench`, GuideLLM, AIPerf) before you buy.

@@ -55,6 +55,7 @@ class FigureSet(BaseModel):
     split: Parallelism = Parallelism()
     kv_dtype: KvDtype = "bf16"
     dense_bytes: float = 2
+    step_tokens: int = 8192
     isl: int | None = None
     osl: int | None = None
     source: str = Field(min_length=1)
@@ -121,6 +122,7 @@ def _figure(models: Mapping[str, Model], group: FigureSet, row: Row) -> Figure:
         group.split,
         dense_bytes=group.dense_bytes,
         kv_bytes=KV_BYTES[group.kv_dtype],
+        step_tokens=group.step_tokens,
     )
     if group.kind == "prefill":
         work = prefill_work(deployment, isl, row.streams)

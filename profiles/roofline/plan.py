@@ -14,7 +14,7 @@ from profiles.catalogue import Catalogue
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
 from profiles.gpus import BY_KEY
 from profiles.machine import Hardware
-from profiles.memory import KV_BYTES, WEIGHT_BYTES
+from profiles.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
 from profiles.models import Profile
 from profiles.roofline.constants import Calibration, calibration_of
 from profiles.roofline.gpu import SPEEDS, GpuSpeed
@@ -55,6 +55,7 @@ class Option:
     profile: Profile
     deployment: Deployment
     calibration: Calibration
+    num_users: int  # of all engines, as asked
     max_users: int  # of one engine
     limited_by: str
     num_engines: int
@@ -75,6 +76,12 @@ class Option:
         """By the GPUs that were named; None where none were."""
         given = self.num_engines_given
         return None if given is None else given * self.max_users
+
+    @property
+    def trust(self) -> str:
+        """How sure it is, in words."""
+        num_users = min(self.max_users, ceil(self.num_users / self.num_engines))
+        return self.calibration.trust_at(num_users)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -113,20 +120,24 @@ class Plan:
         return next((option for option in self.options if option.is_enough), None)
 
 
-def make_plan(catalogue: Catalogue, model: str, gpu: str, demand: Demand) -> Plan:
+def make_plan(
+    catalogue: Catalogue, model: str, gpu: str, demand: Demand, engine: str | None = None
+) -> Plan:
     """Plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
+
+    `engine`: consider its profiles only.
 
     Raises InvalidConstraint for a model or a number that cannot be, InvalidHardware for GPUs.
     """
     _check(demand)
     machine = machine_of(gpu)
     length = demand.isl + demand.osl
-    asked = Constraints(model=model, max_model_len=length)
+    asked = Constraints(model=model, engine=engine, max_model_len=length)
     selection = survey(catalogue.profiles, machine.hardware, asked)
     refusals = [
         Refusal(rejection.profile, rejection.cause or rejection.reason)
         for rejection in selection.rejections
-        if model in rejection.profile.model.names
+        if model in rejection.profile.model.names and engine in (None, rejection.profile.engine)
     ]
     options: list[Option] = []
     candidates = [c for c in selection.compatible if c.profile.replicas == 1 and c.profile.gpu]
@@ -200,6 +211,7 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
         profile,
         deployment,
         calibration,
+        demand.num_users,
         max_users,
         limit if max_users == room else _limiting(served(max_users + 1), demand),
         num_engines,
@@ -211,8 +223,15 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
 def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
     """What a profile makes of GPUs of this kind."""
     dense, packed = WEIGHT_BYTES[profile.precision]
-    kv_bytes = KV_BYTES[profile.kv_dtype]
-    return Deployment(profile.model.shape, gpu, profile.parallelism, dense, packed, kv_bytes)
+    return Deployment(
+        profile.model.shape,
+        gpu,
+        profile.parallelism,
+        dense_bytes=FOOTPRINTS[profile.engine].dense_bytes or dense,
+        packed_bytes=packed,
+        kv_bytes=KV_BYTES[profile.kv_dtype],
+        step_tokens=profile.limits.max_num_batched_tokens,
+    )
 
 
 def _room(candidate: Candidate, deployment: Deployment, demand: Demand) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log
 
 from profiles.roofline.constants import Constants
-from profiles.roofline.work import PREFILL_TOKENS, Deployment, Work, decode_work, prefill_work
+from profiles.roofline.work import Deployment, Work, decode_work, prefill_work
 
 TAIL = 0.05  # of the first tokens may come later than `ttft_tail_s`
 
@@ -53,7 +53,7 @@ def speed(constants: Constants, deployment: Deployment, load: Load) -> Speed:
     prompt_s = constants.seconds(_prompt_work(deployment, users, isl, osl))
     step_s = decode_s + users / osl * prompt_s
     own_s = constants.seconds(prefill_work(deployment, isl))
-    alone_s = own_s + max(1.0, isl / PREFILL_TOKENS) * (decode_s if users > 1 else 0.0)
+    alone_s = own_s + max(1.0, isl / deployment.step_tokens) * (decode_s if users > 1 else 0.0)
     busy = users / osl * prompt_s / step_s  # the share of time that goes to prompts
     scale_s = own_s / (2 * (1 - busy))  # of the wait, if a prompt has to wait
     ttft_s = alone_s + busy * scale_s
@@ -67,6 +67,6 @@ def speed(constants: Constants, deployment: Deployment, load: Load) -> Speed:
 
 def _prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
     """One prompt's part of a prefill step, which holds all that come in during a step."""
-    at_once = min(num_users / osl / deployment.num_ranks, PREFILL_TOKENS / isl)
+    at_once = min(num_users / osl / deployment.num_ranks, deployment.step_tokens / isl)
     at_once = max(1.0, at_once)
     return prefill_work(deployment, isl, at_once) * (1 / (at_once * deployment.num_ranks))

@@ -24,7 +24,6 @@ from profiles.models import ModelShape, Parallelism
 from profiles.roofline.gpu import GpuSpeed
 
 BF16_BYTES = 2
-PREFILL_TOKENS = 8192  # of one step; longer prompts take several
 # A large NVLink all-reduce of NCCL moved 240 of 450 GB/s: 11.8 MB between two H100 took 49 µs
 # longer than one of a row.
 LINK_SHARE = 0.5
@@ -43,6 +42,7 @@ class Deployment:
     dense_bytes: float = 2  # of a weight outside the experts
     packed_bytes: float = 4.25 / 8  # of an expert's weight
     kv_bytes: float = 2
+    step_tokens: int = 8192  # of prompts in one step; longer ones take several
 
     @property
     def num_ranks(self) -> int:
@@ -102,7 +102,7 @@ def prefill_work(deployment: Deployment, prompt_tokens: int, num_prompts: float 
     """`num_prompts` prompts for each rank, side by side, in as many steps as that takes."""
     shape, own_tokens = deployment.shape, num_prompts * prompt_tokens
     tokens = own_tokens * deployment.num_ranks
-    num_steps = max(1.0, own_tokens / PREFILL_TOKENS)
+    num_steps = max(1.0, own_tokens / deployment.step_tokens)
     in_full_layers = shape.num_full_layers * prompt_tokens / 2
     in_windows = (shape.num_hidden_layers - shape.num_full_layers) * min(
         shape.sliding_window, prompt_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,22 @@ def test_an_engine_not_seen_on_an_architecture_says_whose_shares_it_has() -> Non
     assert taken is not None
     assert taken.trust == "its shares on hopper; no row to check it by"
     assert calibration_of("ollama", "hopper") is None
+
+
+def test_more_streams_than_an_engine_was_seen_with_are_told(catalogue: Catalogue) -> None:
+    demand = Demand(8, 1024, 1024)
+    plan = make_plan(catalogue, "gpt-oss-20b", "rtx5090", demand, engine="llama_cpp")
+    assert {option.profile.engine for option in plan.options} == {"llama_cpp"}
+    trust = [option.trust for option in plan.options if option.num_gpus == 1]
+    assert trust
+    assert all(each.endswith("its engine was seen with one stream at most") for each in trust)
+
+
+def test_small_steps_read_the_weights_more_often(catalogue: Catalogue) -> None:
+    large = deployed(catalogue)
+    small = replace(large, step_tokens=512)
+    assert prefill_work(small, 4096).memory_s > 7 * prefill_work(large, 4096).memory_s
+    assert prefill_work(small, 4096).compute_s == prefill_work(large, 4096).compute_s
 
 
 def test_a_stricter_demand_takes_more_gpus(catalogue: Catalogue) -> None:

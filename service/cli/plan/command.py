@@ -6,12 +6,14 @@ Exit codes: 0 the GPUs suffice, 3 they do not, 2 bad arguments.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.hardware import detect
+from profiles.models import EngineName
 from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
@@ -33,6 +35,7 @@ SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 )
 @click.option("--ttft", type=float, metavar="MS", help="First token within this, for 95 of 100.")
 @click.option("--tps", type=float, metavar="TOK/S", help="Tokens a second for every user.")
+@click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the plot to this file."
 )
@@ -45,12 +48,13 @@ def plan(
     osl: int,
     ttft: float | None,
     tps: float | None,
+    engine: EngineName | None,
     svg: Path | None,
     is_json: bool,
 ) -> int:
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
-        found = make_plan(load(), model, gpu or _gpus_here(), demand)
+        found = make_plan(load(), model, gpu or _gpus_here(), demand, engine)
         if svg is not None:
             svg.write_text(as_svg(found), encoding="utf-8")
     except (InvalidConstraint, InvalidHardware) as error:

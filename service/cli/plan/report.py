@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from engines.factory import installed_engines
 from profiles.roofline.plan import Demand, Option, Plan, Refusal
 from service.cli.plan.chart import as_terminal
 
@@ -62,8 +63,10 @@ def _take(plan: Plan) -> list[str]:
         f"{chosen.tokens_per_s_per_gpu:,.0f} tok/s per GPU, first token after "
         f"{_ms(speed.ttft_s)} on the average, {_ms(speed.ttft_tail_s)} for 95 of 100",
         f"  an engine carries {chosen.max_users:,} users; more are kept out by {chosen.limited_by}",
-        f"  how sure: {chosen.calibration.trust}",
+        f"  how sure: {chosen.trust}",
     ]
+    if missing := installed_engines()[chosen.profile.engine]:
+        lines.append(f"  engine {chosen.profile.engine} is {missing}")
     if chosen.num_users_carried is not None:
         lines.append(f"  these GPUs carry {chosen.num_users_carried:,} users this way")
     return lines + _rack(plan, chosen)
@@ -200,5 +203,6 @@ def _option_json(option: Option) -> dict[str, Any]:
         "ttft_p95_s": speed.ttft_tail_s,
         "median_error": option.calibration.median_error,
         "calibrated_on": option.calibration.architecture,
-        "trust": option.calibration.trust,
+        "trust": option.trust,
+        "not_installed": installed_engines()[profile.engine],
     }

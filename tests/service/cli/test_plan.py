@@ -41,6 +41,14 @@ def test_the_json_holds_every_profile_and_the_curves(capsys: pytest.CaptureFixtu
     assert all(refusal["reason"] for refusal in answer["refusals"])
 
 
+def test_one_engine_alone_and_what_is_missing_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--gpu", "h200", "--engine", "tensorrt_llm"]
+    assert main(["plan", "gpt-oss-120b", *options]) == 0
+    text = capsys.readouterr().out
+    assert "  engine tensorrt_llm is not installed: " in text
+    assert "vllm" not in text.split("NOT\n")[0]
+
+
 def test_the_plot_is_a_picture_with_a_line_for_every_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
