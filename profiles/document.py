@@ -24,7 +24,8 @@ A profile is one way to serve one model: an engine, a GPU requirement, a degree 
 limits and the engine's own options. `harmonium profiles` lists which of them this machine can run
 and why not the others; `harmonium profiles --hardware h200x8` asks the same about another machine,
 and `--all-engines` as if every engine were installed. Exit code 0: something can run, 3: nothing
-can, 2: bad arguments.
+can, 2: bad arguments. [What machines get](../tests/profiles/machines.md) is a table of 131 machines
+and wishes, each answer judged by hand.
 
 To add one, add an entry to `profiles/data/profiles/<engine>.yaml`: its `base` says what it has in
 common with others, the entry how it differs and, in `source`, where the values come from

@@ -195,8 +195,9 @@ def tell(launch: Launch) -> None:
     if isinstance(profile.model.shape, own_shape.OwnShape):
         log.info("Checkpoint: %s. Served by %s", profile.model.description, profile.source)
     idle = idle_gpus(launch.selection, hardware)
-    for warning in (idle,) if idle else launch.selection.notes:
-        log.warning("%s", warning)
+    level = logging.WARNING if hardware.gpus else logging.INFO
+    for note in (idle,) if idle else launch.selection.notes:
+        log.log(level, "%s", note)
     if launch.to_fetch:
         log.info(
             "The cache lacks %d files (%.1f GB) of %s: a start fetches them into %s, unless "
