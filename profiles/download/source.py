@@ -12,8 +12,9 @@ from profiles.models import Artifacts
 Scheme = Literal["hf", "s3", "gs", "https", "http", "ngc"]
 
 _HUB = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)([@:](?P<revision>[\w./-]+))?")
-_MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#]+(/[^\s?#]*)?)")
+_MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#@]+(/[^\s?#]*)?)")
 _NGC = re.compile(r"ngc://(?P<target>[\w.-]+/([\w.-]+/)?[\w.-]+):(?P<version>[\w.+-]+)")
+_LOGIN = re.compile(r"://[^/@]*@")
 _FORMS = (
     "hf://organisation/name@revision, ngc://org/team/name:version, or a mirror's folder: "
     "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix"
@@ -98,4 +99,10 @@ def read_source(text: str, setting: str) -> Source:
         return Source("ngc", match["target"], match["version"])
     if match := _MIRROR.fullmatch(text):
         return Source(match["scheme"], match["location"].rstrip("/"))  # type: ignore[arg-type]
+    if (bare := _LOGIN.sub("://", text)) != text:
+        raise DownloadError(
+            f"{setting} has a name or password before {bare!r}: a mirror serves without a login, "
+            "buckets take theirs from the environment (AWS_ACCESS_KEY_ID, "
+            "GOOGLE_APPLICATION_CREDENTIALS)"
+        )
     raise DownloadError(f"{setting} is {text!r}; write {_FORMS}")

@@ -379,6 +379,12 @@ def test_sources_are_written_as_in_nim(override: str | None, source: str) -> Non
     assert str(source_of(ARTIFACTS, override)) == source
 
 
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(DownloadError, match="a mirror serves without a login") as caught:
+        source_of(ARTIFACTS, "https://me:secret@host/m")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "override", ["ftp://x/y", "hf://only-a-name", "s3://", "/models", "https:/x"]
 )
