@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoint import hash_file
-from profiles.download.progress import Progress, Stopped, speed
+from profiles.download.progress import Progress, Stopped, amount, speed
 from profiles.download.source import Listing, NgcAccess, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.machine import GB
@@ -108,9 +108,9 @@ def _fetch_all(
     have = sum(_size(part) or 0 for part in parts.values())
     total = sum(file.size_bytes for file in wanted)
     _check_room(title, total - have, folder)
-    resumed = f", {have / GB:.1f} GB of them are here already" if have else ""
+    resumed = f", {amount(have)} of them are here already" if have else ""
     log.info(
-        "Fetching %s from %s: %d files, %.1f GB%s", title, source, len(wanted), total / GB, resumed
+        "Fetching %s from %s: %d files, %s%s", title, source, len(wanted), amount(total), resumed
     )
     began = time.monotonic()
     with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:
@@ -128,9 +128,9 @@ def _fetch_all(
             raise
     seconds = max(time.monotonic() - began, 1e-3)
     log.info(
-        "Fetched %s: %.1f GB in %.0f s (%s), %s",
+        "Fetched %s: %s in %.0f s (%s), %s",
         title,
-        (total - have) / GB,
+        amount(total - have),
         seconds,
         speed((total - have) / seconds),
         _checked(wanted),

@@ -93,6 +93,14 @@ class Progress:
         )
 
 
+def amount(num_bytes: int) -> str:
+    """A size as a person reads it: `13.8 GB`, `27.9 MB`, `2 kB`."""
+    for unit, name in ((GB, "GB"), (MB, "MB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.1f} {name}"
+    return f"{num_bytes / KB:.0f} kB"
+
+
 def speed(bytes_per_s: float) -> str:
     """A rate as a person reads it: `118 MB/s`, `1.4 MB/s`, `80 kB/s`."""
     if bytes_per_s >= 10 * MB:

@@ -17,7 +17,7 @@ import pytest
 
 from profiles.download import fetch as fetching
 from profiles.download.fetch import fetch, missing
-from profiles.download.progress import Progress, span
+from profiles.download.progress import Progress, amount, span
 from profiles.download.source import NgcAccess, Source, source_of
 from profiles.errors import DownloadError
 from profiles.models import ArtifactFile, Artifacts
@@ -356,6 +356,14 @@ def test_little_is_told_in_megabytes() -> None:
     now[0] = 2.0
     progress.add(3_000_000)
     assert progress.line() == "nano: 3.0 of 30.0 MB (10%), 1.5 MB/s, about 18 s more"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [(13_761_264_768, "13.8 GB"), (27_868_174, "27.9 MB"), (1806, "2 kB")],
+)
+def test_sizes_read_as_one_says_them(num_bytes: int, words: str) -> None:
+    assert amount(num_bytes) == words
 
 
 @pytest.mark.parametrize(
