@@ -23,7 +23,7 @@ from profiles.gpus import BY_KEY
 from profiles.models import EngineName, Model, Positive, Profile, Record
 
 DATA_DIR = Path(__file__).parent / "data"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
@@ -172,7 +172,7 @@ def _parse(where: str, kind: type[_Record], given: Mapping[str, Any]) -> _Record
 
 def _read(path: Path, taken: Iterable[str] = ()) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidCatalogue(f"{path}: is not valid YAML: {error}") from None
     if not isinstance(content, dict):

@@ -10,6 +10,7 @@ from typing import Annotated, get_args
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from profiles.catalogue import LOADER
 from profiles.errors import InvalidCatalogue
 from profiles.machine import Gpu
 from profiles.models import EngineName, Goal, GpuRequirement, Profile, Record
@@ -41,7 +42,7 @@ class Order:
 def preferences(path: Path = FILE) -> tuple[Preference, ...]:
     """Read the file; raises InvalidCatalogue where it is wrong, or an entry lacks an engine."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
         read = TypeAdapter(tuple[Preference, ...]).validate_python(content)
     except ValidationError as error:
         problem = error.errors()[0]

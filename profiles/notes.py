@@ -14,22 +14,27 @@ from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Rival
 
 
 def rivals_of(ranked: Sequence[Candidate], constraints: Constraints) -> tuple[Rival, ...]:
-    """The best candidate with another engine, on another number of GPUs, and of another model."""
+    """The best candidate with another engine, on another number of GPUs, and of another model.
+
+    Beside a profile for a GPU those for the CPU count only where there are no others.
+    """
     first, *others = ranked
+    alike = [c for c in others if (c.profile.gpu is None) == (first.profile.gpu is None)]
+    found = _interesting(first, alike) or _interesting(first, others) or others[:1]
+    return tuple(Rival(c.profile, why_first(first, c, constraints)) for c in found)
+
+
+def _interesting(first: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
     chosen = first.profile
-    if chosen.gpu is not None:
-        others = [c for c in others if c.profile.gpu is not None] or others
     same_model = [c for c in others if c.profile.model.name == chosen.model.name]
     same_engine = [c for c in same_model if c.profile.engine == chosen.engine]
-    interesting = (
+    kinds = (
         (c for c in same_model if c.profile.engine != chosen.engine),
         (c for c in same_engine if c.profile.num_devices != chosen.num_devices),
         (c for c in others if c.profile.model.name != chosen.model.name),
     )
-    best = (next(candidates, None) for candidates in interesting)
-    found = {c.profile.title: c for c in best if c is not None}
-    rivals = list(found.values()) or others[:1]
-    return tuple(Rival(c.profile, why_first(first, c, constraints)) for c in rivals)
+    best = (next(candidates, None) for candidates in kinds)
+    return list({c.profile.title: c for c in best if c is not None}.values())
 
 
 def notes_on(
