@@ -7,6 +7,7 @@ matches `tags` against what a NIMCache asks for; profile ids are those of NIM_MO
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import yaml
 
 from profiles.catalogue import Catalogue, load
+from profiles.download.source import Wanted
 from profiles.gpus import BY_KEY
 from profiles.models import Model, Profile
+from profiles.own_checkpoint import OwnCheckpoint
 
 SCHEMA = "2.0.0"
 
@@ -27,17 +30,26 @@ def text() -> str:
 
 
 def as_yaml(catalogue: Catalogue) -> str:
-    """The file's text; profiles that cannot run yet are left out."""
-    profiles = [profile for profile in catalogue.profiles if profile.status != "planned"]
-    content = {
+    """The file's text."""
+    return yaml.safe_dump(content(catalogue.profiles), sort_keys=False, width=1000)
+
+
+def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> dict[str, Any]:
+    """What the manifest holds; profiles that cannot run yet are left out.
+
+    `own`: a checkpoint that they serve in place of their model's files.
+    """
+    files = None if own is None else _files(str(own.source or own.folder), own.files)
+    return {
         "schema_version": SCHEMA,
         "profile_selection_criteria": "default",
-        "profiles": [_profile(profile) for profile in profiles],
+        "profiles": [_profile(each, files) for each in profiles if each.status != "planned"],
     }
-    return yaml.safe_dump(content, sort_keys=False, width=1000)
 
 
-def _profile(profile: Profile) -> dict[str, Any]:
+def _profile(profile: Profile, files: Mapping[str, Any] | None) -> dict[str, Any]:
+    if files is None:
+        files = _published(profile.model)
     return {
         "id": profile.id,
         "tags": {
@@ -46,7 +58,7 @@ def _profile(profile: Profile) -> dict[str, Any]:
             "feat_lora": "false",
             "trtllm_buildable": "false",
         },
-        "workspace": {"files": _files(profile.model)},
+        "workspace": {"files": files},
     }
 
 
@@ -57,14 +69,20 @@ def _device(profile: Profile) -> dict[str, str]:
     return {"gpu_device": f"{devices[0]}:10de"} if devices else {}
 
 
-def _files(model: Model) -> dict[str, dict[str, str]]:
-    """Each file by its name: from where, and its SHA-256; none for what the image has inside."""
+def _published(model: Model) -> dict[str, dict[str, str]]:
+    """The files of a model's repository; none for what the image has inside."""
     if model.artifacts is None:
         return {}
     place = f"hf://{model.artifacts.repository}:{model.artifacts.revision}"
+    return _files(place, model.artifacts.files)
+
+
+def _files(place: str, files: Iterable[Wanted]) -> dict[str, dict[str, str]]:
+    """Each file by its name: from where, and its SHA-256 if one is published."""
     return {
-        file.name: {"uri": f"{place}?file={file.name}", "sha256": file.sha256}
-        for file in model.artifacts.files
+        file.name: {"uri": f"{place}?file={file.name}"}
+        | ({"sha256": file.sha256} if file.sha256 else {})
+        for file in files
     }
 
 

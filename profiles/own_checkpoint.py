@@ -45,8 +45,12 @@ class OwnCheckpoint:
             fetch(str(self.name), self.files, self.folder, self.source, fetching.ngc)
 
 
-def open_own(model_path: Path | str, cache_dir: Path, fetching: Fetching) -> OwnCheckpoint:
+def open_own(
+    model_path: Path | str, cache_dir: Path, fetching: Fetching, folder: Path | None = None
+) -> OwnCheckpoint:
     """Find the folder for `model_path`, which is its path or a URI such as `hf://org/name@main`.
+
+    `folder`: where a URI's files are to lie, if not in the cache.
 
     Raises ModelStoreError where the place cannot be read, holds no checkpoint, or may not be asked.
     """
@@ -55,7 +59,7 @@ def open_own(model_path: Path | str, cache_dir: Path, fetching: Fetching) -> Own
     source = read_source(model_path, _SETTING)
     name = source.location.rpartition("/")[2]
     digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
-    folder = cache_dir / "models" / f"{name}-{digest}"
+    folder = folder or cache_dir / "models" / f"{name}-{digest}"
     if not (folder / LISTING).is_file():
         _check_allowed(source, folder, fetching)
         _list(source, folder, fetching)

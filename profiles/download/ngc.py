@@ -8,6 +8,7 @@ answers a file's name with the address of a store that needs no key and sends ra
 from __future__ import annotations
 
 import base64
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,10 +110,11 @@ class Ngc:
     def _talking(self, what: str) -> Iterator[httpx.Client]:
         """A client, whose errors are turned into words.
 
-        It honours HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE.
+        It honours HTTPS_PROXY and NO_PROXY, and trusts whom the system trusts, or SSL_CERT_FILE.
         """
+        trusted = ssl.create_default_context()
         try:
-            with httpx.Client(timeout=_SILENCE, follow_redirects=True) as client:
+            with httpx.Client(timeout=_SILENCE, follow_redirects=True, verify=trusted) as client:
                 yield client
         except httpx.HTTPStatusError as error:
             raise self._refusal(error.response, what) from None

@@ -5,6 +5,7 @@ NIM's names and flags. Exit codes: 0 done, 1 it failed, 2 bad arguments.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 import click
 
 from engines.factory import cpu_only_engines, installed_engines
-from profiles import selector, store
+from profiles import manifest, own_shape, selector, store
 from profiles.catalogue import Catalogue, load
 from profiles.checkpoint import check_shards
 from profiles.download.source import Wanted
@@ -21,6 +22,7 @@ from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.hardware import detect
 from profiles.machine import GB
 from profiles.models import Model, Profile
+from profiles.own_checkpoint import open_own
 from profiles.verdicts import Constraints
 from service.run.startup import fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
@@ -39,20 +41,36 @@ from service.telemetry import logs
     metavar="NAME",
     help="A profile's id or name, or a model; unset: what this machine would serve.",
 )
+@click.option("--profiles", "listed", multiple=True, metavar="ID ...", help="The same, several.")
 @click.option("--model-uri", metavar="URI", help="Another checkpoint, as NIM_MODEL_PATH has it.")
+@click.option(
+    "--manifest-file", type=Path, metavar="FILE", help="Write the model manifest there, as JSON."
+)
 @click.option("--all", "is_all", is_flag=True, help="Every model of the catalogue.")
 @click.option("--verify", is_flag=True, help="Hash what is there, and fetch anew what is damaged.")
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch nothing.")
+@click.argument("more", nargs=-1, metavar="")
 def download_to_cache(
-    names: Sequence[str], model_uri: str | None, is_all: bool, verify: bool, dry_run: bool
+    names: Sequence[str],
+    listed: Sequence[str],
+    more: Sequence[str],
+    model_uri: str | None,
+    manifest_file: Path | None,
+    is_all: bool,
+    verify: bool,
+    dry_run: bool,
 ) -> int:
     settings = _settings({} if model_uri is None else {"model_path": model_uri})
     try:
-        if settings.model_path is not None and not names and not is_all:
+        # NIM's operator writes `--profiles ID ID ID`: what follows the first is an argument.
+        asked = [*names, *_listed(listed, more)]
+        if settings.model_path is not None and not asked and not is_all:
             _download_own(settings, verify=verify, dry_run=dry_run)
-            return 0
-        for profile in _wanted(settings, names, is_all):
-            _download(profile, settings, verify=verify, dry_run=dry_run)
+        else:
+            for profile in _wanted(settings, asked, is_all):
+                _download(profile, settings, verify=verify, dry_run=dry_run)
+        if manifest_file is not None and not dry_run:
+            _write_manifest(settings, manifest_file)
     except ProfileError as error:
         click.echo(f"harmonium download-to-cache: {error}", err=True)
         return 2 if isinstance(error, InvalidConstraint) else 1
@@ -67,10 +85,14 @@ def download_to_cache(
     metavar="NAME",
     help="A profile's id or name, or a model; unset: what this machine would serve.",
 )
+@click.option("--model-repo", "uri", metavar="URI", help="Another checkpoint, by its URI.")
 @click.option("-m", "--model-store", "folder", type=Path, required=True, metavar="FOLDER")
-def create_model_store(name: str | None, folder: Path) -> int:
+def create_model_store(name: str | None, uri: str | None, folder: Path) -> int:
     settings = _settings()
     try:
+        if uri is not None:
+            _fetch_store(uri, folder, settings)
+            return 0
         (profile,) = _wanted(settings, [name] if name else [], is_all=False)
         source = store.resolve(profile, settings.cache_path, fetching=fetching_of(settings))
         _copy(source, folder)
@@ -134,6 +156,34 @@ def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bo
     click.echo(
         f"{model.name} is whole in {store.resolve(profile, cache, None, fetching_of(settings))}"
     )
+
+
+def _listed(first: Sequence[str], more: Sequence[str]) -> list[str]:
+    if more and not first:
+        raise InvalidConstraint(f"{more[0]!r} stands alone; write --profile {more[0]}")
+    return [*first, *more]
+
+
+def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:
+    """Fetch a checkpoint straight into a plain folder, which may be there: a volume, say."""
+    own = open_own(uri, settings.cache_path, fetching_of(settings), folder)
+    own.obtain(fetching_of(settings))
+    check_shards(folder)
+    click.echo(f"{uri} is in {folder}; serve it with NIM_MODEL_PATH={folder}")
+
+
+def _write_manifest(settings: Settings, path: Path) -> None:
+    """The profiles that may serve what was fetched, in the form of NIM's manifests."""
+    own, known = own_checkpoint(settings), load()
+    profiles = known.profiles
+    if own is not None:
+        profiles = own_shape.find(own.folder, known, own.name).profiles
+    try:
+        path.write_text(json.dumps(manifest.content(profiles, own), indent=2), encoding="utf-8")
+    except OSError as error:
+        raise ModelStoreError(
+            f"--manifest-file {path} cannot be written: {error.strerror}"
+        ) from error
 
 
 def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:

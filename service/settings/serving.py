@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -62,6 +62,19 @@ class ModelSettings(BaseSettings):
         " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix`,"
         " `hf://organisation/name@revision` or `ngc://org/team/name:version`.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_path_from_name(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """NIM's operator gives a checkpoint's folder, or the cache's, as NIM_MODEL_NAME."""
+        name = values.get("model_name")
+        if not isinstance(name, str) or not name.startswith("/"):
+            return values
+        others = {key: value for key, value in values.items() if key != "model_name"}
+        if not others.get("model_path"):
+            return {**others, "model_path": name}
+        is_cache = name.rstrip("/") == str(others.get("cache_path", "")).rstrip("/")
+        return others if is_cache else values  # a name has no slash in front: it is refused below
 
     @field_validator("tags_selector")
     @classmethod

@@ -114,6 +114,37 @@ def test_a_checkpoint_by_its_uri_is_fetched_into_a_folder_of_its_own(
     assert (folder / "model.safetensors").read_bytes() == shard("a")
 
 
+def test_nims_operator_fetches_several_profiles_and_gets_a_manifest(
+    mirror: Served, folder: Path, tmp_path: Path
+) -> None:
+    titles = [p.title for p in load().profiles if p.model.name == MODEL][:2]
+    path = tmp_path / "manifest.json"
+    assert main(["download-to-cache", "--profiles", *titles, "--manifest-file", str(path)]) == 0
+    assert (folder / "model-1.safetensors").is_file()
+    profiles = json.loads(path.read_text())["profiles"]
+    [files] = [p["workspace"]["files"] for p in profiles if p["tags"]["model"] == MODEL][:1]
+    assert files.keys() == {p.name for p in folder.iterdir() if p.name[0] != "."}
+
+
+def test_a_profile_without_its_flag_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["download-to-cache", MODEL]) == 2
+    assert f"write --profile {MODEL}" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_fetched_straight_into_a_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path / "cache"))
+    volume = tmp_path / "model-store"
+    volume.mkdir()
+    with serving({"m/config.json": b"{}", "m/model.safetensors": shard("a")}) as served:
+        command = ["create-model-store", "--model-repo", f"{served.url}/m"]
+        assert main([*command, "--model-store", str(volume)]) == 0
+    assert f"NIM_MODEL_PATH={volume}" in capsys.readouterr().out
+    assert (volume / "model.safetensors").read_bytes() == shard("a")
+    assert not (tmp_path / "cache" / "models").exists()
+
+
 def test_an_unknown_model_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download-to-cache", "-m", "gpt-4"]) == 2
     assert "'gpt-4' is no model (gpt-oss-120b, gpt-oss-20b, nano)" in capsys.readouterr().err

@@ -33,6 +33,20 @@ def test_the_environment_is_read_and_the_command_line_wins(monkeypatch: pytest.M
     assert load({"server_port": "9002"}).server_port == 9002
 
 
+def test_nims_operator_may_give_a_folder_as_the_models_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NIM_MODEL_NAME", "/model-store")
+    assert load().model_path == Path("/model-store")
+    assert load().model_name is None
+    monkeypatch.setenv("NIM_MODEL_PATH", "hf://acme/tuned")
+    monkeypatch.setenv("NIM_CACHE_PATH", "/model-store")
+    assert load().model_path == "hf://acme/tuned"
+    monkeypatch.setenv("NIM_CACHE_PATH", "/elsewhere")
+    with pytest.raises(SettingsError, match="NIM_MODEL_NAME has value '/model-store'"):
+        load()
+
+
 @pytest.mark.parametrize("value", [",", " , ,", " "])
 def test_keys_that_are_none_do_not_open_the_server(
     monkeypatch: pytest.MonkeyPatch, value: str
