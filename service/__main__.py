@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
+from typing import Final
 
 import click
 
-from service.cli.bench.command import bench
-from service.cli.build_engine import build_engine
-from service.cli.chat.command import chat
-from service.cli.completion import completion
-from service.cli.config import config
-from service.cli.doctor import doctor
 from service.cli.flags import with_hint
-from service.cli.keys import keys
-from service.cli.model_files import create_model_store, download_to_cache
-from service.cli.plan.command import plan
-from service.cli.profiles import profiles
-from service.cli.serve import serve
 from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
 BAD_SETTINGS = 2
@@ -28,7 +18,122 @@ INTERRUPTED = 130  # what a shell reports for Ctrl-C
 NAME = "harmonium"
 
 
+def _bench() -> click.Command:
+    from service.cli.bench.command import bench
+
+    return bench
+
+
+def _build_engine() -> click.Command:
+    from service.cli.build_engine import build_engine
+
+    return build_engine
+
+
+def _chat() -> click.Command:
+    from service.cli.chat.command import chat
+
+    return chat
+
+
+def _completion() -> click.Command:
+    from service.cli.completion import completion
+
+    return completion
+
+
+def _config() -> click.Command:
+    from service.cli.config import config
+
+    return config
+
+
+def _doctor() -> click.Command:
+    from service.cli.doctor import doctor
+
+    return doctor
+
+
+def _keys() -> click.Command:
+    from service.cli.keys import keys
+
+    return keys
+
+
+def _create_model_store() -> click.Command:
+    from service.cli.model_files import create_model_store
+
+    return create_model_store
+
+
+def _download_to_cache() -> click.Command:
+    from service.cli.model_files import download_to_cache
+
+    return download_to_cache
+
+
+def _plan() -> click.Command:
+    from service.cli.plan.command import plan
+
+    return plan
+
+
+def _profiles() -> click.Command:
+    from service.cli.profiles import profiles
+
+    return profiles
+
+
+def _serve() -> click.Command:
+    from service.cli.serve import serve
+
+    return serve
+
+
+# By name. Each is imported when it is asked for: a start loads no other command.
+COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
+    "bench": _bench,
+    "build-engine": _build_engine,
+    "chat": _chat,
+    "completion": _completion,
+    "config": _config,
+    "doctor": _doctor,
+    "keys": _keys,
+    "create-model-store": _create_model_store,
+    "download-to-cache": _download_to_cache,
+    "plan": _plan,
+    "profiles": _profiles,
+    "serve": _serve,
+    "nim-serve": _serve,  # NIM's names
+    "list-model-profiles": _profiles,
+}
+
+
+class Commands(click.Group):
+    """The commands of COMMANDS beside those that are added to the group itself."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order of the help."""
+        return sorted([*COMMANDS, *self.commands])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now; None for no command."""
+        load = COMMANDS.get(cmd_name)
+        return load() if load else super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name; the error for an unknown one knows all names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            names = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
+
+
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="An open inference microservice for OpenAI's gpt-oss models.",
 )
@@ -39,25 +144,6 @@ def cli() -> None: ...
 @cli.command(help="Print the version.")
 def version() -> None:
     click.echo(f"{NAME} {metadata.version(NAME)}")
-
-
-for command in (
-    serve,
-    chat,
-    bench,
-    build_engine,
-    profiles,
-    plan,
-    doctor,
-    config,
-    keys,
-    download_to_cache,
-    create_model_store,
-    completion,
-):
-    cli.add_command(command)
-cli.add_command(serve, "nim-serve")  # NIM's names
-cli.add_command(profiles, "list-model-profiles")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,6 +29,7 @@ from engines.process import host
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
 from service import __main__ as command_line
+from service.cli import serve
 from service.run import service as parent
 from service.run import worker
 from service.run.listener import listen, url_of
@@ -38,7 +39,8 @@ from service.run.wiring import build_runtime
 from service.settings.settings import load
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = (command_line, parent, worker, host)  # what a start loads in each of its processes
+# What a start loads in each of its processes.
+PROCESSES = (command_line, serve, parent, worker, host)
 ROOMS = ("service", "auth", "engines", "profiles")
 NUM_REQUESTS = 8
 BODY = {

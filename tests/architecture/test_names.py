@@ -26,3 +26,8 @@ def test_importing_what_serves_does_not_import_torch() -> None:
     modules = "service.run.server, service.run.startup, profiles.selector, auth.base, engines.base"
     check = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_start_imports_no_other_command() -> None:
+    check = "import sys, service.__main__; sys.exit('service.cli.keys' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
