@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from profiles.hardware import detect
+from profiles.notes import where
 from profiles.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
 from service.run.startup import prepare
@@ -91,7 +92,9 @@ def _profile(selection: Selection) -> dict[str, Any]:
         "model": chosen.profile.model.name,
         "engine": chosen.profile.engine,
         "max_model_len": chosen.max_model_len,
+        "runs": where(chosen.placement),
         "reason": selection.reason,
+        "notes": list(selection.notes),
     }
 
 

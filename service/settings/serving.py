@@ -46,7 +46,7 @@ class ModelSettings(BaseSettings):
         None,
         ge=1,
         le=64,
-        description="Engines side by side, each on GPUs of its own; unset: as the profile says.",
+        description="Engines side by side, each on GPUs of its own; unset: as many as fit.",
     )
     cache_path: Path = Field(
         Path("~/.cache/harmonium"), description="Where model files are kept between starts."

@@ -54,6 +54,7 @@ def test_a_machine_that_can_serve_is_well(doctor: Doctor) -> None:
     assert report["hardware"]["cpu"]["num_cores"] >= 1
     assert report["profile"]["engine"] == "native"
     assert len(report["profile"]["id"]) == 64
+    assert report["profile"]["runs"].startswith("on ")
     names = ("settings", "port", "cache", "disk", "gpu", "model", "auth", "files")
     assert [check["name"] for check in report["checks"]] == list(names)
 
