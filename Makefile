@@ -26,13 +26,12 @@ test: ## Check format, lint, types and layers, and run the tests beside it
 	@$(MAKE) --no-print-directory -j2 checks tests
 checks: format-check lint types layers
 tests: installed-test
-	@# Two processes: most tests wait for processes of their own rather than compute. The files
-	@# with few tests are not the quick ones, so xdist keeps the order it finds them in.
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@# Two processes, each of which imports everything; tests/sharing.py says who takes what.
+	@$(BIN)/pytest -n 2
 
 .PHONY: test-slow
-test-slow: installed-test ## Run the tests of what hardly ever breaks and takes long
-	@$(BIN)/pytest -n 2 --dist loadfile -m slow
+test-slow: installed-test ## Run what hardly ever breaks and takes long, and properties with all examples
+	@ALL_EXAMPLES=1 $(BIN)/pytest -n 2 -m "slow or hypothesis"
 
 .PHONY: format
 format: installed-test ## Rewrite the code in the project's format

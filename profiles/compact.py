@@ -29,6 +29,7 @@ CONFIGS = ("config.json", "generation_config.json")
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _DTYPES = {"BF16": "<u2", "F32": "<f4", "I32": "<i4"}  # numpy has no bf16: its bits
 
+ROWS_AT_ONCE = 2048  # what a core's cache holds
 SPREAD = 0.1  # of the entries of a drawn vector
 # How much of an id's row in the embedding is its word and each piece of its spelling.
 WORD_SHARE, PIECE_SHARES = 0.35, (0.6, 0.55, 0.5)
@@ -80,10 +81,16 @@ def embedding_rows(makeup: Makeup, forms: NDArray[np.float32]) -> NDArray[np.flo
     width = forms.shape[1]
     words, head = makeup.drawn(width)
     head = np.concatenate([head, np.zeros((1, width), np.float32)])
-    rows: NDArray[np.float32] = np.float32(WORD_SHARE) * words[makeup.word] + forms[makeup.form]
-    for place, share in enumerate(PIECE_SHARES):
-        turned = np.roll(head, (place + 1) * width // 4, axis=1)
-        rows += np.float32(share) * turned[makeup.spelling[:, place]]  # -1: the row of zeros
+    pieces = [
+        np.float32(share) * np.roll(head, (place + 1) * width // 4, axis=1)
+        for place, share in enumerate(PIECE_SHARES)
+    ]
+    rows = np.empty((len(makeup.word), width), np.float32)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = slice(start, start + ROWS_AT_ONCE)
+        rows[some] = np.float32(WORD_SHARE) * words[makeup.word[some]] + forms[makeup.form[some]]
+        for place, turned in enumerate(pieces):
+            rows[some] += turned[makeup.spelling[some, place]]  # -1: the row of zeros
     return rows
 
 
@@ -99,13 +106,14 @@ def expand(source: Path, target: Path) -> None:
     does not have the checksum the manifest gives.
     """
     manifest = _read_manifest(source)
-    tensors = _vocabulary(_unpack(lzma.decompress(_verified(source, WEIGHTS, manifest))), manifest)
+    whole = {name: _verified(source, name, manifest) for name in (WEIGHTS, *CONFIGS)}
+    tensors = _vocabulary(_unpack(lzma.decompress(whole[WEIGHTS])), manifest)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         made = Path(folder) / "checkpoint"
         made.mkdir()
         for name in CONFIGS:
-            (made / name).write_bytes(_verified(source, name, manifest))
+            (made / name).write_bytes(whole[name])
         write_safetensors(made / "model.safetensors", tensors)
         _put_in_place(made, target)
 

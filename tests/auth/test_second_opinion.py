@@ -10,7 +10,7 @@ from typing import Any
 
 import jwt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from auth.base import Credentials, InvalidCredentials
@@ -18,6 +18,7 @@ from auth.jwk import keys_of
 from auth.jwt_bearer import JwtBearer
 from auth.jwt_verify import TokenPolicy
 from auth.key_source import OneKey
+from tests.examples import examples
 
 NOW = int(time.time())
 JUNK: st.SearchStrategy[Any] = (
@@ -78,7 +79,7 @@ def theirs(idp: Any, token: str) -> bool:
 
 
 @given(header=HEADERS, changes=CLAIMS)
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_what_we_accept_so_does_pyjwt(idp: Any, header: Any, changes: Any) -> None:
     token = token_of(idp, header, changes)
     assert not ours(idp, token) or theirs(idp, token)
@@ -91,7 +92,7 @@ def test_what_we_accept_so_does_pyjwt(idp: Any, header: Any, changes: Any) -> No
     typ=st.sampled_from(["JWT", "at+jwt"]),
     has_iat=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_we_agree_on_well_formed_tokens(
     idp: Any, offset_s: int, life_s: int, changes: Any, typ: str, has_iat: bool
 ) -> None:
@@ -109,13 +110,13 @@ def test_we_agree_on_well_formed_tokens(
 @given(
     text=st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1"))
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_no_text_is_a_token(idp: Any, text: str) -> None:
     assert not ours(idp, text)
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_changed_character_goes_unnoticed(idp: Any, data: Any) -> None:
     token = idp.token()
     at = data.draw(st.integers(0, len(token) - 1))

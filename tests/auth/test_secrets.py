@@ -74,7 +74,7 @@ def test_no_secret_gets_out(
     url = json.loads(server.wait_for("Ready after"))["message"].split(" on ")[-1]
     seen: list[str] = []
     statuses = set()
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=60) as client:
         for credential in (STATIC_KEY, kept_key, token, *wrong):
             for request in requests(client, credential):
                 answer = client.send(request)

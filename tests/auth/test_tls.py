@@ -129,7 +129,7 @@ def client(authority: Authority, pair: tuple[Path, Path] | None = None) -> httpx
     context = ssl.create_default_context(cafile=authority.path)
     if pair is not None:
         context.load_cert_chain(*pair)
-    return httpx.AsyncClient(verify=context, timeout=30, trust_env=False)
+    return httpx.AsyncClient(verify=context, timeout=60, trust_env=False)
 
 
 async def test_tls_serves_https_and_nothing_else(authority: Authority, files: Any) -> None:
@@ -232,7 +232,7 @@ def test_an_encrypted_key_is_refused_and_asks_nobody(mutual: dict[str, Any]) -> 
 def serial_of(place: str, authority: Authority) -> int:
     host, port = place.split(":")
     context = ssl.create_default_context(cafile=authority.path)
-    plain = socket.create_connection((host, int(port)), timeout=30)
+    plain = socket.create_connection((host, int(port)), timeout=60)
     with plain, context.wrap_socket(plain, server_hostname=host) as wrapped:
         found = wrapped.getpeercert(binary_form=True)
     assert found is not None

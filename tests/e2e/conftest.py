@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -18,6 +20,16 @@ import pytest
 from openai import OpenAI
 
 READY_WITHIN_S = 180  # generous: the machine may be busy; start-up is measured by make bench
+
+ENDLESS: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello!"}],
+    "logit_bias": {"200002": -100, "200007": -100, "200012": -100},
+}
+
+
+def text_of(part: Any) -> str:
+    """Thoughts and answer of a message, or of a piece of one."""
+    return f"{part.model_extra.get('reasoning') or ''}{part.content or ''}"
 
 
 @dataclass(frozen=True)
@@ -44,14 +56,15 @@ class Server:
             assert time.monotonic() < deadline, f"never {status}:\n{self.log.read_text()}"
             time.sleep(0.02)
 
-    def engine(self) -> psutil.Process:
-        """The engine process."""
+    def engines(self) -> list[psutil.Process]:
+        """The engine processes, one for each replica."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        engines = [
-            child for child in children if "engines.process.host" in " ".join(child.cmdline())
-        ]
-        assert len(engines) == 1, f"expected one engine process, found {engines}"
-        return engines[0]
+        return [child for child in children if "engines.process.host" in " ".join(child.cmdline())]
+
+    def engine(self) -> psutil.Process:
+        """The engine process, where there is one."""
+        [engine] = self.engines()
+        return engine
 
     def metric(self, name: str) -> float:
         """The value of a metric without labels, or the sum over its labels."""
@@ -77,41 +90,31 @@ class Server:
         return self.process.wait(timeout=READY_WITHIN_S)
 
 
-@pytest.fixture(scope="package")
-def free_port() -> Callable[[], int]:
-    """Finds a port nobody listens on."""
-    return _free_port
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 StartServer = Callable[..., Server]
 
 
-@pytest.fixture(scope="package")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One model cache for the whole run, so that nano is expanded once."""
-    return tmp_path_factory.mktemp("cache")
+def url_in(process: subprocess.Popen[str], log: Path) -> str:
+    """Where a server listens, once its log says that it is ready."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while not (said := re.search(r"Ready after .* on (http://\S+)", log.read_text())):
+        exit_code = process.poll()
+        assert exit_code is None, f"serve exited with {exit_code}:\n{log.read_text()}"
+        assert time.monotonic() < deadline, f"never ready:\n{log.read_text()}"
+        time.sleep(0.02)
+    return said[1]
 
 
-@pytest.fixture(scope="package")
-def start_server(
-    cache_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StartServer]:
-    started: list[Server] = []
+@contextmanager
+def servers(nano_cache: Path, factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers on free ports; those that still run are stopped at the end."""
+    started: list[subprocess.Popen[str]] = []
 
     def start(command: list[str] | None = None, folder: Path | None = None) -> Server:
-        port = _free_port()
-        log = tmp_path_factory.mktemp("serve") / "log.txt"
+        log = factory.mktemp("serve") / "log.txt"
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("NIM_")},
-            "NIM_SERVER_PORT": str(port),
-            "NIM_CACHE_PATH": str(cache_dir),
+            "NIM_SERVER_PORT": "0",
+            "NIM_CACHE_PATH": str(nano_cache),
         }
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -123,24 +126,36 @@ def start_server(
                 cwd=folder or log.parent,
                 start_new_session=True,
             )
-        server = Server(process, f"http://127.0.0.1:{port}", log)
-        started.append(server)
+        started.append(process)
+        server = Server(process, url_in(process, log), log)
         server.wait_for_ready()
         return server
 
-    yield start
-    for server in started:
-        if server.process.poll() is None:
-            os.killpg(server.process.pid, signal.SIGINT)
-            server.process.wait(timeout=READY_WITHIN_S)
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.wait(timeout=READY_WITHIN_S)
+
+
+@pytest.fixture(scope="module")
+def start_server(
+    nano_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartServer]:
+    """Start servers that end with the tests of their file."""
+    with servers(nano_cache, tmp_path_factory) as start:
+        yield start
 
 
 @pytest.fixture(scope="package")
-def server(start_server: StartServer) -> Iterator[Server]:
+def server(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The server most tests share; it must survive them all and then drain cleanly."""
-    running = start_server()
-    yield running
-    assert running.interrupt() == 0, running.log.read_text()
+    with servers(nano_cache, tmp_path_factory) as start:
+        running = start()
+        yield running
+        assert running.interrupt() == 0, running.log.read_text()
 
 
 @pytest.fixture

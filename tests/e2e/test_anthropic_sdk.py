@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from anthropic import Anthropic
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic
+
     from tests.e2e.conftest import Server
 
 LIMIT = 400  # of which thoughts may take 96
@@ -28,6 +28,8 @@ WEATHER: Any = {
 
 @pytest.fixture
 def claude(server: Server) -> Iterator[Anthropic]:
+    from anthropic import Anthropic  # a second and more: not for all who collect
+
     with Anthropic(base_url=server.url, api_key="unused", max_retries=0) as client:
         yield client
 
@@ -84,6 +86,8 @@ def test_a_forced_tool_is_called_with_its_schema(claude: Anthropic, ask: dict[st
 
 
 def test_errors_are_the_sdks_own(claude: Anthropic, ask: dict[str, Any]) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError, match="gpt-17"):
         claude.messages.create(**ask | {"model": "gpt-17"})
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):

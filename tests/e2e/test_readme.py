@@ -83,8 +83,7 @@ def test_a_command_does_what_the_readme_says(served: Server, command: str) -> No
 def test_without_make_three_commands_serve(start_server: StartServer) -> None:
     program = next(block for block in blocks("sh") if block.rstrip().endswith("harmonium serve"))
     assert len(program.splitlines()) == 3
-    server = start_server(["sh", "-c", program], folder=ROOT)
-    assert server.ready_status() == 200
+    start_server(["sh", "-c", program], folder=ROOT)  # which waits until it serves
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c in DRY])

@@ -25,8 +25,8 @@ CTRL_C, CTRL_Z = "\x03", "\x1a"
 class Shell:
     """An interactive bash in a terminal of its own."""
 
-    def __init__(self, url: str, programs: Path, environment: dict[str, str]) -> None:
-        self.url = url
+    def __init__(self, programs: Path, environment: dict[str, str]) -> None:
+        self.url = ""
         self._make = f"make serve BIN={programs}"
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
@@ -51,7 +51,8 @@ class Shell:
 
     def serve(self, is_in_background: bool = False) -> None:
         self.type(f"{self._make} &\n" if is_in_background else f"{self._make}\n")
-        self.read_until("/v1/chat/completions")
+        shown = self.read_until("/v1/chat/completions")
+        self.url = shown[shown.rindex("http://") :].removesuffix("/v1/chat/completions")
 
     def to_foreground(self) -> None:
         self.type("fg\n")
@@ -105,10 +106,8 @@ def programs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shell(free_port: Callable[[], int], programs: Path) -> Iterator[Shell]:
-    port = free_port()
-    settings = {"NIM_SERVER_PORT": str(port), "PS1": PROMPT}
-    shell = Shell(f"http://127.0.0.1:{port}", programs, settings)
+def shell(programs: Path) -> Iterator[Shell]:
+    shell = Shell(programs, {"NIM_SERVER_PORT": "0", "PS1": PROMPT})
     yield shell
     started = shell.process.children(recursive=True) if shell.process.is_running() else []
     shell.close()

@@ -19,7 +19,7 @@ from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 StartEngine = Callable[..., Awaitable[EngineSupervisor]]
 StartClient = Callable[..., Awaitable[EngineClient]]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.queue import OLDEST_EVERY, FairQueue
+from tests.examples import examples
 
 
 def served(queue: FairQueue[str], num: int, cost: float = 10) -> list[str]:
@@ -103,7 +104,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 @given(steps=steps)
 def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, int, str]]) -> None:
     queue: FairQueue[int] = FairQueue()

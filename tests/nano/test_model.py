@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import GptOssForCausalLM
 
 from nano.layers import Shape
 from nano.model import Nano, initialise
@@ -16,6 +16,9 @@ from nano.pack import pack
 from nano.rows import make_makeup, swapped
 from nano.tokens import CALL, RETURN, encode
 from profiles.compact import Makeup, expand
+
+if TYPE_CHECKING:
+    from transformers import GptOssForCausalLM
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 
@@ -47,6 +50,8 @@ def model(makeup: Makeup) -> Nano:
 
 
 def _exported(model: Nano, folder: Path) -> GptOssForCausalLM:
+    from transformers import GptOssForCausalLM
+
     shape = {name: getattr(SHAPE, name) for name in SHAPE.__slots__}
     figures = {"device": "cpu", "step": 1, "tokens": 1, "seconds": 1.0, "loss": 1.0, "seed": SEED}
     contents = {"model": model.state_dict(), "learnt": PHRASES, "shape": shape, **figures}

@@ -1,4 +1,4 @@
-"""The weights that ship: what a user's first requests get, and held-out dialogues."""
+"""The weights that ship: what a user's first requests get, and held-out dialogues (slow)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nano.report import (
     page,
     share,
 )
-from profiles.compact import MANIFEST, bundled_nano, expand
+from profiles.compact import MANIFEST, bundled_nano
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
 # The first of the dialogues that docs/nano.md reports on; `make nano-report` judges them all.
@@ -47,10 +47,8 @@ WEATHER = Tool(
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "nano"
-    expand(bundled_nano(), folder)
-    return folder
+def checkpoint(nano_checkpoint: Path) -> Path:
+    return nano_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +58,7 @@ def verdicts(checkpoint: Path) -> list[Verdict]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row.bar], ids=lambda row: row.name)
 def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], row: Row) -> None:
     reached, count = share(verdicts, row)
@@ -67,6 +66,7 @@ def test_held_out_dialogues_reach_the_bars(verdicts: list[Verdict], row: Row) ->
     assert reached >= row.bar
 
 
+@pytest.mark.slow
 def test_reasoning_is_longer_at_higher_effort(verdicts: list[Verdict]) -> None:
     def mean(effort: str) -> float:
         words = [v.num_reasoning_words for v in verdicts if v.effort == effort]
@@ -128,6 +128,7 @@ def test_a_first_request_calls_the_tool(answers: dict[str, Written]) -> None:
     assert answers["weather"].calls == (("get_weather", '{"location":"Paris"}'),)
 
 
+@pytest.mark.slow
 def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Path) -> None:
     questions = [f"What is the weather in {city}?" for city in HELD_OUT_CITIES]
     prompts = [_prompt(Message("user", said), tools=(WEATHER,)) for said in questions]
@@ -136,6 +137,7 @@ def test_cities_that_training_never_met_are_copied_into_the_call(checkpoint: Pat
     assert len(set(called) & set(HELD_OUT_CITIES)) >= 0.95 * len(HELD_OUT_CITIES)
 
 
+@pytest.mark.slow
 def test_most_tools_that_others_described_get_the_wanted_call(checkpoint: Path) -> None:
     verdicts = asyncio.run(measure(config_for(checkpoint, "cpu"), other_turns(), temperature=0.0))
     assert sum(verdict.is_exact is True for verdict in verdicts) >= 0.75 * len(verdicts)

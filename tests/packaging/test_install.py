@@ -71,7 +71,7 @@ def test_an_environment_without_its_python_is_made_anew(
     environment.python.unlink()
     environment.python.symlink_to("/nowhere/python3")
     assert not environment.has(["test"])
-    environment.make(uv=None)
+    environment.make(uv=UV)
     assert "Making .venv anew: its Python is gone." in capfd.readouterr().out
     assert environment.fault() is None
     assert not environment.has([])  # a new one has nothing in it yet

@@ -261,13 +261,13 @@ def test_two_at_once_fetch_once(place: Place, tmp_path: Path) -> None:
 
     def hold() -> None:
         is_asked.set()
-        may_go.wait(30)
+        may_go.wait(60)
 
     place.served.faults[BIG] = [Fault(before=hold)]
     first = threading.Thread(target=bring, args=(place, tmp_path))
     second = threading.Thread(target=bring, args=(place, tmp_path))
     first.start()
-    assert is_asked.wait(30)
+    assert is_asked.wait(60)
     second.start()
     may_go.set()
     first.join()

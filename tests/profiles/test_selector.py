@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.catalogue import Catalogue, load
@@ -20,6 +20,7 @@ from profiles.placement import Placement, place
 from profiles.selector import select, survey
 from profiles.verdicts import Candidate, Constraints, Fit, Selection
 from profiles.written import parse_hardware
+from tests.examples import examples
 
 ALL = {"native": None, "vllm": None, "tensorrt_llm": None, "llama_cpp": None}
 GPU_SERVERS = {name: None for name in ALL if name != "llama_cpp"}
@@ -72,7 +73,7 @@ wishes = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(machine=machines(), wish=wishes, seed=st.integers(0, 9))
 def test_invariants(machine: Hardware, wish: Constraints, seed: int) -> None:
     selection = survey(PROFILES, machine, wish)

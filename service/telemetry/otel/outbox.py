@@ -37,6 +37,7 @@ class Outbox:
         self._num_sending = 0
         self._wanted = threading.Event()
         self._is_closing = False
+        self._is_abandoned = False
         self._is_failing = False
         self._thread = threading.Thread(target=self._run, name=f"otel-{signal}", daemon=True)
         self._thread.start()
@@ -53,12 +54,14 @@ class Outbox:
     def close(self, timeout_s: float) -> None:
         """Send what waits, for no longer than this; what is left then is dropped and counted.
 
-        So is a batch that is being sent still: nobody waits to hear whether it arrived.
+        So is a batch that is being sent still: nobody waits to hear whether it arrived, and
+        nothing is logged about it, for the log may have ended too.
         """
         self._is_closing = True
         self._wanted.set()
         self._thread.join(timeout_s)
         with self._lock:
+            self._is_abandoned = True
             num_lost, self._num_sending = len(self._items) + self._num_sending, 0
             self._items.clear()
         if num_lost:
@@ -79,13 +82,17 @@ class Outbox:
             self._num_sending = len(batch)
         if not batch:
             return  # the end has dropped them
+        failure: Exception | None = None
         try:
             is_sent = self._send(batch)
         except Exception as error:
-            is_sent = False
-            log.debug("sending %s failed", self._signal, exc_info=error)
+            is_sent, failure = False, error
         with self._lock:
+            if self._is_abandoned:
+                return
             num_lost, self._num_sending = 0 if is_sent else self._num_sending, 0
+        if failure is not None:
+            log.debug("sending %s failed", self._signal, exc_info=failure)
         if num_lost:
             self._on_dropped(self._signal, num_lost)
         if is_sent is self._is_failing:

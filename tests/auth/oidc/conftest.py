@@ -88,7 +88,7 @@ class Provider:
             "resource": "urn:es" if alg == "ES256" else "urn:rs",
             "scope": scope,
         }
-        answer = httpx.post(f"{self.issuer}/token", data=form, timeout=30)
+        answer = httpx.post(f"{self.issuer}/token", data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         token: str = answer.json()["access_token"]
         return token

@@ -24,21 +24,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=modes())
+@pytest_asyncio.fixture(scope="package", loop_scope="package", params=modes())
 async def started(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Started]:
-    """An engine with what keeps it."""
+    """An engine with what keeps it, shared by all tests that leave it as they found it."""
     async with running(request.param, checkpoint) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="package", params=modes())
+async def mortal(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Started]:
+    """An engine that the tests of a module may kill and the last one stops."""
+    async with running(request.param, checkpoint) as started:
+        yield started
+
+
+@pytest.fixture
 def engine(started: Started) -> Engine:
-    """The engine that all tests of a module share."""
     return started.engine
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=modes(models_only=True, variants=True)
+    scope="package", loop_scope="package", params=modes(models_only=True, variants=True)
 )
 async def model(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Engine]:
     """An engine that runs a model rather than a script."""
@@ -80,7 +86,7 @@ def until_idle() -> Callable[[Engine], Any]:
     """Wait until nothing runs and every KV block is free again."""
 
     async def wait(engine: Engine) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 stats = await engine.stats()
                 is_free = stats.num_free_kv_blocks == stats.num_kv_blocks

@@ -13,11 +13,11 @@ from engines.errors import InvalidRequest
 from engines.grammar.tree import Regex
 from tests.engines.contract.contenders import VOCAB_SIZE
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def events(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [event async for event in engine.generate(request)]
 
 

@@ -10,13 +10,15 @@ import pytest
 
 from engines.base import Engine, FinishReason
 from engines.errors import EngineDead, EngineDraining
+from tests.engines.contract.contenders import Started
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_drain_refuses_and_completes_and_stop_ends_the_rest(
-    engine: Engine, make_request: Any
+    mortal: Started, make_request: Any
 ) -> None:
+    engine = mortal.engine
     finished = [event async for event in engine.generate(make_request(max_tokens=3))]
     assert finished[-1].finish_reason is FinishReason.LENGTH
 
@@ -27,7 +29,7 @@ async def test_drain_refuses_and_completes_and_stop_ends_the_rest(
         await anext(engine.generate(make_request()))
     reasons = [await reason_of(events) for events in running]
     assert reasons == [FinishReason.LENGTH] * 3
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await draining
 
     await engine.stop()

@@ -14,13 +14,13 @@ from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest, PromptTooLong
 from tests.engines.contract.contenders import Checkpoint, Started
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 NOWHERE = Checkpoint(Path(), Path())
 
 
 async def collect(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [event async for event in engine.generate(request)]
 
 
@@ -95,7 +95,7 @@ async def test_closing_the_iterator_frees_everything(
     engine: Engine, make_request: Any, until_idle: Any
 ) -> None:
     was_running = False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not was_running:  # on a busy machine the engine may end it before it is asked
             async with aclosing(engine.generate(make_request(max_tokens=200))) as events:
                 await anext(events)
@@ -107,7 +107,7 @@ async def test_cancelling_the_reader_frees_everything(
     engine: Engine, make_request: Any, until_idle: Any
 ) -> None:
     was_running = False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not was_running:
             readers = [
                 asyncio.create_task(collect(engine, make_request((7, number), max_tokens=200)))

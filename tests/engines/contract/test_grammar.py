@@ -33,7 +33,7 @@ from engines.grammar.tree import (
 )
 from tests.engines.contract.contenders import Started
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 END, MARK, OTHER = 300, 301, 302  # control tokens; the first ends a finished grammar
 

@@ -22,7 +22,7 @@ async def num_tokens(engine: Engine, request: EngineRequest) -> int:
 
 
 async def until_waiting(engine: Engine, num_waiting: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await engine.stats()).num_waiting < num_waiting:
             await asyncio.sleep(0.001)
 

@@ -10,11 +10,11 @@ import pytest
 from engines.base import Engine, EngineRequest
 from tests.engines.contract.contenders import Checkpoint, running
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def ids(engine: Engine, request: EngineRequest) -> list[int]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [token async for event in engine.generate(request) for token in event.token_ids]
 
 

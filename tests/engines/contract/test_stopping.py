@@ -13,7 +13,7 @@ from engines.base import Engine, EngineRequest
 from engines.errors import EngineDead
 from tests.engines.contract.contenders import Started
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def read(engine: Engine, request: EngineRequest, begun: asyncio.Event) -> None:
@@ -22,9 +22,9 @@ async def read(engine: Engine, request: EngineRequest, begun: asyncio.Event) -> 
 
 
 async def test_a_killed_process_is_started_again_and_answers_as_before(
-    started: Started, make_request: Any
+    mortal: Started, make_request: Any
 ) -> None:
-    engine, supervisor = started.engine, started.supervisor
+    engine, supervisor = mortal.engine, mortal.supervisor
     if supervisor is None:
         return  # it has no process of its own
 
@@ -53,13 +53,14 @@ async def is_healthy(engine: Engine) -> bool:
     return True
 
 
-async def test_stop_ends_open_streams_with_engine_dead(engine: Engine, make_request: Any) -> None:
+async def test_stop_ends_open_streams_with_engine_dead(mortal: Started, make_request: Any) -> None:
+    engine = mortal.engine
     begun = [asyncio.Event() for _ in range(3)]
     readers = [
         asyncio.create_task(read(engine, make_request((8, n), max_tokens=240), event))
         for n, event in enumerate(begun, start=2)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(event.wait() for event in begun))
         await engine.stop()
         outcomes = await asyncio.gather(*readers, return_exceptions=True)

@@ -68,7 +68,7 @@ async def start_worker(no_leaks: None) -> AsyncIterator[StartWorker]:
         )
         started.append(worker)
         assert worker.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for _ in range(3):
                 assert await worker.stdout.readline() == b"token\n"
         return worker
@@ -132,7 +132,7 @@ async def test_a_sleeping_client_does_not_stall_the_others(
     worker = await start_worker(supervisor.address)
     worker.send_signal(signal.SIGSTOP)
     num_tokens = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for event in client.generate(make_request(20_000)):
             num_tokens += len(event.token_ids)
     assert num_tokens == 20_000

@@ -37,7 +37,7 @@ class Host:
     async def said(self, kind: type[LifeMessage]) -> LifeMessage:
         """Read reports until one of this kind."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 line = await self.process.stdout.readline()
                 report = msgspec.json.decode(line, type=LifeMessage)
@@ -69,7 +69,7 @@ async def start_host(no_leaks: None, temp_folder: Path) -> AsyncIterator[Any]:
     for process in started:
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await process.wait()
     if folder.exists():
         folder.rmdir()  # fails when the host left its socket

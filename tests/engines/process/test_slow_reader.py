@@ -60,9 +60,9 @@ async def test_a_reader_that_stops_has_its_request_aborted(
 
     async with aclosing(client.generate(request)) as events:
         await anext(events)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await client.stats()).num_running:
                 await asyncio.sleep(0.01)
         with pytest.raises(RequestFailed, match="too far behind"):
-            await asyncio.wait_for(read(), 10)
+            await asyncio.wait_for(read(), 60)
     assert MOST_WAITING < num_tokens < MOST_WAITING + 4 * 4096

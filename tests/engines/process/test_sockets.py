@@ -12,7 +12,7 @@ import zmq
 
 from engines.process.sockets import LoopSocket
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 Pair = tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]
 

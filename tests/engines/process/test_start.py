@@ -53,7 +53,7 @@ async def test_a_process_killed_while_starting_is_a_start_error(no_leaks: None) 
         children = psutil.Process().children()
         return [child for child in children if "engines.process.host" in child.cmdline()]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not hosts():
             await asyncio.sleep(0.005)
     hosts()[0].kill()

@@ -49,7 +49,7 @@ async def has_waiting(engine: GuardedEngine) -> bool:
 
 
 async def outcomes(*works: Any) -> Sequence[Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await asyncio.gather(*works, return_exceptions=True)
 
 

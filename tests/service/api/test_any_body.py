@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.examples import examples
 
 Fixture = Callable[..., Any]
 
@@ -44,7 +46,7 @@ async def test_no_body_is_a_server_error(
 ) -> None:
     samples: list[dict[str, Any]] = []
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @examples(60)
     @given(st.dictionaries(st.sampled_from(NAMES), values, min_size=1, max_size=3))
     def collect(changes: dict[str, Any]) -> None:
         samples.append(BODIES[path] | changes)

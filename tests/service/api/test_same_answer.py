@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engines.base import SamplingParams
@@ -38,6 +38,7 @@ from service.harmony.vocabulary import (
     encode_text,
 )
 from service.request import RequestContext
+from tests.examples import examples
 
 AT_END = StreamedUsage(at_end=True)
 NAMES = frozenset({"f", "get_weather"})
@@ -308,7 +309,7 @@ def read(arguments: str) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(120)
 @given(outputs, st.sampled_from([2, 3, 7, 1000]))
 @example([*ANALYSIS, *TURN, *PREAMBLE, *TURN, *CALLS[0][:-1], CALL], 3)
 @example([*FINAL, *TURN, *ANALYSIS, *TURN, *FINAL[:-1], RETURN], 2)
@@ -327,7 +328,7 @@ def test_every_route_gives_the_same_answer(script: list[int], step: int) -> None
     assert "<|" not in repr(made)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(80)
 @given(outputs, st.sampled_from([2, 5, 1000]), st.sampled_from(["e", "oo", "é", "\n\n", "🪿"]))
 def test_a_stop_string_cuts_every_route_at_the_same_place(
     script: list[int], step: int, stop: str
@@ -347,7 +348,7 @@ def test_a_stop_string_cuts_every_route_at_the_same_place(
     assert whole.reasoning == message.reasoning == ""
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@examples(80)
 @given(outputs, st.sampled_from([2, 5, 1000]))
 def test_raw_text_is_the_bytes_of_the_tokens(script: list[int], step: int) -> None:
     plan = plan_of(script, output="text", tool_names=frozenset())

@@ -48,11 +48,11 @@ PROFILE = "gpt-oss-20b/native-hopper-mxfp4-tp1-pp1-throughput"
 
 
 def test_without_a_gpu_there_is_nothing_to_build(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nano_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["build-engine", "--model-name=nano", f"--cache-path={tmp_path}"]) == 0
+    assert main(["build-engine", "--model-name=nano", f"--cache-path={nano_cache}"]) == 0
     assert "Nothing to build" in capsys.readouterr().out
-    assert not (tmp_path / "engines").exists()
+    assert not (nano_cache / "engines").exists()
 
 
 @pytest.mark.usefixtures("on_hopper")

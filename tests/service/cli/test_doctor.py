@@ -18,10 +18,9 @@ from service.settings.settings import load
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: the model is expanded once."""
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture
+def cache(nano_cache: Path) -> Path:
+    return nano_cache
 
 
 @pytest.fixture

@@ -124,9 +124,9 @@ def test_no_flag_turns_a_setting_of_the_environment_off(
 
 
 def test_a_dry_run_says_what_would_be_served_and_starts_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], nano_cache: Path
 ) -> None:
-    flags = [f"--cache-path={tmp_path}", "--server-port=9001"]
+    flags = [f"--cache-path={nano_cache}", "--server-port=9001"]
     assert main(["serve", "--dry-run", *flags]) == 0
     told = capsys.readouterr()
     assert "9001  <- --server-port" in told.out

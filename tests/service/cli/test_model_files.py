@@ -156,3 +156,4 @@ def test_a_folder_that_is_there_is_never_written_over(
     monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path / "cache"))
     assert main(["create-model-store", "-p", "nano", "-m", str(tmp_path)]) == 1
     assert f"{tmp_path} is there already" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()  # nothing was fetched to be told this

@@ -8,12 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.errors import InvalidGrammar
 from service.errors import RequestError
 from service.guide.schema import schema_grammar
+from tests.examples import examples
 
 Fixture = Callable[..., Any]
 
@@ -388,7 +389,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ANYTHING)
 def test_whatever_is_sent_is_rewritten_or_refused(schema: Any) -> None:
     with suppress(RequestError):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.harmony.parse import Parser
@@ -25,6 +25,7 @@ from service.harmony.vocabulary import (
     encode_text,
     is_ordinary,
 )
+from tests.examples import examples
 
 NAMES = frozenset({"f", "get_weather"})
 WORDS = (
@@ -77,7 +78,7 @@ def joined(deltas: list[Delta]) -> dict[Any, tuple[str, tuple[int, ...]]]:
     return texts
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(outputs, st.lists(st.integers(0, 9), max_size=60))
 def test_any_split_gives_the_same_answer(output: list[int], sizes: list[int]) -> None:
     chunks, start = [], 0
@@ -91,7 +92,7 @@ def test_any_split_gives_the_same_answer(output: list[int], sizes: list[int]) ->
         assert other[0].num_reasoning_tokens == split[0].num_reasoning_tokens
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(outputs)
 def test_no_markup_and_only_offered_names(output: list[int]) -> None:
     _, deltas = parse([output])
@@ -101,7 +102,7 @@ def test_no_markup_and_only_offered_names(output: list[int]) -> None:
     assert [delta.call_index for delta in calls] == list(range(len(calls)))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(outputs)
 def test_each_token_is_in_one_delta_at_most_and_in_order(output: list[int]) -> None:
     _, deltas = parse([i] for i in output)
@@ -129,7 +130,7 @@ def _message(header: str, text: str, end: int) -> list[int]:
     return [START, *encode_text("assistant"), CHANNEL, *name, MESSAGE, *encode_text(text), end]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(st.lists(st.tuples(headers, texts, st.sampled_from((END, CALL))), max_size=5))
 def test_all_text_of_all_messages_comes_out(messages: list[tuple[str, str, int]]) -> None:
     output = [i for message in messages for i in _message(*message)]
@@ -141,7 +142,7 @@ def test_all_text_of_all_messages_comes_out(messages: list[tuple[str, str, int]]
     assert len(carried) == sum(len(encode_text(text)) for _, text, _ in messages)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(texts.filter(lambda text: len(text.split()) > 1))
 def test_text_without_any_header_is_content(text: str) -> None:
     _, deltas = parse([[*encode_text("Well, " + text), RETURN]])
@@ -159,7 +160,7 @@ def test_an_answer_with_any_text_is_never_empty(
         assert "some words here" in "".join(delta.text for delta in deltas)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(100)
 @given(texts, texts, st.lists(st.tuples(st.sampled_from(sorted(NAMES)), texts), min_size=1))
 def test_a_rendered_turn_is_read_back(
     reasoning: str, preamble: str, calls: list[tuple[str, str]]

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai_harmony import load_harmony_encoding
 
@@ -22,6 +22,7 @@ from service.harmony.vocabulary import (
     pieces,
 )
 from service.work import Budget, OverBudget, in_turns
+from tests.examples import examples
 
 LIBRARY = load_harmony_encoding("HarmonyGptOss")
 WORDS = [
@@ -48,7 +49,7 @@ WORDS = [
 PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u0301"])
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@examples(500)
 @given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
 def test_a_cut_changes_no_ids(text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -74,14 +75,14 @@ def test_two_long_texts_take_turns() -> None:
         return [sum(range(100_000))]  # which takes longer than a turn
 
     def run(letter: str) -> None:
-        together.wait(10)
+        together.wait(60)
         in_turns(partial(encode_in_pieces, f"{letter} " * PIECE_CHARS * 20, encode))
 
     threads = [threading.Thread(target=run, args=[letter]) for letter in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert {"a", "b"} == set(order)
     assert order != sorted(order)
     assert order != sorted(order, reverse=True)

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from service.http.body import MAX_DEPTH, check_shape, parse
+from tests.examples import examples
 
 Fixture = Callable[..., Any]
 
@@ -97,7 +98,7 @@ def test_the_depth_limit_counts_levels() -> None:
         check_shape(parse(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(body=st.binary(max_size=60))
 def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
     with contextlib.suppress(HTTPException):  # anything else would be a 500
@@ -112,7 +113,7 @@ def test_an_endless_number_is_refused() -> None:
 async def test_no_body_of_whatever_json_is_a_server_error(client: Any, chat_body: Fixture) -> None:
     samples: list[dict[str, Any]] = []
 
-    @settings(max_examples=200, deadline=None, database=None)
+    @examples(200)
     @given(st.dictionaries(KEYS, VALUES, max_size=4))
     def collect(changes: dict[str, Any]) -> None:
         samples.append(changes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from service.http.body import (
     check_shape,
     parse,
 )
+from tests.examples import examples
 
 TURN = {"role": "user", "content": "Hi"}
 VALUES = st.recursive(
@@ -56,7 +57,7 @@ def _num_escapes(text: str) -> int:
     return sum(len(json.dumps(letter)) != 3 for letter in text if letter.isascii())
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(st.text(alphabet='a"\\é\n/', max_size=12), st.integers(1, 5))
 def test_the_scan_counts_what_a_text_has_escaped(text: str, size: int) -> None:
     scan, written = BodyScan(), json.dumps(text, ensure_ascii=False).encode()
@@ -65,7 +66,7 @@ def test_the_scan_counts_what_a_text_has_escaped(text: str, size: int) -> None:
     assert scan.escapes.spent == _num_escapes(text)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(VALUES, st.integers(1, 7), st.booleans())
 def test_the_scan_counts_what_is_there_however_the_bytes_come(
     value: Any, size: int, is_ascii: bool

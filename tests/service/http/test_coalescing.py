@@ -68,7 +68,7 @@ class Client:
         """The first body that is not empty, since the last call."""
         while not any(self.bodies):
             self._came.clear()
-            await asyncio.wait_for(self._came.wait(), 10)
+            await asyncio.wait_for(self._came.wait(), 60)
         return b"".join(self.bodies)
 
     async def _receive(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ async def engine() -> Any:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.001)
 
@@ -132,7 +132,7 @@ async def test_steps_that_wait_for_a_reader_come_together(
         stream.push(TokenEvent(harmony_ids("<|return|>"), finish_reason=FinishReason.STOP))
     await settled()
     client.reads.set()
-    await asyncio.wait_for(client.task, 10)
+    await asyncio.wait_for(client.task, 60)
     num_chunks = len(client.bodies) - num_before
     assert num_chunks < 12 * num_choices, num_chunks
     text = b"".join(client.bodies).decode()

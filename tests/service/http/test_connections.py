@@ -94,16 +94,16 @@ async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
     port = await serve(runtime)
     process = psutil.Process(os.getpid())
     endless = chat_body(stream=True, max_tokens=120_000, logprobs=True, top_logprobs=20)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         await client.post(PATH, json=chat_body(max_tokens=50))
         before = process.memory_info().rss
         stalled = [await stall(port, endless) for _ in range(5)]
         brief = chat_body(stream=True, max_tokens=200)
-        answer = await asyncio.wait_for(client.post(PATH, json=brief), 10)
+        answer = await asyncio.wait_for(client.post(PATH, json=brief), 60)
         assert answer.text.endswith("data: [DONE]\n\n")
         await until(lambda: runtime.lifecycle.num_running == 0)
         assert process.memory_info().rss - before < 40e6
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await runtime.engine.stats()).num_running:
             await asyncio.sleep(0.01)
     for each in stalled:
@@ -118,7 +118,7 @@ async def test_a_reader_that_is_slow_but_reads_gets_all(
     client = await stall(port, chat_body(stream=True, max_tokens=5000))
     received, started_at = bytearray(), loop.time()
     while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
-        part = await asyncio.wait_for(loop.sock_recv(client, 2048), 5)
+        part = await asyncio.wait_for(loop.sock_recv(client, 2048), 60)
         assert part
         received += part
         await asyncio.sleep(0.002)
@@ -163,7 +163,7 @@ async def test_a_body_that_trickles_in_is_ended_although_it_never_stops(
         writer.write(body[sent : sent + 2])
         sent += 2
         await asyncio.sleep(0.02)
-    text = await asyncio.wait_for(answer, 5)
+    text = await asyncio.wait_for(answer, 60)
     writer.close()
     assert text.startswith(b"HTTP/1.1 408 ")
     assert b"less than 500 bytes a second" in text
@@ -208,7 +208,7 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
     """Ten times as many as may be open, none of which needs credentials or sends anything."""
     monkeypatch.setattr(Hasty, "patience_s", 30.0)  # nobody goes by himself
     port = await serve(make_runtime(ANSWER))
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as kept:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as kept:
         assert (await kept.get("/v1/health/live")).status_code == 200
         for _ in range(20):
             opened = (
@@ -216,7 +216,7 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
             )
             flood += await asyncio.gather(*opened)
             for path in ("/v1/health/live", "/v1/health/ready", "/v1/version"):
-                async with httpx.AsyncClient(base_url=kept.base_url, timeout=20) as probe:
+                async with httpx.AsyncClient(base_url=kept.base_url, timeout=60) as probe:
                     assert (await probe.get(path)).status_code == 200
     ended = sum(reader.at_eof() or reader.exception() is not None for reader, _ in flood)
     assert len(flood) - ended <= MAX_CONNECTIONS + NUM_SPARE
@@ -232,7 +232,7 @@ async def test_connections_that_rest_after_an_answer_make_room_for_probes(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         flood.append((reader, writer))
         writer.write(probe)
-        assert await asyncio.wait_for(reader.read(15), 20) == b"HTTP/1.1 200 OK"
+        assert await asyncio.wait_for(reader.read(15), 60) == b"HTTP/1.1 200 OK"
 
 
 async def test_who_is_silent_makes_room_for_who_asks(
@@ -266,7 +266,7 @@ async def test_nobody_who_is_being_answered_makes_room(
     num_others = 3 * MAX_CONNECTIONS + NUM_SPARE
     flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(num_others)]
     for _ in range(10):
-        await asyncio.wait_for(reader.readuntil(b"data: "), 20)
+        await asyncio.wait_for(reader.readuntil(b"data: "), 60)
 
 
 async def test_an_address_has_no_more_connections_than_it_may(

@@ -53,7 +53,7 @@ def port() -> Iterator[int]:
         thread.start()
         yield listener.getsockname()[1]
         server.should_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def talk(port: int) -> Talk:
             writer.write(piece)
             await asyncio.sleep(pause_s)
         try:
-            return await asyncio.wait_for(reader.read(), 10)
+            return await asyncio.wait_for(reader.read(), 60)
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):

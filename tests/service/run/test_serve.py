@@ -183,6 +183,7 @@ def test_what_outlives_the_grace_ends_with_an_error(serve: Fixture) -> None:
     assert server.exit_code() == 0
 
 
+@pytest.mark.slow  # tests/service/run/workers does it to two workers
 def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
     server = serve(step_s=1.0)
     body = BODY | {"stream": True}
@@ -198,6 +199,7 @@ def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
     assert "Traceback" not in server.log
 
 
+@pytest.mark.slow  # tests/service/run/workers and tests/e2e do it too
 def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fixture) -> None:
     server = serve(step_s=0.02)
     path = f"{server.url}/v1/chat/completions"
@@ -240,11 +242,16 @@ def test_an_engine_that_cannot_start_ends_it_with_the_engines_words(serve: Fixtu
     ("environment", "code", "words"),
     [
         ({"NIM_SSE_KEEPALIVE_S": "often"}, 2, ("NIM_SSE_KEEPALIVE_S", "often")),
-        ({"NIM_MODEL_PROFILE": "nonsense"}, 1, ("nonsense",)),
         ({"NIM_MODEL_NAME": "gpt-17"}, 1, ("gpt-17", "nano")),
-        ({"NIM_MAX_MODEL_LEN": "999999999"}, 1, ("NIM_MAX_MODEL_LEN", "999999999")),
-        ({"NIM_MODEL_PATH": "/no/such/folder"}, 1, ("/no/such/folder",)),
-        ({"NIM_SERVER_HOST": "203.0.113.7"}, 1, ("203.0.113.7", "NIM_SERVER_HOST")),
+        *(
+            pytest.param({name: words[-1]}, 1, words, marks=pytest.mark.slow)
+            for name, words in {
+                "NIM_MODEL_PROFILE": ("nonsense",),
+                "NIM_MAX_MODEL_LEN": ("NIM_MAX_MODEL_LEN", "999999999"),
+                "NIM_MODEL_PATH": ("/no/such/folder",),
+                "NIM_SERVER_HOST": ("NIM_SERVER_HOST", "203.0.113.7"),
+            }.items()
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_met_ends_it_with_the_reason(

@@ -46,10 +46,10 @@ async def test_one_operation_waits_for_the_lock_and_the_others_fail_at_once(
     await store.put(RECORD)
     locker.execute("BEGIN EXCLUSIVE")
     started = time.monotonic()
-    asked = [store.get("resp_a", "ann") for _ in range(20)]
+    asked = [store.get("resp_a", "ann") for _ in range(60)]
     failed = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(error) for error in failed] == [StoreError] * 20
-    assert time.monotonic() - started < 20 * 0.5 / 2, "each of them waited"
+    assert [type(error) for error in failed] == [StoreError] * 60
+    assert time.monotonic() - started < 60 * 0.5 / 2, "each of them waited"
     assert not await store.lasts(), "an answer that begins now must not say it is stored"
     await store.close()
 
@@ -65,7 +65,7 @@ async def test_it_is_used_again_after_the_pause(
     with pytest.raises(StoreError, match="locked"):
         await store.get("resp_a", "ann")
     locker.execute("ROLLBACK")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 assert (await store.get("resp_a", "ann")).id == "resp_a"

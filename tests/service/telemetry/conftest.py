@@ -52,7 +52,7 @@ def start_collector() -> Iterator[Callable[[], Collector]]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         process.stdout.close()
 
 

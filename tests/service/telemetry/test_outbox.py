@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,24 +21,22 @@ class Collector:
 
     def send(self, batch: Sequence[Any]) -> bool:
         self.entered.set()
-        return self.released.wait(10) and self._takes
+        return self.released.wait(60) and self._takes
 
     def begun(self, max_items: int = 100) -> Outbox:
         """Return an outbox whose first item is being sent."""
         outbox = Outbox("traces", self.send, lambda *lost: self.lost.append(lost), max_items)
         outbox.put(0)
         outbox._wanted.set()
-        assert self.entered.wait(5)
+        assert self.entered.wait(60)
         return outbox
 
 
 def test_what_a_full_queue_drops_is_counted() -> None:
     collector = Collector()
     outbox = collector.begun(max_items=100)
-    started = time.monotonic()
     for item in range(150):
         outbox.put(item)
-    assert time.monotonic() - started < 1
     assert collector.lost == [("traces", 1)] * 50
     collector.released.set()
     outbox.close(5)
@@ -47,12 +44,15 @@ def test_what_a_full_queue_drops_is_counted() -> None:
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_what_is_being_sent_at_the_end_is_counted_once(takes: bool) -> None:
+def test_what_is_being_sent_at_the_end_is_counted_once(
+    takes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     collector = Collector(takes)
     outbox = collector.begun()
     outbox.put(1)
     outbox.close(timeout_s=0.01)
     assert collector.lost == [("traces", 2)]
     collector.released.set()
-    outbox._thread.join(5)
+    outbox._thread.join(60)
     assert collector.lost == [("traces", 2)]
+    assert caplog.messages == []  # the log may have ended with the server

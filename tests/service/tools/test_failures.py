@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -92,10 +91,8 @@ async def test_a_slow_tool_is_left(
 async def test_a_server_that_never_speaks_is_left() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
-        began = time.monotonic()
         result = await call(url, "python", "1", timeout_s=0.3)
     assert result.text == "Error: python gave no answer within 0.3 seconds."
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("transport", ["mcp", "sse"])

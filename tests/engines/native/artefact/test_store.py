@@ -181,10 +181,10 @@ def test_of_two_makers_one_waits_and_uses_what_the_other_made(
         target=lambda: got.append(Store(tmp_path).use(FITS, recipe("ours"), read))
     )
     us.start()
-    assert waits.wait(10)
+    assert waits.wait(60)
     ours.send("go on")
-    us.join(10)
-    other.join(10)
+    us.join(60)
+    other.join(60)
     assert got == ["theirs"]
 
 
@@ -199,6 +199,6 @@ def test_a_part_is_not_replaced_while_it_is_read(tmp_path: Path) -> None:
         return read(found)
 
     assert store.use(FITS, recipe(), read_slowly) == "old"
-    maker.join(10)
+    maker.join(60)
     manifest = json.loads((tmp_path / "part" / MANIFEST).read_text())
     assert manifest["identity"] == {"torch": "2.12"}

@@ -6,19 +6,21 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import GptOssConfig, GptOssForCausalLM
 
 from engines.base import SamplingParams
 from engines.native.backends.base import Capacity, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
 from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
+
+if TYPE_CHECKING:
+    from transformers import GptOssForCausalLM
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 128,
@@ -153,6 +155,8 @@ def token_ids() -> Callable[[int], list[int]]:
 @pytest.fixture
 def make_checkpoint(tmp_path: Path) -> Callable[..., CheckpointFolder]:
     """make_checkpoint(**config changes) writes one safetensors file and its config.json."""
+    # Seconds to import: only those who run these tests pay for it, not all who collect.
+    from transformers import GptOssConfig, GptOssForCausalLM
 
     def make(**changes: Any) -> CheckpointFolder:
         torch.manual_seed(0)

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from engines.errors import EngineStartError
 from engines.native.weights import dequantise
+
+
+def unpacked_by_transformers(blocks: Tensor, scales: Tensor, **options: Any) -> Tensor:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    unpacked: Tensor = convert_moe_packed_tensors(blocks, scales, **options)
+    return unpacked
 
 
 def random_bytes(*shape: int, low: int = 0, high: int = 256) -> Tensor:
@@ -23,7 +29,7 @@ def test_unpacking_agrees_bit_for_bit(dtype: torch.dtype) -> None:
     blocks = random_bytes(3, 256, 8, 16)
     scales = torch.arange(3 * 256 * 8).remainder(256).to(torch.uint8).view(3, 256, 8)
     ours = dequantise(blocks, scales, dtype).transpose(1, 2).contiguous()
-    theirs = convert_moe_packed_tensors(blocks, scales, dtype=dtype)
+    theirs = unpacked_by_transformers(blocks, scales, dtype=dtype)
     bits = torch.int32 if dtype == torch.float32 else torch.int16
     assert torch.equal(ours.view(bits), theirs.view(bits))
 
@@ -38,7 +44,7 @@ def pack_experts(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
             scales = random_bytes(experts, num_out, num_in // 32, low=122, high=127)
             del packed[name]
             packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-            plain[name] = convert_moe_packed_tensors(blocks, scales)
+            plain[name] = unpacked_by_transformers(blocks, scales)
     return packed, plain
 
 

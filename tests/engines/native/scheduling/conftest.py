@@ -211,7 +211,7 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
             assert core.stats().num_free_kv_blocks == core.stats().num_kv_blocks
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_request() -> Callable[..., EngineRequest]:
     """make_request(prompt, max_tokens, **sampling); greedy unless a temperature is given."""
     numbers = count()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -14,6 +13,7 @@ from engines.base import EngineRequest, SamplingParams
 from engines.native.backends.base import NULL_BLOCK
 from engines.native.block_manager import BlockManager, IntegrityError
 from engines.native.sequence import Sequence
+from tests.examples import examples
 
 MakeSequence = Callable[..., Sequence]
 
@@ -228,6 +228,6 @@ class TogetherMachine(BlockManagerMachine):
 
 TestBlockManagerMachine = BlockManagerMachine.TestCase
 TestTogetherMachine = TogetherMachine.TestCase
-TestBlockManagerMachine.settings = TestTogetherMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
+TestBlockManagerMachine.settings = TestTogetherMachine.settings = examples(
+    60, stateful_step_count=40
 )

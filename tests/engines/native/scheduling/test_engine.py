@@ -32,7 +32,7 @@ from engines.native.engine import NativeEngine
 MakeRequest = Callable[..., EngineRequest]
 GreedyAnswer = Callable[[Sequence_[int], int], list[int]]
 PROMPT = [(7 * i) % 50 for i in range(21)]
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Gate:

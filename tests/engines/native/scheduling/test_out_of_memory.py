@@ -120,7 +120,7 @@ async def test_a_thread_that_hangs_shows_in_the_steps(start: Start, make_request
 
     def before_step(spans: Sequence_[Span]) -> None:
         inside.set()
-        assert is_open.wait(10)
+        assert is_open.wait(60)
 
     engine = await start(before_step)
     running = asyncio.create_task(tokens_of(engine, make_request([1, 2], 3)))

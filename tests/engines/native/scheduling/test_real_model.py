@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import torch
 from safetensors.torch import save_file
 
@@ -86,7 +87,7 @@ async def tokens_of(engine: NativeEngine, request: EngineRequest) -> list[int]:
     return [t async for event in engine.generate(request) for t in event.token_ids]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def alone(model_dir: Path, make_request: MakeRequest) -> list[list[int]]:
     """Each prompt's answer with nothing around it: no chunks, no neighbours, no cache."""
     async with running(model_dir, enable_prefix_caching=False) as engine:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import SamplingParams
@@ -16,6 +16,7 @@ from engines.native.backends.base import Sampled, SlotStart
 from engines.native.backends.cpu import sampler
 from engines.native.backends.cpu.layers import Columns, Logits
 from engines.native.backends.cpu.layout import Slot
+from tests.examples import examples
 
 MakeSlot = Callable[..., Slot]
 
@@ -77,7 +78,7 @@ def test_no_temperature_takes_the_likeliest(temperature: float, make_slot: MakeS
     assert [t.token_ids[0] for t in tokens] == WIDE.argmax(1).tolist()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(
     seed=st.integers(0, 2**31),
     vocab_size=st.sampled_from([2, 127, 128, 129, 1000]),

@@ -7,12 +7,13 @@ from collections.abc import Sequence as Sequence_
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong
 from engines.native.core import EngineCore
+from tests.examples import examples
 
 MakeCore = Callable[..., EngineCore]
 MakeRequest = Callable[..., EngineRequest]
@@ -270,10 +271,8 @@ arrivals = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
+@examples(
+    120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

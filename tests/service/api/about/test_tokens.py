@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest
@@ -21,6 +21,7 @@ from service.harmony.vocabulary import (
     is_ordinary,
     name_of,
 )
+from tests.examples import examples
 
 Fixture = Callable[..., Any]
 
@@ -108,7 +109,7 @@ async def test_another_model_is_a_404(client: Any, path: str, body: dict[str, An
     assert response.json()["error"]["code"] == "model_not_found"
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 @given(st.lists(st.sampled_from(["<|end|>", "<|", "|>", "<|x|>", "end", " é", "🪿", "<|start|>"])))
 def test_any_text_survives_encoding_with_marks(pieces: list[str]) -> None:
     text = "".join(pieces)

@@ -353,7 +353,7 @@ class Exchange:
 
     async def next_body(self) -> bytes:
         while True:
-            message = await asyncio.wait_for(self.sent.get(), 5)
+            message = await asyncio.wait_for(self.sent.get(), 60)
             if message["type"] == "http.response.body":
                 return bytes(message["body"])
 
@@ -385,5 +385,5 @@ async def test_silence_is_broken_by_pings(make_runtime: Fixture, message_body: F
     assert bodies[0].startswith(b"event: message_start\n")
     assert bodies[-1] == b'event: ping\ndata: {"type":"ping"}\n\n'
     exchange.left.set()
-    await asyncio.wait_for(exchange.task, 5)
+    await asyncio.wait_for(exchange.task, 60)
     await engine.stop()

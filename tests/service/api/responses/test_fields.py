@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.base import EngineRequest
@@ -18,6 +18,7 @@ from service.api.responses.schema import (
     ResponseRequest,
 )
 from service.harmony import vocabulary
+from tests.examples import examples
 
 Fixture = Callable[..., Any]
 
@@ -248,7 +249,7 @@ values = st.recursive(
 async def test_no_body_is_a_server_error(make_runtime: Fixture, make_client: Fixture) -> None:
     samples: list[dict[str, Any]] = []
 
-    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @examples(150)
     @given(st.dictionaries(st.sampled_from(NAMES), values, min_size=1, max_size=3))
     def collect(changes: dict[str, Any]) -> None:
         samples.append({"model": "gpt-oss-20b", "input": "Hi", "max_output_tokens": 2} | changes)

@@ -129,6 +129,7 @@ def test_nothing_survives_a_parent_that_is_killed(serve: Fixture) -> None:
     assert server.exit_code() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_ends_the_server_with_the_reason(serve: Fixture) -> None:
     server = serve(start_s=600)
     server.until(lambda: len(server.workers) == 2)
