@@ -45,6 +45,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class Folder(pytest.Package):
+    """A folder without __init__.py: what its tests share (`scope="package"`) ends with them."""
+
+    def setup(self) -> None:
+        pass
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> Folder:
+    return Folder.from_parent(parent, path=path)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TOGETHER: Final = ("tests/e2e/", "tests/engines/contract/")
 LONG_FIRST: Final = (*TOGETHER,)
@@ -21,7 +21,7 @@ def part_of(nodeid: str) -> str:
     return next((folder for folder in TOGETHER if path.startswith(folder)), path)
 
 
-class Sharing(LoadScopeScheduling):
+class Sharing(LoadScopeScheduling):  # type: ignore[misc]
     """xdist's scheduling by scope, where part_of() is the scope and the order is in_order()'s."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:

@@ -12,9 +12,7 @@ pytest.importorskip("playwright", reason="`make browser` installs it")
 
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
-from tests.e2e.conftest import Server, cache_dir, start_server
-
-__all__ = ["cache_dir", "start_server"]
+from tests.e2e.conftest import Server, servers
 
 SHOTS = Path(".cache/browser")
 AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
@@ -35,9 +33,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def server(start_server: object) -> Server:
-    started: Server = start_server()  # type: ignore[operator]
-    return started
+def server(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with servers(nano_cache, tmp_path_factory) as start:
+        yield start()
 
 
 @pytest.fixture
