@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from profiles.memory import KV_BYTES
 from profiles.models import KvDtype, Model, Parallelism
 from profiles.roofline.gpu import SPEEDS, Architecture, GpuSpeed
-from profiles.roofline.service import Load, mean_context, step_work
+from profiles.roofline.service import Workload, mean_context, step_work
 from profiles.roofline.work import Deployment, Work, decode_work, prefill_work
 
 FIGURES = Path(__file__).with_name("figures.yaml")
@@ -28,7 +28,7 @@ FIGURES = Path(__file__).with_name("figures.yaml")
 Kind = Literal["decode", "prefill", "serving", "offline"]
 
 
-class Row(BaseModel):
+class FigureRow(BaseModel):
     """One figure of a set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,7 +59,7 @@ class FigureSet(BaseModel):
     isl: int | None = None
     osl: int | None = None
     source: str = Field(min_length=1)
-    rows: tuple[Row, ...]
+    rows: tuple[FigureRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Figure:
     """One measured speed and the work that it was measured at."""
 
     group: FigureSet
-    row: Row
+    row: FigureRow
     deployment: Deployment
     work: Work
     seconds: float  # that the work took
@@ -77,12 +77,12 @@ class Figure:
         return self.deployment.gpu.architecture
 
     @property
-    def load(self) -> Load:
+    def load(self) -> Workload:
         """Of a `serving` row."""
         isl, osl = self.row.isl or self.group.isl, self.row.osl or self.group.osl
         assert isl is not None, self.group.source
         assert osl is not None, self.group.source
-        return Load(self.row.streams, isl, osl)
+        return Workload(self.row.streams, isl, osl)
 
     @property
     def label(self) -> str:
@@ -113,7 +113,7 @@ def _sets(path: Path) -> tuple[FigureSet, ...]:
     return tuple(FigureSet.model_validate(each) for each in content)
 
 
-def _figure(models: Mapping[str, Model], group: FigureSet, row: Row) -> Figure:
+def _figure(models: Mapping[str, Model], group: FigureSet, row: FigureRow) -> Figure:
     isl, osl = row.isl or group.isl, row.osl or group.osl
     assert isl is not None, group.source
     deployment = Deployment(

@@ -18,7 +18,7 @@ from profiles.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
 from profiles.models import Profile
 from profiles.roofline.constants import Calibration, calibration_of
 from profiles.roofline.gpu import SPEEDS, GpuSpeed
-from profiles.roofline.service import Load, Speed, speed
+from profiles.roofline.service import Speed, Workload, speed
 from profiles.roofline.work import Deployment
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints
@@ -89,7 +89,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnfitProfile:
     """A profile that cannot serve what is asked, and why."""
 
     profile: Profile
@@ -105,13 +105,13 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """Every profile that fits the GPU, best first; and the others with their reasons."""
 
     demand: Demand
     machine: Machine
     options: tuple[Option, ...]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[UnfitProfile, ...]
     curves: tuple[Curve, ...]
 
     @property
@@ -122,8 +122,8 @@ class Plan:
 
 def make_plan(
     catalogue: Catalogue, model: str, gpu: str, demand: Demand, engine: str | None = None
-) -> Plan:
-    """Plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
+) -> CapacityPlan:
+    """The plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
 
     `engine`: consider its profiles only.
 
@@ -135,7 +135,7 @@ def make_plan(
     asked = Constraints(model=model, engine=engine, max_model_len=length)
     selection = survey(catalogue.profiles, machine.hardware, asked)
     refusals = [
-        Refusal(rejection.profile, rejection.cause or rejection.reason)
+        UnfitProfile(rejection.profile, rejection.cause or rejection.reason)
         for rejection in selection.rejections
         if model in rejection.profile.model.names and engine in (None, rejection.profile.engine)
     ]
@@ -149,7 +149,7 @@ def make_plan(
             refusals.append(found)
     options.sort(key=lambda o: (o.num_gpus, -o.served.tokens_per_s_per_user, o.profile.title))
     curves = _curves(candidates, machine, demand)
-    return Plan(demand, machine, tuple(options), tuple(refusals), curves)
+    return CapacityPlan(demand, machine, tuple(options), tuple(refusals), curves)
 
 
 def machine_of(text: str) -> Machine:
@@ -189,22 +189,22 @@ def _check(demand: Demand) -> None:
             raise InvalidConstraint(f"{name} must be above 0; leave it out to ask for nothing")
 
 
-def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | Refusal:
+def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | UnfitProfile:
     profile = candidate.profile
     calibration = calibration_of(profile.engine, machine.speed.architecture)
     if calibration is None:
-        return Refusal(profile, f"no speed of engine {profile.engine} is known")
+        return UnfitProfile(profile, f"no speed of engine {profile.engine} is known")
     if profile.parallelism.pp > 1:
-        return Refusal(profile, "pipeline stages are not modelled")
+        return UnfitProfile(profile, "pipeline stages are not modelled")
     deployment = deployment_of(profile, machine.speed)
 
     def served(num_users: int) -> Speed:
-        return speed(calibration.constants, deployment, Load(num_users, demand.isl, demand.osl))
+        return speed(calibration.constants, deployment, Workload(num_users, demand.isl, demand.osl))
 
     room, limit = _room(candidate, deployment, demand)
     max_users = largest(lambda users: not _shortcoming(served(users), demand), room)
     if max_users == 0:
-        return Refusal(profile, f"one user alone gets {_shortcoming(served(1), demand)}")
+        return UnfitProfile(profile, f"one user alone gets {_shortcoming(served(1), demand)}")
     num_engines = ceil(demand.num_users / max_users)
     given = machine.num_given
     return Option(
@@ -300,7 +300,7 @@ def _points(
     deployment = deployment_of(profile, machine.speed)
     counts = sorted({*(2**i for i in range(room.bit_length())), room})
     speeds = [
-        speed(calibration.constants, deployment, Load(users, demand.isl, demand.osl))
+        speed(calibration.constants, deployment, Workload(users, demand.isl, demand.osl))
         for users in counts
     ]
     num_gpus = profile.num_devices

@@ -17,7 +17,7 @@ TAIL = 0.05  # of the first tokens may come later than `ttft_tail_s`
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Workload:
     """What one engine is asked for."""
 
     num_users: int
@@ -46,7 +46,7 @@ def step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Wor
     return decode + _prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
 
 
-def speed(constants: Constants, deployment: Deployment, load: Load) -> Speed:
+def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed:
     """How fast `load` is served; users and prompts of all the engine's GPUs together."""
     users, isl, osl = load.num_users, load.isl, load.osl
     decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))

@@ -31,7 +31,7 @@ class Standing:
     retry_s: float | None = None  # until the refused cost would be taken; None: it was
 
 
-class Counters:
+class MinuteCounters:
     """Takes costs from limits per minute."""
 
     def __init__(self, redis_url: str | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from auth.base import PrincipalLimits
 from service.admission.concurrency import ConcurrencyLimit
-from service.admission.counters import Counters, Standing
+from service.admission.counters import MinuteCounters, Standing
 from service.errors import RequestError
 from service.request import RequestContext
 
@@ -31,12 +31,12 @@ class Quotas:
     def __init__(
         self,
         defaults: PrincipalLimits = _NO_LIMITS,
-        counters: Counters | None = None,
+        counters: MinuteCounters | None = None,
         concurrency: ConcurrencyLimit | None = None,
         num_sharers: int = 1,
     ) -> None:
         self._defaults = defaults
-        self._counters = counters or Counters()
+        self._counters = counters or MinuteCounters()
         self._num_sharers = num_sharers
         self._concurrency = concurrency or ConcurrencyLimit()
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit

@@ -211,7 +211,7 @@ def _key_source(settings: Settings, issuer: str) -> KeySource:
 def gate_of(settings: Settings) -> Gate:
     """The gate with the limits that are set; workers without a shared Redis divide them evenly."""
     from service.admission.concurrency import ConcurrencyLimit
-    from service.admission.counters import Counters
+    from service.admission.counters import MinuteCounters
     from service.admission.gate import Bounds, Gate
     from service.admission.quotas import Quotas
 
@@ -222,7 +222,7 @@ def gate_of(settings: Settings) -> Gate:
             settings.rate_limit_tokens,
             settings.rate_limit_concurrent,
         ),
-        Counters(url),
+        MinuteCounters(url),
         ConcurrencyLimit(url),
         num_sharers=1 if url else settings.api_workers,
     )

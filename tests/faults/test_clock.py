@@ -15,7 +15,7 @@ from httpx import ASGITransport, AsyncClient
 
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from service.admission.counters import Counters
+from service.admission.counters import MinuteCounters
 from service.admission.lifecycle import Lifecycle
 from service.api.responses import retrieval
 from service.run.server import create_app
@@ -86,7 +86,7 @@ async def test_latencies_are_true_and_requests_go_on(
 
 @pytest.mark.parametrize("jump_s", [HOURS, -HOURS])
 async def test_rate_limits_lock_nobody_out(jump_s: float, clock: Clock) -> None:
-    counters = Counters()
+    counters = MinuteCounters()
     for _ in range(3):
         assert (await counters.take("requests", "somebody", 3, 1)).retry_s is None
     assert (await counters.take("requests", "somebody", 3, 1)).retry_s is not None

@@ -17,7 +17,7 @@ from profiles.roofline.document import constants_for, first_token_s, render
 from profiles.roofline.figures import Figure, load
 from profiles.roofline.gpu import SPEEDS
 from profiles.roofline.plan import Demand, largest, machine_of, make_plan
-from profiles.roofline.service import Load, speed
+from profiles.roofline.service import Workload, speed
 from profiles.roofline.work import Deployment, decode_work, expected_experts, prefill_work
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
@@ -126,7 +126,7 @@ def test_gpus_without_nvlink_wait_for_each_other(catalogue: Catalogue) -> None:
 
 def test_more_users_get_less_each_and_more_together(catalogue: Catalogue) -> None:
     deployment = deployed(catalogue)
-    few, many = (speed(PERFECT, deployment, Load(users, 1024, 1024)) for users in (4, 64))
+    few, many = (speed(PERFECT, deployment, Workload(users, 1024, 1024)) for users in (4, 64))
     assert many.tokens_per_s_per_user < few.tokens_per_s_per_user
     assert many.tokens_per_s > few.tokens_per_s
     assert few.ttft_s < many.ttft_s < many.ttft_tail_s

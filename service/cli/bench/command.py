@@ -59,7 +59,7 @@ def bench(
     is_json: bool,
 ) -> int:
     from service.cli.bench.run import run  # only who measures waits for rich and httpx
-    from service.cli.bench.sweep import Load
+    from service.cli.bench.sweep import BenchLoad
 
-    load = Load(model or "", prompt_words, max_tokens, rounds)
+    load = BenchLoad(model or "", prompt_words, max_tokens, rounds)
     return run(url, key, load, streams, is_json=is_json)

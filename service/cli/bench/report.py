@@ -11,19 +11,19 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
-from service.cli.bench.sweep import Load, Point, Spread
+from service.cli.bench.sweep import BenchLoad, Point, Spread
 
 _BUSY_CLIENT: Final = 0.8
 _BAR_WIDTH: Final = 40
 
 
-def as_json(url: str, load: Load, points: Sequence[Point]) -> str:
+def as_json(url: str, load: BenchLoad, points: Sequence[Point]) -> str:
     """One line."""
     found = [point.as_json() for point in points]
     return json.dumps({"url": url, "load": asdict(load), "points": found})
 
 
-def show(console: Console, url: str, load: Load, points: Sequence[Point]) -> None:
+def show(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
     """The table, the plot, and what to know before one believes them."""
     asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
     console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
@@ -83,7 +83,7 @@ def _plot(points: Sequence[Point]) -> Table:
     return grid
 
 
-def notes(load: Load, points: Sequence[Point]) -> list[str]:
+def notes(load: BenchLoad, points: Sequence[Point]) -> list[str]:
     """Why a figure may not say what it seems to."""
     found = []
     if any(point.client_cpu > _BUSY_CLIENT for point in points):

@@ -10,13 +10,15 @@ import click
 from rich.console import Console
 
 from service.cli.bench.report import as_json, show
-from service.cli.bench.sweep import Bench, Load, Point
+from service.cli.bench.sweep import Bench, BenchLoad, Point
 from service.cli.chat.client import ChatError, Client
 
 MEASURED, FAILED, STOPPED = 0, 1, 130
 
 
-def run(url: str, key: str | None, load: Load, streams: Sequence[int], *, is_json: bool) -> int:
+def run(
+    url: str, key: str | None, load: BenchLoad, streams: Sequence[int], *, is_json: bool
+) -> int:
     """Measure at each number of streams, tell what was found, and return the exit code."""
     points: list[Point] = []
     code = MEASURED

@@ -21,7 +21,7 @@ _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchLoad:
     """What is asked for, the same at every number of streams."""
 
     model: str
@@ -95,7 +95,7 @@ class Bench:
         self,
         url: str,
         key: str | None,
-        load: Load,
+        load: BenchLoad,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """`transport`: in place of the network."""

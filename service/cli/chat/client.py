@@ -18,7 +18,7 @@ class ChatError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class AnswerPiece:
     """A piece of an answer as it comes."""
 
     kind: Literal["reasoning", "content"]
@@ -40,7 +40,7 @@ class Answer:
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         return {**message, "tool_calls": self.tool_calls} if self.tool_calls else message
 
-    def take(self, chunk: Mapping[str, Any]) -> Iterator[Delta]:
+    def take(self, chunk: Mapping[str, Any]) -> Iterator[AnswerPiece]:
         """Add a chunk, and yield what it brought for a reader; raises ChatError for an error."""
         if error := chunk.get("error"):
             raise ChatError(str(error.get("message", error)))
@@ -53,10 +53,10 @@ class Answer:
             # vLLM and we say `reasoning`, older servers `reasoning_content`.
             if text := delta.get("reasoning") or delta.get("reasoning_content"):
                 self.reasoning += text
-                yield Delta("reasoning", text)
+                yield AnswerPiece("reasoning", text)
             if text := delta.get("content"):
                 self.content += text
-                yield Delta("content", text)
+                yield AnswerPiece("content", text)
 
     def _take_call(self, part: Mapping[str, Any]) -> None:
         while len(self.tool_calls) <= part["index"]:
@@ -95,7 +95,7 @@ class Client:
         except (ValueError, LookupError, TypeError):
             raise ChatError(f"{self.url}/v1/models lists no model") from None
 
-    def ask(self, body: Mapping[str, Any], answer: Answer) -> Iterator[Delta]:
+    def ask(self, body: Mapping[str, Any], answer: Answer) -> Iterator[AnswerPiece]:
         """Stream one answer into `answer`; raises ChatError. Closing the iterator cancels it."""
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         try:

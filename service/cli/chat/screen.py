@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-from service.cli.chat.client import Answer, Delta
+from service.cli.chat.client import Answer, AnswerPiece
 
 _FENCES = ("```", "~~~")
 _DRAWN_PER_S = 12
@@ -27,7 +27,7 @@ class Screen:
         self._began = time.monotonic()
         self._first_s: float | None = None
 
-    def show(self, delta: Delta) -> None:
+    def show(self, delta: AnswerPiece) -> None:
         """Show a piece."""
         if self._first_s is None:
             self._first_s = time.monotonic() - self._began

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from profiles.roofline.plan import Curve, Option, Plan
+from profiles.roofline.plan import CapacityPlan, Curve, Option
 
 TITLE = "tok/s per GPU against tok/s per user"
 _STEPS = (1, 2, 5)  # the marks of an axis in each power of ten
@@ -38,7 +38,7 @@ class Axis:
         return [mark for mark in every if self.low <= mark <= self.high]
 
 
-def axes(plan: Plan) -> tuple[Axis, Axis]:
+def axes(plan: CapacityPlan) -> tuple[Axis, Axis]:
     """What holds every point of every curve."""
     points = [point for curve in plan.curves for point in curve.points]
     return _axis(x for x, _ in points), _axis(y for _, y in points)
@@ -56,7 +56,7 @@ def _chosen_point(chosen: Option | None) -> tuple[float, float] | None:
     return chosen.served.tokens_per_s_per_user, chosen.tokens_per_s_per_gpu
 
 
-def as_terminal(plan: Plan, width: int) -> list[str]:
+def as_terminal(plan: CapacityPlan, width: int) -> list[str]:
     """The plot in letters, a curve each; '#' is what to take, ':' the speed asked for."""
     x_axis, y_axis = axes(plan)
     columns = width - _MARGIN - 1
@@ -112,7 +112,7 @@ _WIDTH, _HEIGHT = 900, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 250, 60, 60
 
 
-def as_svg(plan: Plan) -> str:
+def as_svg(plan: CapacityPlan) -> str:
     """The plot as a file of its own: no script, no font, nothing from elsewhere."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
@@ -126,12 +126,12 @@ def as_svg(plan: Plan) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _heading(plan: Plan) -> str:
+def _heading(plan: CapacityPlan) -> str:
     demand, gpu = plan.demand, plan.machine.hardware.gpus[0].name
     return f"{gpu}, {demand.isl:,} tokens in, {demand.osl:,} out"
 
 
-def _drawing(plan: Plan) -> list[str]:
+def _drawing(plan: CapacityPlan) -> list[str]:
     x_axis, y_axis = axes(plan)
 
     def at(x: float, y: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from engines.factory import installed_engines
-from profiles.roofline.plan import Demand, Option, Plan, Refusal
+from profiles.roofline.plan import CapacityPlan, Demand, Option, UnfitProfile
 from service.cli.plan.chart import as_terminal
 
 WIDTH = 100
@@ -16,7 +16,7 @@ MAX_OPTIONS = 12  # in words; --json has each
 WARNING = "A model's answer, not a measurement: docs/plan.md has its errors where it was checked."
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: CapacityPlan) -> str:
     """What to take, what else there is, what cannot be, and the plot."""
     return "\n".join(
         [
@@ -42,14 +42,14 @@ def _demand(demand: Demand) -> str:
     return ", ".join(words)
 
 
-def _machine(plan: Plan) -> str:
+def _machine(plan: CapacityPlan) -> str:
     gpu = plan.machine.hardware.gpus[0].name
     if plan.machine.num_given is None:
         return f"as many {gpu} as it takes"
     return f"{plan.machine.num_given} x {gpu}"
 
 
-def _take(plan: Plan) -> list[str]:
+def _take(plan: CapacityPlan) -> list[str]:
     chosen = plan.chosen
     if chosen is None:
         return _too_few(plan)
@@ -72,7 +72,7 @@ def _take(plan: Plan) -> list[str]:
     return lines + _rack(plan, chosen)
 
 
-def _rack(plan: Plan, chosen: Option) -> list[str]:
+def _rack(plan: CapacityPlan, chosen: Option) -> list[str]:
     """How many racks it takes where NVLink joins a rack."""
     in_rack = plan.machine.speed.num_linked
     if in_rack <= 8:
@@ -85,7 +85,7 @@ def _rack(plan: Plan, chosen: Option) -> list[str]:
     ]
 
 
-def _too_few(plan: Plan) -> list[str]:
+def _too_few(plan: CapacityPlan) -> list[str]:
     if not plan.options:
         return ["TAKE nothing: no profile serves this on these GPUs"]
     best = max(plan.options, key=lambda option: option.num_users_carried or 0)
@@ -131,7 +131,7 @@ def _row(option: Option) -> tuple[str, ...]:
     )
 
 
-def _refused(refusals: Iterable[Refusal]) -> list[str]:
+def _refused(refusals: Iterable[UnfitProfile]) -> list[str]:
     """The reasons, with how many profiles have each."""
     groups: dict[str, list[str]] = {}
     for refusal in refusals:
@@ -149,7 +149,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f} ms" if seconds < 10 else f"{seconds:,.0f} s"
 
 
-def as_json(plan: Plan) -> str:
+def as_json(plan: CapacityPlan) -> str:
     chosen = plan.chosen
     return json.dumps(
         {

@@ -10,7 +10,7 @@ import pytest
 
 from auth.base import PrincipalLimits
 from service.admission.concurrency import ConcurrencyLimit
-from service.admission.counters import Counters
+from service.admission.counters import MinuteCounters
 from service.admission.gate import Gate
 from service.admission.quotas import Quotas
 
@@ -137,7 +137,7 @@ async def test_workers_without_redis_share_a_limit_out(
 async def test_replicas_count_together_in_redis(
     make_runtime: Any, make_client: Any, hello: str, chat_body: Any, redis_url: str
 ) -> None:
-    counters = [Counters(redis_url), Counters(redis_url)]
+    counters = [MinuteCounters(redis_url), MinuteCounters(redis_url)]
     clients = []
     for each in counters:
         gate = Gate(quotas=Quotas(PrincipalLimits(requests_per_min=3), each))
@@ -195,7 +195,7 @@ async def test_the_places_of_a_dead_replica_come_free_and_those_of_a_living_stay
 async def test_a_lost_redis_locks_nobody_out_and_limits_go_on_in_memory(
     make_runtime: Any, make_client: Any, hello: str, chat_body: Any, caplog: Any
 ) -> None:
-    counters = Counters("redis://127.0.0.1:1/0")
+    counters = MinuteCounters("redis://127.0.0.1:1/0")
     places = ConcurrencyLimit("redis://127.0.0.1:1/0")
     limits = PrincipalLimits(requests_per_min=2, max_concurrent=1)
     gate = Gate(quotas=Quotas(limits, counters, places))
@@ -214,7 +214,7 @@ async def test_what_was_refused_is_taken_when_retry_after_says(
 ) -> None:
     now = 1_790_000_010.0
     monkeypatch.setattr("time.time", lambda: now)
-    counters = Counters()
+    counters = MinuteCounters()
     for _ in range(limit):
         assert (await counters.take("requests", "ann", limit, 1)).retry_s is None
         now += 0.5

@@ -16,13 +16,13 @@ from rich.console import Console
 from service.cli.bench.command import bench
 from service.cli.bench.report import as_json, notes, show
 from service.cli.bench.stream import Timed
-from service.cli.bench.sweep import Bench, Load, Spread, point_of
+from service.cli.bench.sweep import Bench, BenchLoad, Spread, point_of
 from service.cli.chat.client import ChatError
 from service.run.server import create_app
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
-LOAD = Load("m", prompt_words=4, max_tokens=8, rounds=2)
+LOAD = BenchLoad("m", prompt_words=4, max_tokens=8, rounds=2)
 SCRIPT = "<|channel|>final<|message|>one two three four five six seven eight<|return|>"
 CHUNK = 'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 USAGE = 'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":4}}\n\n'
@@ -40,7 +40,7 @@ def streamed(text: str) -> Handler:
 async def test_our_server_is_measured(make_runtime: Any) -> None:
     runtime = make_runtime(SCRIPT)
     await runtime.engine.start()
-    load = Load(runtime.model.id, prompt_words=4, max_tokens=12, rounds=2)
+    load = BenchLoad(runtime.model.id, prompt_words=4, max_tokens=12, rounds=2)
     measured = Bench("http://ours", None, load, httpx.ASGITransport(create_app(runtime)))
     await measured.warm_up()
     point = await measured.run(3)

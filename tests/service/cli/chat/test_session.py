@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.chat.client import Answer, ChatError, Delta
+from service.cli.chat.client import Answer, AnswerPiece, ChatError
 from service.cli.chat.screen import split_whole
 from service.cli.chat.session import Session, command
 
@@ -82,7 +82,9 @@ def test_calls_come_together_from_their_pieces() -> None:
 
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
 def test_thoughts_are_known_by_both_names(key: str) -> None:
-    assert list(Answer().take({"choices": [{"delta": {key: "Hm"}}]})) == [Delta("reasoning", "Hm")]
+    assert list(Answer().take({"choices": [{"delta": {key: "Hm"}}]})) == [
+        AnswerPiece("reasoning", "Hm")
+    ]
 
 
 def test_an_error_in_the_stream_is_told() -> None:
