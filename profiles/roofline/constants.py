@@ -68,6 +68,11 @@ class Calibration:
         errors = sorted(map(abs, self.held_out_errors))
         return errors[len(errors) // 2] if errors else None
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether a figure of the architecture that was asked for has a part in it."""
+        return self.is_own or self.median_error is not None
+
     def trust_at(self, num_users: int) -> str:
         """'rows held out: median 8%, worst 21%', with what was not seen."""
         if num_users <= self.most_streams:

@@ -147,9 +147,15 @@ def make_plan(
             options.append(found)
         else:
             refusals.append(found)
-    options.sort(key=lambda o: (o.num_gpus, -o.served.tokens_per_s_per_user, o.profile.title))
+    options.sort(key=_rank)
     curves = _curves(candidates, machine, demand)
     return CapacityPlan(demand, machine, tuple(options), tuple(refusals), curves)
+
+
+def _rank(option: Option) -> tuple[int, bool, float, str]:
+    """Fewest GPUs first; of those what was seen on such a GPU, then the fastest for a user."""
+    speed = -option.served.tokens_per_s_per_user
+    return option.num_gpus, not option.calibration.is_checked, speed, option.profile.title
 
 
 def machine_of(text: str) -> Machine:

@@ -169,6 +169,15 @@ def test_every_gpu_that_hardware_names_has_a_speed() -> None:
     assert BY_KEY.keys() <= SPEEDS.keys()
 
 
+def test_an_engine_not_seen_on_a_gpu_does_not_come_before_those_that_were(
+    catalogue: Catalogue,
+) -> None:
+    plan = make_plan(catalogue, "gpt-oss-120b", "h200", Demand(1, 1000, 1000))
+    fastest = max(plan.options, key=lambda option: option.served.tokens_per_s_per_user)
+    assert (fastest.profile.engine, fastest.calibration.is_checked) == ("llama_cpp", False)
+    assert plan.options[0].profile.engine == "native"
+
+
 def test_an_engine_not_seen_on_an_architecture_says_whose_shares_it_has() -> None:
     taken = calibration_of("native", "blackwell")
     assert taken is not None
