@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -11,10 +12,14 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from engines.llama_cpp.config import LlamaCppConfig
 from engines.native.config import NativeConfig
+from engines.spec import EngineSpec
+from engines.vllm.arguments import arguments_of
 from profiles.catalogue import DATA_DIR, Catalogue, load
 from profiles.errors import InvalidCatalogue
 from profiles.models import Goal, GpuRequirement, Profile
+from service.run.startup import spec_of
 
 NANO = "profiles/native.yaml"
 ONE: dict[str, Any] = {
@@ -114,12 +119,19 @@ def test_a_draft_head_is_an_option_of_the_engine_too(catalogue: Catalogue) -> No
         assert profile.name.endswith("-eagle3")
 
 
-def test_the_native_engine_knows_every_option_given_to_it(catalogue: Catalogue) -> None:
-    native = [p for p in catalogue.profiles if p.engine == "native"]
-    assert native
-    for profile in native:
-        options = {**profile.limits.model_dump(), **profile.options}
-        NativeConfig.from_options({"model_dir": "unused", **options})
+def test_every_engine_with_an_adapter_understands_its_profiles(catalogue: Catalogue) -> None:
+    read: dict[str, Callable[[EngineSpec], object]] = {
+        "native": NativeConfig.from_spec,
+        "llama_cpp": LlamaCppConfig.from_spec,
+        "vllm": arguments_of,
+    }
+    seen = set()
+    for profile in catalogue.profiles:
+        if profile.engine in read:
+            seen.add(profile.engine)
+            spec = spec_of(profile, profile.limits.max_model_len, Path("unused"))
+            read[profile.engine](spec)  # raises EngineStartError naming what it does not know
+    assert seen == read.keys()
 
 
 def test_nano_has_the_shape_of_its_checkpoint(catalogue: Catalogue) -> None:
