@@ -176,10 +176,12 @@ async def _next_round(
     assert hosted is not None
     written = (*request.prompt_token_ids, *calls.round_ids[:-1], CALL)
     left = plan.sampling.max_tokens - choice.num_tokens
+    # A result may fill the context but for a share: the model has to answer what it reads.
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
     if left < 1 or room < _MIN_RESULT_TOKENS or calls.is_exhausted:
         return choice.end(), request
     name, result = await in_time(plan.context.deadline, calls.run(session))
+    # Encoding a long result takes milliseconds.
     added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
     prompt = (*written, *added)
     following = replace(

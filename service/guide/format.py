@@ -132,6 +132,7 @@ class _Reader:
             if not known:
                 _refuse(f"{place}.begin", "must begin with one of the triggers")
             tags.append(self._tag(part, place))
+            # The text up to a trigger has the trigger itself: only the rest of the tag follows.
             behind.append(Concatenation((Until(known[0]), self._tag(part, place, known[0]))))
         first = [Alternation(tuple(tags))] if format.get("at_least_one") else []
         if format.get("stop_after_first"):

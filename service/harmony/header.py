@@ -34,6 +34,8 @@ class HeaderPart(Enum):
     TYPE = 3  # after <|constrain|>
 
 
+# Models leave out the space between two words (`assistantcommentary`) and add stops to a channel
+# (`commentary?`). Lengths are bounded: each token of a header has the whole part read again.
 _TO = r"to=\s*(?P<to>[\w.\-]{0,160})|(?P<bare>functions\.[\w.\-]{1,160})"
 _SELF = r"assistant(?:(?![a-z])|(?=assistant|analysis|commentary|final|to=))"
 _CHANNEL = (

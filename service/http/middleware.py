@@ -195,6 +195,7 @@ class _Exchange:
 def _timeout_s(given: str | None) -> float | None:
     if given is None:
         return None
+    # Nine digits at most: int() takes quadratic time for a long text.
     if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= MAX_TIMEOUT_MS):
         raise RequestError(
             f"{TIMEOUT_HEADER} is {given[:40]!r}; it must be milliseconds, 1 to {MAX_TIMEOUT_MS}.",
@@ -205,4 +206,5 @@ def _timeout_s(given: str | None) -> float | None:
 
 
 def _printable(path: str) -> str:
+    # A path may hold line breaks, which would forge a line of the log, and be as long as a head.
     return path[:200].encode("unicode_escape").decode("ascii")

@@ -67,6 +67,7 @@ class SharedService:
         finally:
             starting.cancel()
             await asyncio.wait((starting,))
+            # The workers before their engine: no request is to see it die.
             await self._pool.kill()
             grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
             for supervisor in self._supervisors:

@@ -98,10 +98,12 @@ class ToolSession:
         except TimeoutError:
             reason = f"{tool} gave no answer within {self._limits.timeout_s:g} seconds"
         except Exception as error:
+            # The log alone has the words of the error: addresses and keys may stand in them.
             log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, error)
             reason = f"{tool} cannot be reached now"
         else:
             return self._told(result)
+        # A server without an answer may still be at work: the next call gets another session.
         await self._open.pop(tool).close()
         return ToolResult(f"Error: {reason}.", is_error=True)
 
@@ -118,6 +120,7 @@ class ToolSession:
         if len(raw) > self._limits.max_result_bytes:
             kept = raw[: self._limits.max_result_bytes].decode("utf-8", "ignore")
             text = f"{kept}\n[cut: {len(raw)} bytes in all]"
+        # MCP tells a failure beside the text, and the model reads the text alone.
         if result.isError and not text.startswith("Error"):
             text = f"Error: {text}"
         return ToolResult(text, result.isError)

@@ -207,6 +207,7 @@ class ChatChunks(DataEvents):
         new_call_id: Callable[[], str],
     ) -> None:
         fields = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        # Without the closing brace: the choices of each chunk follow.
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._generation = generation
         self._has_logprobs = generation.plan.sampling.logprobs is not None

@@ -214,6 +214,7 @@ def _sampling_of(
     given = fields.model_dump(include=_PASSED_ON, exclude_none=True)
     return SamplingParams(
         max_tokens=max_tokens,
+        # -1 stands for all tokens in other servers, 0 in the engines.
         top_k=max(fields.top_k or 0, 0),
         logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
         logprobs=num_logprobs,
@@ -236,6 +237,7 @@ def _stop_ids(fields: SamplingFields, *, is_guided: bool, is_hosted: bool) -> Id
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:
     """Biases by token id; raises RequestError for a key that is no id of the vocabulary."""
     for key in biases:
+        # The length first: int() takes quadratic time for a long text.
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
             raise RequestError(
                 f"logit_bias has the key {key[:40]!r}; keys are token ids from 0 to "

@@ -95,6 +95,7 @@ class MessageEvents:
     """Encodes one stream's events; every method gives whole events, ready to send."""
 
     keep_alive = b'event: ping\ndata: {"type":"ping"}\n\n'
+    # message_stop ends the stream; there is no [DONE] as on OpenAI's routes.
     terminator = b""
 
     def __init__(self, head: MessageHead) -> None:
@@ -139,6 +140,7 @@ class MessageEvents:
         stop = _event("content_block_stop", {"index": block.index})
         if block.kind is not DeltaKind.REASONING:
             return stop
+        # As in the original, the signature is the last that comes of a block of thoughts.
         return _delta(block.index, b'"signature_delta","signature":', block.signature()) + stop
 
 

@@ -69,6 +69,7 @@ class History:
             return
         thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
         spent = last_final(self.messages)  # up to here there are none in any prompt
+        # As if the edits ran one after the other, the one that keeps fewest turns counts.
         for index in thoughtful[: -min(limits)]:
             if index > spent:
                 self.cleared.append(self.messages[index].reasoning)

@@ -176,6 +176,7 @@ class _Turns:
                 self._part(self._content, item_text(item))
                 self._content.append(item_text(item))
                 self._param = entry.param
+                # Whatever the assistant wrote behind its final answer belongs to another answer.
                 if item.get("phase") == "final_answer":
                     self.close()
             case _:

@@ -141,6 +141,7 @@ def follow(
 ) -> AsyncGenerator[bytes, None]:
     """The events after a number, stored ones and then those to come."""
     run = runtime.background.get(record.id)
+    # A run of this process tells its pieces at once; the store has them a moment later.
     if run is not None:
         return follow_run(run, starting_after)
     return follow_record(runtime, record, starting_after)

@@ -150,6 +150,7 @@ def _phases(generation: Generation, ended: float) -> Iterator[tuple[str, float, 
     if not first:
         yield "queue", started, ended
         return
+    # The wait was measured in the engine process, the first token here.
     admitted = min(started + generation.queued_s, first)
     yield "queue", started, admitted
     yield "prefill", admitted, first
@@ -159,6 +160,7 @@ def _phases(generation: Generation, ended: float) -> Iterator[tuple[str, float, 
 
 def _remote(trace: Trace) -> Context | None:
     """The span whose child comes next: the caller's, or the exchange's own."""
+    # An empty context, for the current one may hold the span of another request.
     if not trace.trace_id:
         return Context()
     flags = TraceFlags(TraceFlags.SAMPLED if trace.is_sampled else TraceFlags.DEFAULT)
@@ -170,4 +172,5 @@ def _remote(trace: Trace) -> Context | None:
 
 def _epoch_ns(moment: float) -> int:
     """A time of perf_counter as nanoseconds since 1970."""
+    # Reckoned back from now: perf_counter has no epoch, and no setting of the clock changes it.
     return time.time_ns() - int((time.perf_counter() - moment) * 1e9)
