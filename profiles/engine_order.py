@@ -60,7 +60,7 @@ def order_on(gpu: Gpu | None, profile: Profile, goal: Goal) -> Order:
     A MIG slice is of its board's generation but has no name.
     """
     if gpu is None:
-        return Order()
+        return Order(because="on a CPU it starts in seconds, and nothing is to be installed for it")
     for each in preferences():
         is_model = not each.models or profile.model.name in each.models
         if is_model and (not each.goals or goal in each.goals) and is_match(gpu, each.gpus):

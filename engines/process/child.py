@@ -50,6 +50,7 @@ class Command:
     first_words: Callable[[], bytes]  # for its stdin, which stays open while the parent lives
     environment: Mapping[str, str] | None = None  # its whole environment; None: the same as ours
     pass_fds: tuple[int, ...] = ()
+    python: str = sys.executable
     is_log_forwarded: bool = False  # its stderr goes line by line to our log, else to our stderr
 
 
@@ -73,7 +74,7 @@ class ChildProcess:
         """
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", *command.arguments),
+                *(command.python, "-P", *command.arguments),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE if command.is_log_forwarded else None,

@@ -7,6 +7,7 @@ import logging
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -165,13 +166,17 @@ class EngineSupervisor:
         policy: RestartPolicy | None = None,
         environment: Mapping[str, str] | None = None,
         on_change: Callable[[], None] = nothing,
+        python: Path | None = None,
     ) -> None:
         """`environment`: the engine process's whole environment; None for the same as ours.
+
+        `python`: what runs it; None for the same as ours.
 
         `on_change`: called whenever `reason` or `num_restarts` has changed.
         """
         self._spec = spec
         self._environment = environment
+        self._python = sys.executable if python is None else str(python)
         self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
         self._supervisor = ChildSupervisor(
             _NAME, self._command, policy or RestartPolicy(), on_change
@@ -227,6 +232,7 @@ class EngineSupervisor:
             ),
             first_words=lambda: msgspec.json.encode(self._spec) + b"\n",
             environment=self._environment,
+            python=self._python,
             is_log_forwarded=True,
         )
 

@@ -9,10 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from engines.base import Capabilities
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
 MAX_NUM_WAITING: Final = 1024
+
+# Without speculation, and with vLLM's own limit of rivals (its option max_logprobs).
+CAPABILITIES: Final = Capabilities(exact_continuation=False, max_logprobs=20)
 
 _UNDERSTOOD: Final = (
     "limits",

@@ -11,10 +11,10 @@ import logging
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from engines.admission import Outcome, QueuedEngine, Receive
-from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats
+from engines.base import EngineInfo, EngineRequest, EngineStats
 from engines.errors import (
     EngineDead,
     EngineError,
@@ -24,7 +24,13 @@ from engines.errors import (
 )
 from engines.spec import EngineSpec
 from engines.validation import check_request
-from engines.vllm.arguments import Arguments, arguments_of, check_options, checked_config
+from engines.vllm.arguments import (
+    CAPABILITIES,
+    Arguments,
+    arguments_of,
+    check_options,
+    checked_config,
+)
 from engines.vllm.counters import Counters
 from engines.vllm.grammars import Grammars
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
@@ -32,10 +38,6 @@ from engines.vllm.tokenizer import tokenizer_folder
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
-
-# What every process of vLLM needs to have in its environment: it tells nobody that it runs, and
-# looks for nothing on the hub.
-ENVIRONMENT: Final = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +210,7 @@ class VllmRunner:
         except EngineError as error:
             self._give(run, error)
         except Exception as error:
-            self._give(run, self._error_of(llm, error))
+            self._give(run, await self._error_of(llm, run, error))
 
     def _give(self, run: Run, outcome: Outcome) -> None:
         receive = self._inside.get(run)
@@ -218,10 +220,16 @@ class VllmRunner:
             del self._inside[run]
         receive(outcome)
 
-    def _error_of(self, llm: AsyncLLM, error: Exception) -> EngineError:
+    async def _error_of(self, llm: AsyncLLM, run: Run, error: Exception) -> EngineError:
+        from vllm.exceptions import VLLMValidationError
+
         words = f"{type(error).__name__}: {error}"
         if llm.errored:
             return EngineDead(f"vLLM is dead: {words}")
+        if isinstance(error, VLLMValidationError):
+            if run.request.grammar is None or self._grammars is None:
+                return InvalidRequest(f"vLLM refuses the request: {error}")
+            return await self._grammars.refusal(run.request.grammar, str(error))
         log.error("vLLM failed in a request: %s", words, exc_info=error)
         return RequestFailed(f"vLLM failed in this request: {words}")
 
@@ -273,11 +281,11 @@ def _info_of(llm: AsyncLLM, arguments: Arguments) -> EngineInfo:
         vocab_size=model.get_vocab_size(),
         max_num_seqs=scheduler.max_num_seqs * arguments.num_ranks,
         max_num_batched_tokens=scheduler.max_num_batched_tokens * arguments.num_ranks,
-        capabilities=Capabilities(
+        capabilities=replace(
+            CAPABILITIES,
             grammar=arguments.vocabulary_path is not None,
             min_p=is_free,
             logit_bias=is_free,
-            exact_continuation=False,
             max_drafts=0 if drafts is None else drafts.num_speculative_tokens,
             max_logprobs=None if model.max_logprobs == -1 else model.max_logprobs,
         ),

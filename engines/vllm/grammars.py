@@ -15,7 +15,7 @@ from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_lark
 from engines.grammar.tree import Concatenation, Grammar, Token, written_parts
 from engines.native.grammar import lark_of_gbnf
-from engines.native.grammar_trial import Trials, is_harmless, named
+from engines.native.grammar_trial import Trials, is_harmless, named, readable
 
 MAX_CHARS: Final = 1_000_000
 MAX_KNOWN: Final = 256  # that have passed and need no second trial
@@ -64,6 +64,11 @@ class Grammars:
         if len(self._passed) > MAX_KNOWN:
             self._passed.popitem(last=False)
         return text
+
+    async def refusal(self, grammar: Grammar, words: str) -> InvalidGrammar:
+        """What vLLM says of a grammar that was thought too harmless for a trial."""
+        error = InvalidGrammar(readable(words))
+        return await named(error, written_parts(grammar), self._run, self._timeout_s)
 
     async def _try(self, text: str, grammar: Grammar, tenant: str) -> None:
         num_of_tenant = self._pending.count(tenant)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from engines.factory import cpu_only_engines, installed_engines
 from profiles import manifest, own_shape, selector, store
 from profiles.catalogue import Catalogue, load
 from profiles.checkpoint import check_shards
@@ -24,7 +23,7 @@ from profiles.machine import GB
 from profiles.models import Model, Profile
 from profiles.own_checkpoint import open_own
 from profiles.verdicts import Constraints
-from service.run.startup import fetching_of, own_checkpoint
+from service.run.startup import engines_here, fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs
@@ -118,14 +117,15 @@ def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Prof
         return [_any_profile(catalogue, model) for model in catalogue.models.values()]
     if names:
         return [_named(catalogue, name) for name in names]
+    engines = engines_here(settings)
     constraints = Constraints(
         model=settings.model_name,
         goal=settings.profile_goal,
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=settings.max_model_len,
-        installed=installed_engines(),
-        cpu_only=cpu_only_engines(),
+        installed=engines.installed,
+        cpu_only=engines.cpu_only,
     )
     return [selector.select(catalogue.profiles, detect(), constraints).chosen.profile]
 

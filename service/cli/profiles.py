@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 import click
 
-from engines.factory import cpu_only_engines, installed_engines
 from profiles import own_shape
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
@@ -26,7 +25,7 @@ from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from profiles.written import parse_hardware
-from service.run.startup import own_checkpoint
+from service.run.startup import engines_here, own_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
@@ -91,6 +90,7 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
     if own is not None:
         found = own_shape.find(own.folder, known, own.name)
         model, profiles = found.model.name, found.profiles
+    engines = engines_here(settings)
     constraints = Constraints(
         model=model,
         goal=asked.goal or settings.profile_goal,
@@ -99,9 +99,9 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
         tags=settings.tags,
         max_model_len=asked.max_model_len or settings.max_model_len,
         num_replicas=settings.replicas,
-        installed=None if asked.all_engines else installed_engines(),
+        installed=None if asked.all_engines else engines.installed,
         # What is built in here says nothing of a machine that is only named.
-        cpu_only={} if asked.all_engines or asked.hardware else cpu_only_engines(),
+        cpu_only={} if asked.all_engines or asked.hardware else engines.cpu_only,
     )
     return constraints, profiles
 

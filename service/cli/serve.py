@@ -34,6 +34,7 @@ from service.run.listener import (
 )
 from service.run.startup import (
     Launch,
+    fallback,
     obtain,
     prepare,
     tell,
@@ -98,15 +99,33 @@ def run(settings: Settings, started_at: float) -> int:
             port = listener.getsockname()[1]
             tell_access(settings, port, is_made=settings is not configured)
             launch = prepare(settings)
-            tell(launch)
-            obtain(settings, launch)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_serve(settings, launch, listener, started_at))
+            while True:
+                tell(launch)
+                obtain(settings, launch)
+                try:
+                    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                        return runner.run(_serve(settings, launch, listener, started_at))
+                except EngineStartError as error:
+                    launch = _stand_in(settings, launch, error)
     except _KNOWN_ERRORS as error:
         log.error("%s", error)
         return 1
     except KeyboardInterrupt:
         return FORCED
+
+
+def _stand_in(settings: Settings, launch: Launch, error: EngineStartError) -> Launch:
+    """What to serve instead, where that is allowed; raises the error where it is not."""
+    other = fallback(settings, launch, str(error))
+    if other is None:
+        raise error
+    names = [each.selection.chosen.profile.title for each in (launch, other)]
+    if not settings.engine_fallback:
+        log.error("NIM_ENGINE_FALLBACK=1 (--engine-fallback) would serve %s instead", names[1])
+        raise error
+    log.error("%s cannot start: %s", names[0], error)
+    log.error("NIM_ENGINE_FALLBACK is set: serving %s instead", names[1])
+    return other
 
 
 async def _serve(

@@ -6,11 +6,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from engines.factory import cpu_only_engines, installed_engines
+from engines.errors import EngineStartError
+from engines.factory import Engines, cpu_only_engines, engines_of, installed_engines
 from engines.spec import EngineSpec
 from profiles import catalogue, own_shape, selector, store
 from profiles.download.source import Wanted
+from profiles.errors import InvalidConstraint
 from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.models import Profile
@@ -18,10 +21,12 @@ from profiles.notes import where
 from profiles.own_checkpoint import OwnCheckpoint, open_own
 from profiles.placement import Placement
 from profiles.store import Fetching
-from profiles.verdicts import Constraints, Selection
+from profiles.verdicts import Constraints, Fit, Rejection, Selection
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.settings.settings import Settings, ngc_access, unknown_names
+
+_WITH_VOCABULARY: Final = ("native", "vllm")  # engines that follow grammars by it
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +54,7 @@ def prepare(settings: Settings) -> Launch:
     if model is None and own is not None:
         found = own_shape.find(own.folder, known, own.name)
         model, profiles = found.model.name, found.profiles
+    engines = engines_here(settings)
     constraints = Constraints(
         model=model,
         goal=settings.profile_goal,
@@ -56,10 +62,37 @@ def prepare(settings: Settings) -> Launch:
         tags=settings.tags,
         max_model_len=settings.max_model_len,
         num_replicas=settings.replicas,
-        installed=installed_engines(),
-        cpu_only=cpu_only_engines(),
+        installed=engines.installed,
+        cpu_only=engines.cpu_only,
     )
-    selection = selector.select(profiles, hardware, constraints)
+    return _launch(settings, hardware, own, selector.select(profiles, hardware, constraints))
+
+
+def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
+    """The next best launch of the same model by another engine, None if there is none.
+
+    `reason`: why the engine of the first cannot start. It is told of all its profiles, so that what
+    is reported is what is served.
+    """
+    failed, selection = launch.selection.chosen.profile, launch.selection
+    others = tuple(c for c in selection.compatible if c.profile.engine != failed.engine)
+    ranked = tuple(c for c in others if c.profile.model.name == failed.model.name)
+    if not ranked:
+        return None
+    words = f"engine {failed.engine} cannot start: {reason}"
+    rejections = tuple(
+        Rejection(c.profile, Fit.NOT_INSTALLED, words, missing_engine=words)
+        for c in selection.compatible
+        if c.profile.engine == failed.engine
+    )
+    because = f"It stands in for {failed.title}: {words}."
+    left = Selection(ranked, (*selection.rejections, *rejections), because)
+    return _launch(settings, launch.hardware, launch.own, left)
+
+
+def _launch(
+    settings: Settings, hardware: Hardware, own: OwnCheckpoint | None, selection: Selection
+) -> Launch:
     chosen = selection.chosen
     folder = None if own is None else own.folder
     to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
@@ -67,7 +100,7 @@ def prepare(settings: Settings) -> Launch:
         model_dir = folder or store.folder_of(chosen.profile.model, settings.cache_path)
     else:
         model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
-    vocabulary = _vocabulary(settings) if chosen.profile.engine == "native" else None
+    vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     return Launch(
         hardware=hardware,
         selection=selection,
@@ -84,6 +117,30 @@ def prepare(settings: Settings) -> Launch:
         to_fetch=to_fetch,
         own=own,
     )
+
+
+def engines_here(settings: Settings) -> Engines:
+    """Those that can run: in this Python, else in the one of NIM_ENGINE_PYTHON.
+
+    Raises InvalidConstraint where that cannot be asked.
+    """
+    ours = Engines(installed_engines(), cpu_only_engines())
+    if settings.engine_python is None:
+        return ours
+    try:
+        theirs = engines_of(settings.engine_python)
+    except EngineStartError as error:
+        raise InvalidConstraint(f"NIM_ENGINE_PYTHON: {error}") from error
+    elsewhere = {name: why for name, why in ours.installed.items() if why is not None}
+    return Engines(
+        {**ours.installed, **{n: theirs.installed.get(n, why) for n, why in elsewhere.items()}},
+        {**ours.cpu_only, **{n: why for n, why in theirs.cpu_only.items() if n in elsewhere}},
+    )
+
+
+def python_of(settings: Settings, engine: str) -> Path | None:
+    """What is to run the engine; None for our own Python, which goes first."""
+    return None if installed_engines()[engine] is None else settings.engine_python
 
 
 def obtain(settings: Settings, launch: Launch) -> None:
@@ -159,7 +216,7 @@ def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, s
 
 
 def _vocabulary(settings: Settings) -> Path | None:
-    """The native engine knows no text: grammars need the vocabulary as a file."""
+    """Engines know no text: grammars need the vocabulary as a file."""
     folder = settings.cache_path / "vocabulary"
     try:
         return write_vocabulary(folder)

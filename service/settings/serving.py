@@ -48,6 +48,16 @@ class ModelSettings(BaseSettings):
         le=64,
         description="Engines side by side, each on GPUs of its own; unset: as many as fit.",
     )
+    engine_python: Path | None = Field(
+        None,
+        description="The Python that runs engines whose library has an environment of its own,"
+        " e.g. `/opt/vllm/bin/python` (docs/engines.md); what the server's own has, that runs.",
+    )
+    engine_fallback: bool = Field(
+        False,
+        description="Where the profile's engine cannot start, serve the same model by the next best"
+        " profile of another engine; what is reported is what is served.",
+    )
     cache_path: Path = Field(
         Path("~/.cache/harmonium"), description="Where model files are kept between starts."
     )
@@ -83,7 +93,7 @@ class ModelSettings(BaseSettings):
             raise ValueError("tags are written tag=value, with commas between them")
         return value
 
-    @field_validator("cache_path", "model_path")
+    @field_validator("cache_path", "model_path", "engine_python")
     @classmethod
     def _expand_model(cls, value: Path | str | None) -> Path | str | None:
         return value.expanduser() if isinstance(value, Path) else value

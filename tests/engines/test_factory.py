@@ -12,7 +12,13 @@ import pytest
 
 import engines.factory
 from engines.errors import EngineStartError
-from engines.factory import create, installed_engines
+from engines.factory import (
+    Engines,
+    cpu_only_engines,
+    create,
+    engines_of,
+    installed_engines,
+)
 from engines.native.config import NativeConfig
 from engines.spec import EngineSpec
 
@@ -25,6 +31,19 @@ def test_every_known_engine_is_usable_or_says_why_not() -> None:
     assert str(known["vllm"]).startswith("not installed: vLLM is missing")
     assert str(known["llama_cpp"]).startswith("not installed: llama-cpp-python is missing")
     assert known["tensorrt_llm"] == "not installed: the adapter is not part of this release"
+
+
+def test_another_python_is_asked_for_its_engines(tmp_path: Path) -> None:
+    assert engines_of(Path(sys.executable)) == Engines(installed_engines(), cpu_only_engines())
+    with pytest.raises(
+        EngineStartError, match=r"/nowhere/python cannot run an engine: .*engines.md"
+    ):
+        engines_of(Path("/nowhere/python"))
+    bare = tmp_path / "python"  # one without this package
+    bare.write_text("#!/bin/sh\necho 'No module named engines' >&2; exit 1")
+    bare.chmod(0o755)
+    with pytest.raises(EngineStartError, match="No module named engines"):
+        engines_of(bare)
 
 
 def test_native_without_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,8 @@ def test_the_shipped_catalogue_is_an_honest_set(catalogue: Catalogue) -> None:
             assert {(model, engine, "latency"), (model, engine, "throughput")} <= kinds
     nano = [p for p in catalogue.profiles if p.model.name == "nano"]
     assert [(p.engine, p.gpu, p.precision, p.goal) for p in nano] == [
-        ("native", None, "fp32", "balanced")
+        ("native", None, "fp32", "balanced"),
+        ("vllm", None, "fp32", "balanced"),
     ]
     for profile in catalogue.profiles:
         assert profile.source

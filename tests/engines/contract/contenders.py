@@ -2,11 +2,14 @@
 
 Every test of this folder then runs on it, in this process and behind the engine process. An adapter
 that passes them is right; what it cannot do it says in its capabilities, and the tests that
-need it say so and pass it over.
+need it say so and pass it over. An engine whose library has an environment of its own joins where
+TEST_ENGINE names it and TEST_ENGINE_PYTHON the Python of that environment (make test-vllm); then no
+other is tested.
 """
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.base import Engine
-from engines.factory import create
-from engines.process.supervisor import EngineSupervisor
+from engines.factory import create, environment_of
+from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
 MAX_MODEL_LEN: Final = 256
@@ -25,6 +28,9 @@ VOCAB_SIZE: Final = 512
 LIMITS: Final = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
 _SCRIPT: Final = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
 _HAS_LLAMA: Final = find_spec("llama_cpp") is not None
+ASKED: Final = os.environ.get("TEST_ENGINE")
+ENGINE_PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON")
+_VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
 
@@ -48,6 +54,7 @@ class Contender:
     is_model: bool = True  # its tokens follow from logits; else from a script
     is_here: bool = True  # this machine can run it
     is_variant: bool = False  # only how it samples may differ from the one above it
+    python: str | None = None  # of an environment of its own: it is tested in a process only
 
 
 CONTENDERS: Final = {
@@ -63,6 +70,14 @@ CONTENDERS: Final = {
     "llama_cpp": Contender(
         lambda c: c.spec("llama_cpp", {"num_threads": 1, "block_size": 16}), is_here=_HAS_LLAMA
     ),
+    "vllm": Contender(
+        lambda c: replace(
+            c.spec("vllm", _VLLM),
+            precision="fp32",
+        ),
+        is_here=ASKED == "vllm",
+        python=ENGINE_PYTHON,
+    ),
 }
 
 
@@ -75,9 +90,11 @@ def modes(
         for name, contender in CONTENDERS.items():
             if not contender.is_here or (models_only and not contender.is_model):
                 continue
-            if variants or not contender.is_variant:
+            if ASKED not in (None, name):
+                continue
+            if contender.python is None and (variants or not contender.is_variant):
                 yield name
-            if processes and not contender.is_variant:
+            if contender.python or (processes and not contender.is_variant):
                 yield f"{name}-process"
 
     return list(names())
@@ -108,7 +125,7 @@ async def running(mode: str, checkpoint: Checkpoint, **changes: Any) -> AsyncIte
     limits = {name: value for name, value in changes.items() if name in LIMITS}
     options = {name: value for name, value in changes.items() if name not in LIMITS}
     spec = replace(spec, limits={**spec.limits, **limits}, options={**spec.options, **options})
-    supervisor = EngineSupervisor(spec) if mode.endswith("-process") else None
+    supervisor = _supervisor(spec, contender) if mode.endswith("-process") else None
     if supervisor is not None:
         await supervisor.start()
     engine: Engine = supervisor.client() if supervisor is not None else create(spec)
@@ -119,6 +136,15 @@ async def running(mode: str, checkpoint: Checkpoint, **changes: Any) -> AsyncIte
         await engine.stop()
         if supervisor is not None:
             await supervisor.stop()
+
+
+def _supervisor(spec: EngineSpec, contender: Contender) -> EngineSupervisor:
+    return EngineSupervisor(
+        spec,
+        RestartPolicy(),
+        {**os.environ, **environment_of(spec.engine)},
+        python=None if contender.python is None else Path(contender.python),
+    )
 
 
 def write_checkpoint(folder: Path) -> Checkpoint:

@@ -39,7 +39,7 @@ async def test_a_killed_process_is_started_again_and_answers_as_before(
     os.kill(supervisor.pid, signal.SIGKILL)
     await asyncio.wait([cut])
     assert cut.exception() is None or isinstance(cut.exception(), EngineDead)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600 if mortal.contender.python else 60):  # it loads its library
         while supervisor.num_restarts == 0 or not await is_healthy(engine):
             await asyncio.sleep(0.01)
     assert await ids() == before

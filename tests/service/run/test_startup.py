@@ -10,24 +10,30 @@ from typing import Any
 
 import pytest
 
-from engines.factory import NO_ADAPTER
+from engines.errors import EngineStartError
+from engines.factory import NO_ADAPTER, Engines
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles import catalogue, store
-from profiles.errors import ModelStoreError, NoCompatibleProfile
+from profiles.errors import InvalidConstraint, ModelStoreError, NoCompatibleProfile
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from profiles.written import parse_hardware
+from service.cli import serve
 from service.run import startup
 from service.run.startup import (
     Launch,
+    engines_here,
+    fallback,
     obtain,
     prepare,
+    python_of,
     spec_of,
     tell,
 )
 from service.run.wiring import build_runtime
 from service.settings.settings import load
+from service.telemetry import logs
 from tests.profiles.hub import serving
 from tests.profiles.test_store import shard
 
@@ -187,6 +193,74 @@ def test_goals_lead_to_different_profiles() -> None:
         for goal in ("latency", "throughput")
     }
     assert len(ids) == 2
+
+
+def test_an_engine_runs_where_it_is_installed_and_here_before_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = {"native": None, "vllm": None, "tensorrt_llm": "not installed: no wheel"}
+    theirs = Engines(elsewhere, {"native": "theirs", "vllm": "here for the CPU only"})
+    monkeypatch.setattr(startup, "engines_of", lambda python: theirs)
+    ours = {"native": None, "vllm": NO_ADAPTER, "tensorrt_llm": NO_ADAPTER}
+    monkeypatch.setattr(startup, "installed_engines", lambda: ours)
+    monkeypatch.setattr(startup, "cpu_only_engines", dict)
+    settings = load({"engine_python": "/opt/vllm/bin/python"})
+    assert engines_here(settings) == Engines(elsewhere, {"vllm": "here for the CPU only"})
+    assert python_of(settings, "native") is None
+    assert python_of(settings, "vllm") == Path("/opt/vllm/bin/python")
+
+
+def test_a_python_that_cannot_be_asked_is_named() -> None:
+    with pytest.raises(InvalidConstraint, match="NIM_ENGINE_PYTHON: /nowhere cannot run an engine"):
+        engines_here(load({"engine_python": "/nowhere"}))
+
+
+def engines_in_order(model: str) -> list[str]:
+    compatible = launch(model_name=model).selection.compatible
+    return list(dict.fromkeys(candidate.profile.engine for candidate in compatible))
+
+
+def test_another_engine_stands_in_for_the_same_model_and_what_failed_is_told() -> None:
+    first = launch(model_name="gpt-oss-20b")
+    second = fallback(load({}), first, "no such library")
+    assert second is not None
+    was, now = (each.selection.chosen.profile for each in (first, second))
+    assert [was.engine, now.engine] == engines_in_order("gpt-oss-20b")[:2]
+    assert second.spec.engine == now.engine
+    assert second.served_name == first.served_name == now.model.name
+    words = f"engine {was.engine} cannot start: no such library"
+    assert second.selection.rejected[was.id] == words
+    assert second.selection.reason == f"It stands in for {was.title}: {words}."
+    last: Launch | None = second
+    for _ in engines_in_order("gpt-oss-20b")[1:]:
+        assert last is not None
+        last = fallback(load({}), last, "no memory")
+    assert last is None
+    assert fallback(load({}), launch(model_profile=was.id), "pinned") is None
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_an_engine_that_cannot_start_is_replaced_where_that_is_allowed(
+    is_allowed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, *_ = engines_in_order("gpt-oss-20b")
+    served: list[str] = []
+
+    async def start(_settings: Any, launch: Launch, *_: Any) -> int:
+        served.append(launch.spec.engine)
+        if launch.spec.engine == first:
+            raise EngineStartError("libcuda.so is missing")
+        return 0
+
+    monkeypatch.setattr(serve, "_serve", start)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    settings = load({"model_name": "gpt-oss-20b", "engine_fallback": is_allowed, "server_port": 0})
+    assert serve.run(settings, 0.0) == (0 if is_allowed else 1)
+    assert served == ([first, second] if is_allowed else [first])
+    errors = " ".join(r.getMessage() for r in caplog.records if r.levelname == "ERROR")
+    assert "libcuda.so is missing" in errors
+    assert (f"is set: serving gpt-oss-20b/{second}-" in errors) == is_allowed
+    assert ("NIM_ENGINE_FALLBACK=1 (--engine-fallback) would serve" in errors) != is_allowed
 
 
 def test_a_profile_is_launched_by_id() -> None:
