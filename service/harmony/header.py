@@ -42,10 +42,13 @@ _CHANNEL = (
     r"(?P<channel>(?i:analysis|commentary|final))"
     r"(?:(?![a-z])|(?=to=|json|code|assistant))[?!.,:;*]*"
 )
+# A header whose control tokens were left out: no answer begins with such a word. Not the analysis
+# channel: all that follows would be thoughts, the answer too.
+_BARE = r"assistant(?P<channel>commentary|final)"
 _TYPE = r"(?P<type>json|code)(?=\s*(?:$|[{\[\"]|to?$|to=|functions\.))"
 _WORD = {
-    HeaderPart.GIVEN: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
-    HeaderPart.AUTHOR: re.compile(rf"\s*(?:{_SELF}|{_TO})"),
+    HeaderPart.GIVEN: re.compile(rf"\s*(?:{_BARE}|{_SELF}|{_TO})"),
+    HeaderPart.AUTHOR: re.compile(rf"\s*(?:{_BARE}|{_SELF}|{_TO})"),
     HeaderPart.CHANNEL: re.compile(rf"\s*(?:{_CHANNEL}|{_TO}|{_SELF})"),
     HeaderPart.TYPE: re.compile(rf"\s*(?:{_TYPE}|{_TO}|{_CHANNEL})"),
 }

@@ -69,6 +69,14 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
         "Hello",
         [],
     ),
+    "a header without control tokens": ("assistantfinalHello there<|return|>", "", "Hello there", []),
+    "a header without control tokens, after reasoning": (
+        THINK + "assistantfinalHello<|return|>",
+        "think",
+        "Hello",
+        [],
+    ),
+    "a header without control tokens, cut": ("assistantfinal", "", "", []),
     "text after end": (THINK + "Hello there<|return|>", "think", "Hello there", []),
     "channel without start": (
         THINK + "<|channel|>final<|message|>Hello<|return|>",
