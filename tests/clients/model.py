@@ -89,6 +89,10 @@ EDITS: dict[str, list[tuple[str, dict[str, str]]]] = {
         ("Read", {"file_path": "{path}"}),
         ("Edit", {"file_path": "{path}", "old_string": "teh", "new_string": "the"}),
     ],
+    "read_file": [  # Qwen Code
+        ("read_file", {"file_path": "{path}"}),
+        ("edit", {"file_path": "{path}", "old_string": "teh", "new_string": "the"}),
+    ],
     "read": [  # opencode
         ("read", {"filePath": "{path}"}),
         ("edit", {"filePath": "{path}", "oldString": "teh", "newString": "the"}),
