@@ -39,6 +39,17 @@ CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach t
 
 log = logging.getLogger(__name__)
 
+_NO_MEMORY: Final = "there was no memory left for this request"
+
+
+class _Submitted(msgspec.Struct, array_like=True, tag="submit"):
+    """The beginning of a Submit, which takes no memory to speak of."""
+
+    stream: int
+
+
+_SUBMITTED: Final = msgspec.msgpack.Decoder(_Submitted)
+
 
 class _Run:
     """One request of a client: a stream of events to it."""
@@ -158,6 +169,19 @@ class EngineServer:
 
     def _on_frames(self, frames: list[bytes]) -> None:
         identity, body = frames
+        try:
+            self._read(identity, body)
+        except MemoryError:
+            log.exception("There was no memory to read a message of %d bytes", len(body))
+            self._refuse(identity, body)
+
+    def _refuse(self, identity: bytes, body: bytes) -> None:
+        """A request that was not read is answered all the same."""
+        peer, stream = self._peers.get(identity), _SUBMITTED.decode(body).stream
+        if peer is not None:
+            self._fail(_Run(self, peer, stream), OutOfMemory(_NO_MEMORY))
+
+    def _read(self, identity: bytes, body: bytes) -> None:
         message = self._decoder.decode(body)
         if isinstance(message, Hello):
             self._peers[identity] = Peer(identity, time.monotonic())
@@ -200,7 +224,7 @@ class EngineServer:
             self._fail(run, error)
         except MemoryError:
             log.exception("There was no memory for request %s", request.request_id)
-            self._fail(run, OutOfMemory("there was no memory left for this request"))
+            self._fail(run, OutOfMemory(_NO_MEMORY))
         except Exception as error:
             log.exception("Request %s failed", request.request_id)
             self._fail(run, RequestFailed(f"{type(error).__name__}: {error}"))

@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ import zmq
 
 import engines.process.server
 from engines.base import Engine, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, RequestFailed
+from engines.errors import EngineDead, OutOfMemory, RequestFailed
 from engines.factory import create
+from engines.fake.engine import FakeEngine
+from engines.fake.sequence import FakeOptions
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
 from engines.process.sockets import Link
@@ -78,6 +81,32 @@ async def start_worker(no_leaks: None) -> AsyncIterator[StartWorker]:
         if worker.returncode is None:
             worker.kill()
         await worker.communicate()
+
+
+async def test_a_request_that_there_was_no_memory_to_read_is_answered(
+    no_leaks: None, temp_folder: Path, make_request: Any
+) -> None:
+    class Poor:
+        def decode(self, body: bytes) -> Any:
+            if len(body) > 2_000:
+                raise MemoryError
+            return decoder.decode(body)
+
+    address = f"ipc://{temp_folder}/engine.sock"
+    engine, server = FakeEngine(FakeOptions(script=(5,))), EngineServer(address)
+    await engine.start()
+    decoder, server._decoder = server._decoder, Poor()  # type: ignore[assignment]
+    server.serve(engine)
+    client = EngineClient(address)
+    await client.start()
+    large = replace(make_request(), prompt_token_ids=(1,) * 5_000)
+    async with asyncio.timeout(60):
+        with pytest.raises(OutOfMemory):
+            await first_event(client, large)
+        await first_event(client, make_request())
+    await client.stop()
+    await server.close()
+    await engine.stop()
 
 
 async def test_a_killed_api_process_leaves_no_running_sequences(

@@ -69,7 +69,12 @@ SHAPES: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
         "Hello",
         [],
     ),
-    "a header without control tokens": ("assistantfinalHello there<|return|>", "", "Hello there", []),
+    "a header without control tokens": (
+        "assistantfinalHello there<|return|>",
+        "",
+        "Hello there",
+        [],
+    ),
     "a header without control tokens, after reasoning": (
         THINK + "assistantfinalHello<|return|>",
         "think",
