@@ -64,13 +64,22 @@ def test_nothing_is_done_twice(environment: install.Environment) -> None:  # typ
     assert not environment.has(["conformance"])
 
 
+def test_an_environment_without_its_python_is_not_used(
+    environment: install.Environment,  # type: ignore[name-defined]
+) -> None:
+    environment.python.unlink()
+    environment.python.symlink_to("/nowhere/python3")
+    assert not environment.has(["test"])
+    assert environment.fault() == "its Python is gone"
+
+
+@pytest.mark.slow
 def test_an_environment_without_its_python_is_made_anew(
     environment: install.Environment,  # type: ignore[name-defined]
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     environment.python.unlink()
     environment.python.symlink_to("/nowhere/python3")
-    assert not environment.has(["test"])
     environment.make(uv=UV)
     assert "Making .venv anew: its Python is gone." in capfd.readouterr().out
     assert environment.fault() is None

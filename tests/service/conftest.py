@@ -77,7 +77,7 @@ def fits(guide_of: Callable[[Grammar], Guide]) -> Callable[[Grammar, str], bool]
     return check
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def harmony_ids() -> HarmonyIds:
     """Ids of Harmony text as a model would write it, `<|...|>` being control tokens."""
 
@@ -91,7 +91,7 @@ def harmony_ids() -> HarmonyIds:
     return encode
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_runtime(harmony_ids: HarmonyIds) -> MakeRuntime:
     """A ready runtime with a fixed clock and counted ids, around a scripted engine."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +31,38 @@ class Collector:
         everything = httpx.get(f"{self._web}/received", timeout=60).json()
         return [(transport, message) for transport, kind, message in everything if kind == signal]
 
+    def forget(self) -> None:
+        httpx.get(f"{self._web}/forget", timeout=60)
+
     def delay(self, seconds: float) -> None:
         httpx.get(f"{self._web}/delay/{seconds}", timeout=60)
 
 
-@pytest.fixture
-def start_collector() -> Iterator[Callable[[], Collector]]:
-    """Start a receiver; it ends with the test."""
-    processes = []
-
-    def start() -> Collector:
-        process = subprocess.Popen(
-            [sys.executable, str(RECEIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        processes.append(process)
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A receiver in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, str(RECEIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:  # closing its stdin ends it
         assert process.stdout is not None
-        return Collector(json.loads(process.stdout.readline()))
-
-    yield start
-    for process in processes:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.wait(timeout=60)
-        process.stdout.close()
+        yield Collector(json.loads(process.stdout.readline()))
 
 
 @pytest.fixture
-def collector(start_collector: Callable[[], Collector]) -> Collector:
-    return start_collector()
+def own_collector() -> Iterator[Collector]:
+    """One for a test that leaves requests to it unanswered, or needs another."""
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="package")
+def _shared() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def collector(_shared: Collector) -> Collector:
+    """A receiver that has received nothing."""
+    _shared.forget()
+    return _shared

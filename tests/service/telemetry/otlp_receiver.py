@@ -1,7 +1,8 @@
 """An OTLP collector for tests: takes all signals over HTTP and gRPC and shows what came.
 
 Prints {"http": port, "grpc": port}; GET /received lists [transport, signal, message], and
-GET /delay/SECONDS makes it slow from then on. Ends when its stdin closes.
+GET /delay/SECONDS makes it slow from then on, GET /forget empties the list. Ends when its stdin
+closes.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.startswith("/delay/"):
             delay_s[0] = float(self.path.removeprefix("/delay/"))
+        elif self.path == "/forget":
+            received.clear()
         self._answer(json.dumps(received).encode())
 
     def _answer(self, body: bytes) -> None:

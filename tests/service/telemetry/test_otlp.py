@@ -315,16 +315,16 @@ async def test_a_collector_that_is_gone_costs_requests_nothing(
 
 
 async def test_a_slow_collector_costs_requests_nothing(
-    collector: Any,
+    own_collector: Any,
     traced: Fixture,
     chat_body: Fixture,
     brief_end: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    collector.delay(SLOW_S)
+    own_collector.delay(SLOW_S)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(SLOW_S))
     started = time.monotonic()
-    async with traced(**settings_for(collector, "http/protobuf")) as (client, runtime):
+    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, runtime):
         for _ in range(5):
             assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
     assert time.monotonic() - started < SLOW_S  # neither they nor the end waited for it
@@ -333,7 +333,7 @@ async def test_a_slow_collector_costs_requests_nothing(
 
 
 async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
-    collector: Any,
+    own_collector: Any,
     traced: Fixture,
     chat_body: Fixture,
     brief_end: None,
@@ -341,8 +341,8 @@ async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
 ) -> None:
     may_end = threading.Event()
     monkeypatch.setattr(providers.CountedMetrics, "shutdown", lambda *_, **__: may_end.wait(60))
-    collector.delay(SLOW_S)
-    async with traced(**settings_for(collector, "http/protobuf")) as (client, runtime):
+    own_collector.delay(SLOW_S)
+    async with traced(**settings_for(own_collector, "http/protobuf")) as (client, runtime):
         assert (await client.post(PATH, json=chat_body(), headers=TRACED)).is_success
     assert _lost(runtime, "traces") is not None
     assert _lost(runtime, "logs") is not None

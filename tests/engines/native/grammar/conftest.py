@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import torch
 
 from benchmarks.checkpoint import write_random
@@ -15,6 +17,8 @@ from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
+
+MakeEngine = Callable[..., Awaitable[NativeEngine]]
 
 # A random model would hardly ever end a text, a string or a list by itself.
 ENDS = {END: 14.0, RETURN: 16.0, CALL: 16.0} | {
@@ -41,21 +45,37 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random(folder, hidden=16, num_layers=2, num_experts=4)
 
 
-@pytest.fixture
-async def make_engine(model_dir: Path, vocabulary_path: Path) -> AsyncIterator[Any]:
-    """await make_engine(**options)"""
-    engines: list[NativeEngine] = []
+@asynccontextmanager
+async def engines(model_dir: Path, vocabulary_path: Path) -> AsyncIterator[MakeEngine]:
+    """Start engines; they stop at the end."""
+    started: list[NativeEngine] = []
 
-    async def make(**options: Any) -> NativeEngine:
+    async def start(**options: Any) -> NativeEngine:
         options = {"num_kv_blocks": 400, "num_threads": 1, **options}
         options.setdefault("vocabulary_path", vocabulary_path)
-        engines.append(NativeEngine(NativeConfig(model_dir, **options)))
-        await engines[-1].start()
-        return engines[-1]
+        started.append(NativeEngine(NativeConfig(model_dir, **options)))
+        await started[-1].start()
+        return started[-1]
 
-    yield make
-    for engine in engines:
-        await engine.stop()
+    try:
+        yield start
+    finally:
+        for engine in started:
+            await engine.stop()
+
+
+@pytest.fixture
+async def make_engine(model_dir: Path, vocabulary_path: Path) -> AsyncIterator[MakeEngine]:
+    """await make_engine(**options)"""
+    async with engines(model_dir, vocabulary_path) as start:
+        yield start
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(model_dir: Path, vocabulary_path: Path) -> AsyncIterator[NativeEngine]:
+    """One for all tests that leave it as it was; they run in the loop of their module."""
+    async with engines(model_dir, vocabulary_path) as start:
+        yield await start()
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from service.harmony.vocabulary import decode_bytes, encode_text
 
 Fixture = Callable[..., Any]
 
+shares_engine = pytest.mark.asyncio(loop_scope="module")
+
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 3}},
@@ -54,11 +56,11 @@ def text_of(events: Iterable[TokenEvent]) -> str:
     return b"".join(decode_bytes(token_id) for token_id in ids_of(events)).decode()
 
 
+@shares_engine
 async def test_noise_becomes_what_the_grammar_says(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
-    engine = await make_engine()
-    requests = [make_request(PERSON, seed, temperature=1.0 + seed % 2) for seed in range(6)]
+    requests = [make_request(PERSON, seed, temperature=1.0 + seed % 2) for seed in range(4)]
     answers = await asyncio.gather(*(collect(engine, request) for request in requests))
     ended = [events for events in answers if events[-1].finish_reason is FinishReason.STOP]
     assert ended
@@ -68,10 +70,10 @@ async def test_noise_becomes_what_the_grammar_says(
         assert person["age"] >= 3
 
 
+@shares_engine
 async def test_penalties_filters_and_logprobs_work_under_a_mask(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
-    engine = await make_engine()
     options = {"top_p": 0.9, "top_k": 50, "min_p": 0.01, "frequency_penalty": 1.0, "logprobs": 3}
     events = await collect(engine, make_request(PERSON, repetition_penalty=1.2, **options))
     assert text_of(events).startswith("{")
@@ -95,21 +97,22 @@ async def test_neighbours_and_preemption_change_nothing(
 
 
 @pytest.mark.parametrize("bound", [{"minLength": 1}, {"maxLength": 9}])
+@shares_engine
 async def test_strings_of_a_length_hold_no_control_characters(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture, bound: dict[str, int]
+    engine: Any, make_request: Fixture, collect: Fixture, bound: dict[str, int]
 ) -> None:
     """A tab, which some libraries allow, makes the JSON invalid."""
     grammar = json_of({"type": "string", **bound})
     tab, letter = (encode_text(text)[0] for text in ("\t", "a"))
     wish = {tab: 90.0, letter: 80.0, encode_text('"')[0]: 70.0}
-    engine = await make_engine()
     events = await collect(engine, make_request(grammar, max_tokens=20, logit_bias=wish))
     assert text_of(events).startswith('"a')
     assert "\t" not in text_of(events)
 
 
+@shares_engine
 async def test_names_beside_strings_of_a_length_stay_what_they_are(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
     names = ["größe", "naïf", "a\\xdfe", "é", "日本", 'q"']
     schema = {
@@ -119,7 +122,6 @@ async def test_names_beside_strings_of_a_length_stay_what_they_are(
         "additionalProperties": False,
     }
     grammar = json_of(schema)
-    engine = await make_engine()
     events = await collect(engine, make_request(grammar))
     assert events[-1].finish_reason is FinishReason.STOP
     assert list(json.loads(text_of(events))) == names
@@ -137,12 +139,12 @@ async def test_a_seed_repeats_and_equal_grammars_are_compiled_once(
     assert stats.grammar_compile_s > 0
 
 
+@shares_engine
 async def test_a_dead_end_ends_its_own_request_only(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
     # After the a comes a character that does not exist.
     stuck = Regex(r"a[^\u0000-\U0010FFFF]")
-    engine = await make_engine()
     outcomes = await asyncio.gather(
         collect(engine, make_request(PERSON, 1)),
         *(collect(engine, make_request(stuck, seed)) for seed in range(2, 6)),
@@ -181,10 +183,10 @@ REFUSED = [
 ]
 
 
+@shares_engine
 async def test_what_cannot_be_compiled_is_refused_with_the_reason(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
-    engine = await make_engine()
     for bad, reason in REFUSED:
         with pytest.raises(InvalidGrammar, match=reason):
             await collect(engine, make_request(bad))
@@ -239,11 +241,11 @@ async def test_a_grammar_that_costs_too_much_at_each_token_ends_its_own_request_
     assert len(ids_of(outcomes[1])) == 20
 
 
+@shares_engine
 async def test_text_that_is_forced_is_not_followed_to_its_end_at_once(
-    make_engine: Fixture, make_request: Fixture, collect: Fixture
+    engine: Any, make_request: Fixture, collect: Fixture
 ) -> None:
     """A grammar of ten letters may force a billion."""
-    engine = await make_engine()
     events = await collect(engine, make_request(Regex("((a{1000}){1000}){1000}"), max_tokens=5))
     assert set(text_of(events)) == {"a"}
 

@@ -79,7 +79,7 @@ async def test_it_is_not_made_while_requests_run(
 ) -> None:
     monkeypatch.setattr(grammar_vocabulary, "_GRACE_S", 0.2)
     engine = await make_engine()
-    stream = engine.generate(make_request(None, 1, 200, logit_bias={}))
+    stream = engine.generate(make_request(None, 1, 4000, logit_bias={}))
     await anext(stream)
     assert not await asyncio.to_thread(making.begun.wait, 0.6)
     await stream.aclose()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
+import pytest_asyncio
 import torch
 
 from benchmarks.checkpoint import write_random
@@ -16,8 +18,11 @@ from benchmarks.schemas import random_schema
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text, write_vocabulary
+from service.run.server import create_app
 
 Fixture = Callable[..., Any]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATH = "/v1/chat/completions"
 # A random model would hardly ever end a text, a string or a list by itself.
@@ -63,15 +68,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random(folder / "model", hidden=16, num_layers=2, num_experts=4).parent
 
 
-@pytest.fixture
-async def post(
-    folder: Path, make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
-) -> Fixture:
-    """await post(**fields) gives the response of a service around the native engine."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(folder: Path, make_runtime: Fixture) -> AsyncIterator[httpx.AsyncClient]:
+    """A service around the native engine: one for all tests, none of which harms it."""
     config = NativeConfig(
         folder / "model", vocabulary_path=write_vocabulary(folder), num_threads=1, num_kv_blocks=800
     )
-    client = await make_client(make_runtime(engine=NativeEngine(config)))
+    runtime = make_runtime(engine=NativeEngine(config))
+    await runtime.engine.start()
+    transport = httpx.ASGITransport(create_app(runtime), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        yield client
+    await runtime.engine.stop()
+
+
+@pytest.fixture
+def post(client: httpx.AsyncClient, chat_body: Fixture) -> Fixture:
+    """await post(**fields) gives the response."""
 
     async def send(**fields: Any) -> Any:
         body = chat_body(**{"max_tokens": 200, "logit_bias": ENDS, "seed": 1, **fields})
