@@ -87,8 +87,8 @@ def test_low_memory_says_what_to_try(
     text = capsys.readouterr().out
     assert "- Compatible with system but low memory:\n" in text
     (advice,) = re.findall(
-        r"vllm-gpu-mxfp4-tp1-pp1-balanced\) \[requires >=20.8 GB/gpu, try --max-"
-        r"model-len=(\d+) to reduce to >=(?:19.9|20.0) GB/gpu\]",
+        r"vllm-gpu-mxfp4-tp1-pp1-balanced\) \[requires >=21\.8 GB/gpu, "
+        r"try --max-model-len=(\d+) to reduce to >=(?:19\.9|20\.0) GB/gpu\]",
         text,
     )
     assert command(*options, "--max-model-len", advice) == 0

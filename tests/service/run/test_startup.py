@@ -166,7 +166,7 @@ def test_a_gpu_with_too_little_free_memory_is_told_the_context_that_fits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     board = parse_hardware("l4")
-    busy = replace(board, gpus=(replace(board.gpus[0], free_bytes=20 * GB),))
+    busy = replace(board, gpus=(replace(board.gpus[0], free_bytes=17 * GB),))
     monkeypatch.setattr(startup, "detect", lambda: busy)
     tell(launch())
     assert re.search(r"The context is [\d,]+ of 131,072 tokens: the free memory", caplog.text)
