@@ -55,6 +55,8 @@ A profile's `options` are fields of vLLM's `AsyncEngineArgs`; an unknown one, or
 contradicts the profile, ends the start with its name ([decision
 19](decisions/0019-vllm-as-it-is.md)).
 
+`python -m benchmarks.engines native vllm=/opt/vllm/bin/python` puts one load on several engines.
+
 ## When an engine cannot start
 
 The start ends with the engine's own words. With `NIM_ENGINE_FALLBACK=1` the next best profile of
