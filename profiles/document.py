@@ -49,6 +49,9 @@ under llama.cpp). Where that is more than is free, the context is shortened to w
 **GPUs.** An engine takes as many as its profile says; as many engines run side by side as the
 machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is said with the reason.
 
+**Part of the layers.** Profiles named after a number of layers have a GPU that is too small for
+the model compute so many, and the CPU the others; the rest must fit the machine's memory.
+
 **Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head, which their engine
 fetches itself, past the model store's checks; so they are taken only when asked for, by name or
 with `NIM_TAGS_SELECTOR=speculation=eagle3`.

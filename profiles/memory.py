@@ -65,6 +65,7 @@ class MemoryNeed:
     workspace_bytes: int
     kv_bytes_per_token: int
     kv_bytes_per_sequence: int
+    host_bytes: int = 0  # of the machine's memory, where a GPU has a part of the layers only
 
     @property
     def fixed_bytes(self) -> int:
@@ -86,6 +87,33 @@ class MemoryNeed:
 
 def memory_need(profile: Profile) -> MemoryNeed:
     """Compute what each device of `profile` must hold."""
+    if profile.gpu_layers is not None:
+        return _divided(profile, profile.gpu_layers)
+    return _whole(profile)
+
+
+def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
+    """A GPU with the first layers, and the machine's memory with the others and the vocabulary."""
+    shape = profile.model.shape
+    whole, share = _whole(profile), gpu_layers / shape.num_hidden_layers
+    dense = FOOTPRINTS[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]
+    vocabulary = int(2 * vocabulary_parameters(shape) * dense)
+    weights = int((whole.weights_bytes - vocabulary) * share)
+    kv_bytes = int(whole.kv_bytes_per_token * share)
+    others = whole.kv_bytes_per_token - kv_bytes
+    return MemoryNeed(
+        weights_bytes=weights,
+        workspace_bytes=whole.workspace_bytes,
+        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_sequence=int(whole.kv_bytes_per_sequence * share),
+        host_bytes=whole.weights_bytes
+        - weights
+        + CPU_WORKSPACE_BYTES
+        + others * profile.limits.max_model_len,
+    )
+
+
+def _whole(profile: Profile) -> MemoryNeed:
     shape, split = profile.model.shape, profile.parallelism
     attention_split = 1 if split.attention_dp else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)

@@ -163,6 +163,12 @@ class Profile(Record):
         return self.parallelism.tp * self.parallelism.pp
 
     @property
+    def gpu_layers(self) -> int | None:
+        """Layers that the GPU computes, where the host's memory and CPU have the rest."""
+        layers = self.options.get("gpu_layers")
+        return int(layers) if self.gpu is not None and layers is not None else None
+
+    @property
     def gpu_label(self) -> str:
         """Name the hardware in one word: a board, a generation, 'gpu' or 'cpu'."""
         if self.gpu is None:

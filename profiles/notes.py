@@ -143,6 +143,8 @@ def _reasons(
         )
     if free and constraints.num_replicas is not None:
         yield free, f"NIM_REPLICAS is {constraints.num_replicas}; unset it to use all that fit"
+    elif free and placement.need.host_bytes:
+        yield free, "an engine of this profile needs the CPU, too"
     elif free:
         yield free, f"an engine of this profile takes {size}"
 

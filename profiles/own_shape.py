@@ -122,7 +122,7 @@ def _may_serve(profile: Profile, shape: ModelShape, *, is_packed: bool) -> bool:
     """Boards are named, and memory is asked for, because of the model a profile was made for."""
     if profile.gpu is not None and profile.gpu.names:
         return False
-    if profile.draft:  # it was trained beside the model it drafts for
+    if profile.draft or profile.gpu_layers is not None:  # made for one model
         return False
     if profile.engine == "llama_cpp" and not is_packed:  # its GGUF is made of packed experts
         return False

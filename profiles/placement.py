@@ -72,10 +72,15 @@ def place(
     if not kinds:
         num_gpus = at_least * profile.num_devices
         return Shortage(_wrong_gpus(profile, hardware, num_gpus), cause=_no_gpus_for_it(hardware))
+    if (host_bytes := memory_need(profile).host_bytes) > hardware.cpu.free_bytes:
+        return Shortage(
+            f"needs {_gb(host_bytes)} of the machine's memory beside the GPU, found "
+            f"{_gb(hardware.cpu.free_bytes)}"
+        )
     best = max(kinds, key=lambda kind: _usable(kind[at_least - 1], profile))
     placed = _on_teams(profile, best[:at_least], max_model_len)
-    if num_replicas is not None or isinstance(placed, Shortage):
-        return placed
+    if num_replicas is not None or isinstance(placed, Shortage) or host_bytes:
+        return placed  # one engine takes the whole CPU already
     needed = placed.need.total_bytes(placed.max_model_len)
     roomy = [team for team in best if _usable(team, profile) >= needed]
     return _on_teams(profile, roomy, placed.max_model_len)

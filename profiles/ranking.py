@@ -123,8 +123,14 @@ _CRITERIA = (
     ),
     _Criterion(lambda c, _: c.profile.gpu is None, "it runs on a GPU, not on the CPU"),
     _Criterion(
+        lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers, not a part"
+    ),
+    _Criterion(
         _is_short,
         "it keeps a context of {context:,} tokens, where the other has {other_context:,}",
+    ),
+    _Criterion(
+        lambda c, _: -(c.profile.gpu_layers or 0), "more of its layers are computed on the GPU"
     ),
     _Criterion(
         lambda c, _: c.placement.crosses_pcie,

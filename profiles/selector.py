@@ -15,8 +15,9 @@ what fits, from 8,192 tokens on; and it is put on as many GPUs as hold engines o
 Runnable profiles are ranked by, in this order:
 
  1. a model for work before the demonstration model;
- 2. a GPU before the CPU;
+ 2. a GPU before a GPU with the CPU, and both before the CPU;
  3. three quarters of the context at least: with less, a smaller model serves better;
+    then more layers on the GPU;
  4. engines whose GPUs need not talk to each other over PCIe;
  5. on GPUs the larger model: who has the hardware for it wants it. On a CPU the smaller;
  6. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next

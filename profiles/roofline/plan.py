@@ -140,7 +140,11 @@ def make_plan(
         if model in rejection.profile.model.names and engine in (None, rejection.profile.engine)
     ]
     options: list[Option] = []
-    candidates = [c for c in selection.compatible if c.profile.replicas == 1 and c.profile.gpu]
+    candidates = [
+        c
+        for c in selection.compatible
+        if c.profile.replicas == 1 and c.profile.gpu and c.profile.gpu_layers is None
+    ]
     for candidate in candidates:
         found = _option(candidate, machine, demand)
         if isinstance(found, Option):

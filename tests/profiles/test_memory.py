@@ -9,6 +9,7 @@ import pytest
 from profiles.catalogue import Catalogue
 from profiles.machine import GB
 from profiles.memory import (
+    CPU_WORKSPACE_BYTES,
     FOOTPRINTS,
     attention_parameters,
     expert_parameters,
@@ -159,3 +160,16 @@ def test_fewer_bits_need_fewer_bytes(catalogue: Catalogue) -> None:
     assert packed < bf16
     half = memory_need(profile_of(catalogue, "gpt-oss-20b", kv_dtype="fp8"))
     assert half.kv_bytes_per_token == 24_576 // 2
+
+
+def test_a_gpu_with_a_part_of_the_layers_leaves_the_rest_to_the_host(catalogue: Catalogue) -> None:
+    whole = memory_need(profile_of(catalogue, "gpt-oss-20b", engine="llama_cpp"))
+    half = memory_need(
+        profile_of(catalogue, "gpt-oss-20b", engine="llama_cpp", options={"gpu_layers": 12})
+    )
+    kv_of_the_rest = (whole.kv_bytes_per_token - half.kv_bytes_per_token) * 131_072
+    assert half.kv_bytes_per_token * 2 == whole.kv_bytes_per_token
+    assert half.weights_bytes / GB == pytest.approx(5.42, abs=0.02)
+    there = half.weights_bytes + half.host_bytes - CPU_WORKSPACE_BYTES - kv_of_the_rest
+    assert there == whole.weights_bytes
+    assert whole.host_bytes == 0

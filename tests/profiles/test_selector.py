@@ -275,6 +275,25 @@ def test_engines_fill_the_machine_and_what_is_idle_is_said() -> None:
     assert "(GPU 2) stays idle: an engine of this profile takes 2" in three.notes[0]
 
 
+def test_a_gpu_too_small_for_the_model_computes_a_part_of_its_layers() -> None:
+    small: dict[str, Any] = {"installed": {"llama_cpp": None}, "model": "gpt-oss-20b"}
+    for hardware, layers in (("rtx4070", 16), ("rtx4060", 12), ("rtx4080", None)):
+        assert chosen_on(hardware, **small).profile.gpu_layers == layers
+    # The rest must fit the machine's memory.
+    assert chosen_on("rtx4060:ram=14gb", **small).profile.gpu_layers == 12
+    wish = Constraints(**small)
+    poor = survey(PROFILES, parse_hardware("rtx4060:ram=8gb"), wish)
+    assert not poor.compatible
+    reasons = {r.profile.name: r.reason for r in poor.rejections}
+    assert reasons["llama_cpp-12-layers-mxfp4-tp1-pp1-balanced"] == (
+        "needs 10.9 GB of the machine's memory beside the GPU, found 8.0 GB"
+    )
+    # One engine has the CPU to itself.
+    slices = survey(PROFILES, parse_hardware("a100:1g.10gbx7"), wish)
+    assert slices.chosen.placement.num_replicas == 1
+    assert slices.notes[-1].endswith("stay idle: an engine of this profile needs the CPU, too.")
+
+
 def test_a_rack_is_served_host_by_host() -> None:
     selection = survey(PROFILES, parse_hardware("gb200x72"), Constraints(installed=ALL))
     assert len(selection.chosen.placement.gpus) == 72
