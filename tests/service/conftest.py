@@ -171,7 +171,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     socket = tmp_path_factory.mktemp("redis") / "redis.sock"
     command = [program, "--port", "0", "--unixsocket", str(socket), "--save", ""]
     with subprocess.Popen(command, cwd=socket.parent, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not socket.exists():
             assert process.poll() is None
             assert time.monotonic() < deadline

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from typing import Any
 
 import psutil
@@ -16,8 +15,6 @@ from engines.errors import EngineDead
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
-
-AT_ONCE_S = 1.0  # a few milliseconds when measured alone; the machine may be busy
 
 
 async def error_of(client: EngineClient, request: EngineRequest, begun: asyncio.Event) -> str:
@@ -46,9 +43,8 @@ async def test_kill_9_in_mid_stream_and_recovery(
     await asyncio.gather(*(event.wait() for event in begun))
 
     os.kill(killed := supervisor.pid, signal.SIGKILL)
-    killed_s = time.monotonic()
     reasons = await asyncio.gather(*streams)
-    assert time.monotonic() - killed_s < AT_ONCE_S
+    assert not any("did not answer" in reason for reason in reasons)  # nobody waited for a beat
     assert all("; send the request again" in reason for reason in reasons)
     for client in clients:
         with pytest.raises(EngineDead, match=r"connection to the engine was lost|SIGKILL"):

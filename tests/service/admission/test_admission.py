@@ -199,7 +199,7 @@ async def test_a_burst_at_a_new_server_is_judged_by_its_first_answers(
     asked = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(20)]
     statuses = [(await task).status_code for task in asked]
     assert set(statuses) == {200, 503}
-    assert 3 <= statuses.count(200) <= 8
+    assert 2 <= statuses.count(200) <= 8
     assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 

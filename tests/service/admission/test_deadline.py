@@ -51,7 +51,7 @@ async def test_a_stream_ends_with_the_error_and_its_terminator(
     start: Any, chat_body: Any, events: Any
 ) -> None:
     runtime, client = await start()
-    headers = {"X-Request-Timeout-Ms": "150"}
+    headers = {"X-Request-Timeout-Ms": "600"}
     answer = await client.post(PATH, json=chat_body(stream=True), headers=headers)
     *some, error, done = events(answer.text)
     assert answer.status_code == 200

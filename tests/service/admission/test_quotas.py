@@ -174,7 +174,7 @@ async def test_replicas_count_running_requests_together_in_redis(
 async def test_the_places_of_a_dead_replica_come_free_and_those_of_a_living_stay(
     redis_url: str,
 ) -> None:
-    dead, living, other = (ConcurrencyLimit(redis_url, lease_s=0.6) for _ in range(3))
+    dead, living, other = (ConcurrencyLimit(redis_url, lease_s=1.0) for _ in range(3))
     async with dead.hold("eve", 2), living.hold("eve", 2):
         await dead.close()  # as if its process had ended: nobody renews
         async with other.hold("eve", 2) as has_place:
@@ -185,7 +185,7 @@ async def test_the_places_of_a_dead_replica_come_free_and_those_of_a_living_stay
                     if has_place:
                         break
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(0.8)  # longer than the living one's lease, which it renews
+        await asyncio.sleep(1.2)  # longer than the living one's lease, which it renews
         async with other.hold("eve", 2), other.hold("eve", 2) as has_third_place:
             assert not has_third_place
     for each in (dead, living, other):

@@ -81,7 +81,7 @@ async def stall(port: int, body: dict[str, Any]) -> socket.socket:
     return client
 
 
-async def until(is_true: Callable[[], bool], timeout_s: float = 15) -> None:
+async def until(is_true: Callable[[], bool], timeout_s: float = 60) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_true():
             await asyncio.sleep(0.01)
