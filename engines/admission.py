@@ -12,11 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.base import (
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    Outcome,
+    Receive,
+    Runner,
+    TokenEvent,
+)
 from engines.errors import (
     EngineDead,
     EngineDraining,
@@ -35,54 +43,7 @@ _MEMORY: Final = 0.9  # what the past still counts at the next first token
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-Outcome = TokenEvent | EngineError
-Receive = Callable[[Outcome], None]
-
-
-class Runner(Protocol[T]):
-    """What an engine has to do: run requests. `T` is a request in the engine's own form.
-
-    All methods belong to one event loop, and `receive` is called on it: with each event up to
-    the one with a finish_reason, or with one error, and never after abort().
-    """
-
-    @property
-    def info(self) -> EngineInfo:
-        """What the engine serves; raises EngineDead before start()."""
-        ...
-
-    async def start(self) -> None:
-        """Load the model; raises EngineStartError when the engine cannot start."""
-        ...
-
-    async def prepare(self, request: EngineRequest) -> T:
-        """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
-        ...
-
-    def begin(self, run: T, receive: Receive, arrived_s: float) -> None:
-        """Run a prepared request; raises EngineDead.
-
-        `arrived_s` (time.monotonic()) is when the request arrived, for the `queued_s` of its
-        events.
-        """
-        ...
-
-    def abort(self, run: T) -> None:
-        """End a run without an event or an error; frees what it holds."""
-        ...
-
-    async def stats(self) -> EngineStats:
-        """Count what the engine runs and has run."""
-        ...
-
-    async def check_health(self) -> None:
-        """Raise EngineDead with the reason unless the engine can serve now."""
-        ...
-
-    async def stop(self) -> None:
-        """End what runs with EngineDead and release everything; may be called twice."""
-        ...
+T = TypeVar("T")  # a request in the engine's own form
 
 
 class Entry(Generic[T]):

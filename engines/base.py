@@ -2,17 +2,18 @@
 
 An engine knows nothing of text, channels, HTTP or users. Everything above this
 line renders prompts to ids and parses ids to answers; everything below turns ids
-into more ids. The standard library and the tree of a grammar are all this module may
-import, so that every engine process can load it.
+into more ids. The standard library, the errors of engines and the tree of a grammar are all this
+module may import, so that every engine process can load it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
+from engines.errors import EngineError
 from engines.grammar.tree import Grammar
 
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -188,4 +189,54 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Abort what still runs and release everything; may be called twice."""
+        ...
+
+
+T = TypeVar("T")
+Outcome = TokenEvent | EngineError  # of a step, for one request
+Receive = Callable[[Outcome], None]
+
+
+class Runner(Protocol[T]):
+    """What an engine has to do: run requests. `T` is a request in the engine's own form.
+
+    All methods belong to one event loop, and `receive` is called on it: with each event up to
+    the one with a finish_reason, or with one error, and never after abort().
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        ...
+
+    async def start(self) -> None:
+        """Load the model; raises EngineStartError when the engine cannot start."""
+        ...
+
+    async def prepare(self, request: EngineRequest) -> T:
+        """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
+        ...
+
+    def begin(self, run: T, receive: Receive, arrived_s: float) -> None:
+        """Run a prepared request; raises EngineDead.
+
+        `arrived_s` (time.monotonic()) is when the request arrived, for the `queued_s` of its
+        events.
+        """
+        ...
+
+    def abort(self, run: T) -> None:
+        """End a run without an event or an error; frees what it holds."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Count what the engine runs and has run."""
+        ...
+
+    async def check_health(self) -> None:
+        """Raise EngineDead with the reason unless the engine can serve now."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs with EngineDead and release everything; may be called twice."""
         ...

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from engines.admission import QueuedEngine, Receive
-from engines.base import PROBE_ID, EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.admission import QueuedEngine
+from engines.base import PROBE_ID, EngineInfo, EngineRequest, EngineStats, Receive, TokenEvent
 from engines.errors import (
     EngineDead,
     EngineError,
@@ -49,7 +49,7 @@ class FakeEngine(QueuedEngine[FakeSequence]):
 
 
 class FakeRunner:
-    """Generates scripted token ids; implements engines.admission.Runner."""
+    """Generates scripted token ids; implements engines.base.Runner."""
 
     def __init__(self, options: FakeOptions, script: Script | None) -> None:
         self._options = options

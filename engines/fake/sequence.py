@@ -9,8 +9,14 @@ from typing import Annotated
 
 import msgspec
 
-from engines.admission import Receive
-from engines.base import Capabilities, EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.base import (
+    Capabilities,
+    EngineRequest,
+    FinishReason,
+    Receive,
+    TokenEvent,
+    TokenLogprob,
+)
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from engines.admission import Receive
-from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats
+from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
 from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
@@ -33,7 +32,7 @@ class Options(Protocol):
 
 
 class CoreRunner:
-    """A core and the compiler of its grammars; implements engines.admission.Runner."""
+    """A core and the compiler of its grammars; implements engines.base.Runner."""
 
     def __init__(
         self, engine: str, version: str, config: Options, load: LoadCore, idle: asyncio.Event

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
 
-from engines.admission import Outcome, Receive
-from engines.base import EngineRequest, TokenEvent
+from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
 from engines.native.core import EngineCore
 from engines.native.grammar import Guide

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from engines.admission import Entry, Outcome, QueuedEngine
-from engines.base import EngineRequest, TokenEvent
+from engines.admission import Entry, QueuedEngine
+from engines.base import EngineRequest, Outcome, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
 from engines.process.sockets import LoopSocket
 from engines.process.wire import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.admission import Outcome, QueuedEngine, Receive
-from engines.base import EngineInfo, EngineRequest, EngineStats
+from engines.admission import QueuedEngine
+from engines.base import EngineInfo, EngineRequest, EngineStats, Outcome, Receive
 from engines.errors import (
     EngineDead,
     EngineError,
@@ -61,7 +61,7 @@ class VllmEngine(QueuedEngine[Run]):
 
 
 class VllmRunner:
-    """vLLM; implements engines.admission.Runner."""
+    """vLLM; implements engines.base.Runner."""
 
     def __init__(self, spec: EngineSpec, arguments: Arguments) -> None:
         self._spec = spec

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import engines.admission
-from engines.admission import Entry, Outcome, QueuedEngine, Receive
+from engines.admission import Entry, QueuedEngine
 from engines.base import (
     EngineInfo,
     EngineRequest,
     EngineStats,
     FinishReason,
+    Outcome,
+    Receive,
     SamplingParams,
     TokenEvent,
 )

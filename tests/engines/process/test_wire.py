@@ -12,8 +12,15 @@ import msgspec
 import pytest
 import zmq
 
-from engines.admission import QueuedEngine, Receive
-from engines.base import EngineInfo, EngineRequest, EngineStats, FinishReason, SamplingParams
+from engines.admission import QueuedEngine
+from engines.base import (
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    Receive,
+    SamplingParams,
+)
 from engines.base import TokenEvent as Event
 from engines.base import TokenLogprob as Logprob
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
