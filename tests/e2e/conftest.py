@@ -19,6 +19,9 @@ import psutil
 import pytest
 from openai import OpenAI
 
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
 # Another engine's environment: `make test-vllm` lets it serve nano to the same clients.
 _ENGINE_PYTHON = os.environ.get("TEST_ENGINE_PYTHON")
 _ENGINE = {
@@ -32,6 +35,18 @@ ENDLESS: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Hello!"}],
     "logit_bias": {"200002": -100, "200007": -100, "200012": -100},
 }
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def without_make() -> str:
+    """What the README says to those who have no make."""
+    program = next(block for block in blocks("sh") if block.rstrip().endswith("harmonium serve"))
+    assert len(program.splitlines()) == 3
+    return program
 
 
 def text_of(part: Any) -> str:
@@ -94,8 +109,10 @@ class Server:
             time.sleep(0.02)
 
     def interrupt(self) -> int:
-        """Press Ctrl-C and return the exit code."""
-        self.process.send_signal(signal.SIGINT)
+        """Press Ctrl-C, which `harmonium serve` alone gets, and return the exit code."""
+        started = psutil.Process(self.process.pid)
+        below = (started, *started.children(recursive=True))
+        next(each for each in below if "serve" in each.cmdline()).send_signal(signal.SIGINT)
         return self.process.wait(timeout=READY_WITHIN_S)
 
 
@@ -161,9 +178,12 @@ def start_server(
 
 @pytest.fixture(scope="package")
 def server(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server most tests share; it must survive them all and then drain cleanly."""
+    """The server most tests share; it must survive them all and then drain cleanly.
+
+    It is started by the README's three commands for those who have no make.
+    """
     with servers(nano_cache, tmp_path_factory) as start:
-        running = start()
+        running = start(["sh", "-c", without_make()], folder=ROOT)
         yield running
         assert running.interrupt() == 0, running.log.read_text()
 

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.conftest import README, ROOT, blocks, without_make
+
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server, StartServer
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 DRY = ("make test", "make image", "make chart", "make bench", "make nano")
-
-
-def blocks(language: str) -> list[str]:
-    """The README's code blocks of one language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -80,10 +75,9 @@ def test_a_command_does_what_the_readme_says(served: Server, command: str) -> No
         assert "nano" in output
 
 
-def test_without_make_three_commands_serve(start_server: StartServer) -> None:
-    program = next(block for block in blocks("sh") if block.rstrip().endswith("harmonium serve"))
-    assert len(program.splitlines()) == 3
-    start_server(["sh", "-c", program], folder=ROOT)  # which waits until it serves
+def test_without_make_three_commands_serve(server: Server) -> None:
+    assert server.process.args == ["sh", "-c", without_make()]
+    server.wait_for_ready()
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c in DRY])
