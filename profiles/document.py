@@ -49,6 +49,9 @@ under llama.cpp). Where that is more than is free, the context is shortened to w
 **GPUs.** An engine takes as many as its profile says; as many engines run side by side as the
 machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is said with the reason.
 
+**Streaming.** Profiles for throughput of vLLM and TensorRT-LLM may hand on 20 tokens at a time
+(`stream_interval`), as their makers do at a thousand streams; all others hand on each token.
+
 **Part of the layers.** Profiles named after a number of layers have a GPU that is too small for
 the model compute so many, and the CPU the others; the rest must fit the machine's memory.
 

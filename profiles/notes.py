@@ -27,10 +27,10 @@ def rivals_of(ranked: Sequence[Candidate], constraints: Constraints) -> tuple[Ri
 def _interesting(first: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
     chosen = first.profile
     same_model = [c for c in others if c.profile.model.name == chosen.model.name]
-    same_engine = [c for c in same_model if c.profile.engine == chosen.engine]
+    split = [c for c in same_model if c.profile.num_devices != chosen.num_devices]
     kinds = (
         (c for c in same_model if c.profile.engine != chosen.engine),
-        (c for c in same_engine if c.profile.num_devices != chosen.num_devices),
+        (c for c in split if c.profile.engine == chosen.engine),
         (c for c in others if c.profile.model.name != chosen.model.name),
     )
     best = (next(candidates, None) for candidates in kinds)
