@@ -106,7 +106,7 @@ class Entry(Generic[T]):
         del self.run, self.receive
 
     def stop_timer(self) -> None:
-        """It waits no longer."""
+        """Cancel the timer that would end the entry for having waited too long."""
         if self.too_late is not None:
             self.too_late.cancel()
             self.too_late = None
@@ -140,12 +140,13 @@ class _Pace:
         self._seconds = self._tokens = 0.0  # fading sums over first tokens
 
     def note(self, seconds: float, num_tokens: int) -> None:
-        """A first token came after so long, with so many tokens to be computed before it."""
+        """Count a first token that came after so many seconds, with so many tokens computed before
+        it."""
         self._seconds = _MEMORY * self._seconds + seconds
         self._tokens = _MEMORY * self._tokens + num_tokens
 
     def expected_s(self, num_tokens: int) -> float:
-        """0 while nothing is known."""
+        """Seconds to the first token behind so many tokens; 0 while nothing is known."""
         return num_tokens * self._seconds / self._tokens if self._tokens else 0.0
 
 

@@ -47,7 +47,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1] * 2)
 
 
 class ConcurrencyLimit:
-    """Counts running requests by caller."""
+    """Counts the running requests of each caller."""
 
     def __init__(self, redis_url: str | None = None, lease_s: float = LEASE_S) -> None:
         self._running: Counter[str] = Counter()  # here; never 0
@@ -60,7 +60,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def hold(self, who: str, at_once: int) -> AsyncIterator[bool]:
-        """Inside the block the caller has one place more, unless the block is given False."""
+        """Hold one of the caller's places inside the block, unless the block is given False."""
         lease = secrets.token_hex(8)
         if not await self._take(who, at_once, lease):
             yield False
@@ -75,7 +75,7 @@ class ConcurrencyLimit:
             await self._give_back(lease)
 
     async def close(self) -> None:
-        """End renewing; leases that are left end by themselves."""
+        """Stop renewing leases; those that are left end by themselves."""
         if self._renewing is not None:
             self._renewing.cancel()
         if self._redis is not None:

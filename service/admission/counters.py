@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 1.0  # of one question to Redis
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a caller is from a limit."""
+    """How far a caller is from one limit."""
 
     limit: int
     remaining: int
@@ -32,7 +32,7 @@ class Standing:
 
 
 class MinuteCounters:
-    """Takes costs from limits per minute."""
+    """Counts what callers use in a minute, against their limits."""
 
     def __init__(self, redis_url: str | None = None) -> None:
         self._memory = MemoryStorage()
@@ -86,7 +86,7 @@ async def _take(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Counts of the last and of the running minute, and when they cease to count."""
+    """The counts of the last and of the running minute, and when they cease to count."""
 
     last: int
     last_ttl_s: float
@@ -95,7 +95,7 @@ class _Window:
 
     @property
     def weight(self) -> float:
-        """What counts now: the last minute's part fades as the running one goes on."""
+        """The count of now: the last minute's part fades as the running one goes on."""
         return self.last * self.last_ttl_s / WINDOW_S + self.running
 
     def until_free_s(self, weight: float) -> float:
@@ -109,4 +109,5 @@ class _Window:
 
 
 def redis_guard() -> OutageGuard:
+    """The guard that leaves a failed Redis alone for a while."""
     return OutageGuard("Redis", "limits count for this process alone until it is back")

@@ -31,7 +31,7 @@ _MAX_RETRY_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the operator calls overload."""
+    """The operator's bounds: waiting, use of the KV cache, time, priority."""
 
     max_wait_s: float = 30.0  # for the first token
     max_kv_usage: float = 0.95
@@ -40,7 +40,7 @@ class Bounds:
 
 
 class Gate:
-    """Admits requests one by one; made once per process."""
+    """Decides whether a request may enter the engine; made once per process."""
 
     def __init__(self, bounds: Bounds | None = None, quotas: Quotas | None = None) -> None:
         self._bounds = bounds or Bounds()
@@ -51,7 +51,8 @@ class Gate:
         self._asking: asyncio.Task[None] | None = None
 
     def deadline(self, timeout_s: float | None) -> Deadline | None:
-        """Of a request that has come now and asks for so long: the earlier of it and ours."""
+        """The deadline of a request that has come now: the client's or the server's, the earlier
+        one."""
         given = [s for s in (timeout_s, self._bounds.timeout_s) if s is not None]
         if not given:
             return None
@@ -101,7 +102,7 @@ class Gate:
                     self._load.end(generation.num_completion_tokens // len(generation.choices))
 
     async def close(self) -> None:
-        """End what goes on beside the requests."""
+        """Stop asking the engine for its counts, and close the quotas."""
         if self._asking is not None:
             self._asking.cancel()
         await self._quotas.close()

@@ -12,6 +12,8 @@ from engines.errors import EngineDead, EngineError
 
 
 class Phase(StrEnum):
+    """The phases of the service, from start to stop."""
+
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
@@ -22,7 +24,7 @@ class NotReady(Exception):
 
 
 class Lifecycle:
-    """One per process: counts the running requests and says whether more may come."""
+    """The phase of the service, and the number of running requests; one per process."""
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
@@ -31,6 +33,7 @@ class Lifecycle:
         self._idle.set()
 
     def mark_ready(self) -> None:
+        """Take requests from now on: the engine has started."""
         if self.phase is Phase.STARTING:
             self.phase = Phase.READY
 
@@ -40,7 +43,7 @@ class Lifecycle:
             raise NotReady("The engine is still loading; try again in a moment.")
 
     def check_accepting(self) -> None:
-        """Raise NotReady unless requests are welcome."""
+        """Raise NotReady unless new requests are taken now."""
         self.check_started()
         if self.phase is Phase.DRAINING:
             raise NotReady("The server is shutting down; send the request to another one.")
@@ -61,7 +64,7 @@ class Lifecycle:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count one request from here to its end, or raise NotReady."""
+        """Count one request inside the block; raises NotReady when none is taken."""
         self.check_accepting()
         self.num_running += 1
         self._idle.clear()

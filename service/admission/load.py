@@ -33,7 +33,7 @@ _LONG_AGO: Final = 256.0  # tokens an answer is taken to have before one has end
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One request from its admission to its first token."""
+    """One request from its arrival at the gate to its first token."""
 
     tenant: str
     priority: int
@@ -44,7 +44,7 @@ class Ticket:
 
 
 class Load:
-    """What waits in this process for a first token, and what waiting costs."""
+    """The requests of this process that wait for a first token, and what waiting costs."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
@@ -63,13 +63,13 @@ class Load:
         return self._num_samples < _MIN_SAMPLES <= len(self._pending)
 
     async def news(self, timeout_s: float) -> None:
-        """Wait until one of those who wait has its first token, or leaves."""
+        """Wait until one of the waiting requests has its first token, or leaves."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
 
     def ticket(self, plan: Plan, tenant: str) -> Ticket:
-        """A request that might enter now."""
+        """The ticket of a request that wants to enter now."""
         num_prompt = sum(len(prompt) for prompt in plan.prompts)
         num_generated = min(plan.sampling.max_tokens, self._mean_output)
         num_answers = plan.num_choices * len(plan.prompts)
@@ -80,22 +80,22 @@ class Load:
         return ticket
 
     def ticket_for(self, work: float, priority: int, tenant: str) -> Ticket:
-        """A request of so much work that might enter now."""
+        """The ticket of a request of so much work that wants to enter now."""
         ahead = self._ahead(priority, tenant, work)
         return Ticket(tenant, priority, work, ahead, self._clock())
 
     def predicted_wait_s(self, ticket: Ticket) -> float:
-        """Seconds to its first token; 0 when nothing is before it, so that there is news."""
+        """Seconds to the request's first token; 0 when nothing is before it: so there is news."""
         if not ticket.ahead or self._num_samples < _MIN_SAMPLES:
             return 0.0
         return self._price_s(ticket.priority) * (ticket.ahead + ticket.work)
 
     def num_new_grammars(self, tenant: str) -> int:
-        """How many of the tenant's may be waiting to be compiled."""
+        """How many of the tenant's grammars may be waiting to be compiled."""
         return len({t.new_grammar for t in self._compiling if t.tenant == tenant})
 
     def enter(self, ticket: Ticket) -> None:
-        """It waits from now on."""
+        """Note that the request waits from now on."""
         if ticket.new_grammar is not None:
             self._compiling[ticket] = None
             return
@@ -104,7 +104,7 @@ class Load:
         tenants[ticket.tenant] = tenants.get(ticket.tenant, 0.0) + ticket.work
 
     def begin(self, ticket: Ticket) -> None:
-        """Its first token has come; every other call for the ticket has no effect."""
+        """Note the request's first token; every other call for the ticket has no effect."""
         if ticket in self._compiling:
             self._know(ticket)
         elif ticket in self._pending and ticket.priority == min(self._work):
@@ -114,7 +114,7 @@ class Load:
         self.leave(ticket)
 
     def leave(self, ticket: Ticket) -> None:
-        """It waits no longer, for whatever reason; may be called again."""
+        """Note that the request waits no longer, for whatever reason; may be called again."""
         self._compiling.pop(ticket, None)
         if ticket not in self._pending:
             return
@@ -129,7 +129,7 @@ class Load:
             del self._work[ticket.priority]
 
     def end(self, num_generated: int) -> None:
-        """An answer had so many tokens."""
+        """Note how many tokens an answer had."""
         self._mean_output += (num_generated - self._mean_output) * (1 - _MEMORY)
 
     def _know(self, ticket: Ticket) -> None:

@@ -70,7 +70,7 @@ class Quotas:
                     self._owed[who] += generation.num_completion_tokens
 
     async def close(self) -> None:
-        """Close what counts."""
+        """Close the counters and the limit of concurrency."""
         await self._counters.close()
         await self._concurrency.close()
 

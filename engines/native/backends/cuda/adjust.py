@@ -18,7 +18,7 @@ OUT = -1e30  # finite, also over a small temperature: what is no number is the m
 
 
 class SlotSampling:
-    """How one slot is sampled, with what of it lives on the device."""
+    """The sampling parameters of one slot, with what of them lives on the device."""
 
     def __init__(self, start: SlotStart, vocab_size: int, device: torch.device) -> None:
         self.params: SamplingParams = start.sampling
@@ -36,7 +36,7 @@ class SlotSampling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model's own distribution is drawn from, and nothing is asked about it."""
+        """Whether the logits are drawn from as the model gives them: no filter, bias or penalty."""
         return not self.is_filtered and self._bias is None and self._seen is None
 
     def bias(self, logits: Tensor) -> None:
@@ -51,7 +51,7 @@ class SlotSampling:
         logits -= p.frequency_penalty * self._counts + p.presence_penalty * (self._counts > 0)
 
     def count(self, token_id: Tensor) -> None:
-        """Take in the token (1) that was sampled; below 0 there was none."""
+        """Count the token (1) that was sampled; one below 0 is none."""
         if self._seen is None or self._counts is None:
             return
         index = token_id.clamp(min=0).long()
@@ -60,7 +60,7 @@ class SlotSampling:
 
 
 def exclude(logits: Tensor, mask: TokenMask) -> None:
-    """Put out what a grammar does not allow of one row."""
+    """Set the logits of one row to minus infinity where a grammar's mask forbids the token."""
     words = torch.from_numpy(mask.copy()).pin_memory() if logits.is_cuda else torch.tensor(mask)
     bits = torch.arange(32, dtype=torch.int32, device=logits.device)
     is_allowed = (words.to(logits.device, non_blocking=True)[:, None] >> bits) & 1
@@ -68,7 +68,8 @@ def exclude(logits: Tensor, mask: TokenMask) -> None:
 
 
 def floors(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """The logit that a token needs to stay in the draw, of each row (rows); equals stay together.
+    """The logit that a token needs to stay in the draw, of each row (rows); equal ones stay
+    together.
 
     logits: (rows, vocabulary), masked and biased.
     """

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Artefact:
-    """Both parts of one start; without a folder everything is made anew at every start."""
+    """The parts that one start takes from the store; without a folder all is made anew."""
 
     def __init__(self, config: NativeConfig, model: ModelConfig) -> None:
         self._config, self._model = config, model
@@ -30,7 +30,7 @@ class Artefact:
     def weights(
         self, checkpoint: Checkpoint, num_positions: int, device: torch.device
     ) -> ModelWeights:
-        """Loaded from the part, which is made first where it is needed."""
+        """The weights from their part, which is made first where it is needed."""
         model, started_s = self._model, time.monotonic()
         if self._store is not None:
             part = weights_part(self._config)
@@ -52,7 +52,7 @@ class Artefact:
 
     @contextmanager
     def kernels(self, capability: tuple[int, int]) -> Iterator[None]:
-        """What is compiled inside comes from the part, or goes into it."""
+        """A block inside which compiled kernels come from their part, or go into it."""
         started_s = time.monotonic()
         if self._store is None:
             yield

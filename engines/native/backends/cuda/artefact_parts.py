@@ -25,13 +25,13 @@ from engines.native.config import ModelConfig, NativeConfig
 
 
 def weights_part(config: NativeConfig) -> Part:
-    """Named after the checkpoint's folder, so that a changed checkpoint replaces its own."""
+    """The part of a checkpoint's packed weights; a changed checkpoint replaces its own."""
     identity = {"layout": LAYOUT, **checkpoint_facts(config.model_dir)}
     return Part(f"weights-{short_digest(str(config.model_dir.resolve()))}", identity)
 
 
 def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
-    """Named after what runs, so that another version of torch, Triton or ours replaces it."""
+    """The part of compiled kernels; another version of torch, Triton or ours replaces it."""
     architecture = "{}{}".format(*capability)
     runs = {
         "architecture": f"sm_{architecture}",
@@ -49,7 +49,7 @@ def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int
 def states(
     config: NativeConfig, model: ModelConfig, capability: tuple[int, int]
 ) -> dict[str, str | None]:
-    """Each part's folder, and why it cannot be used as it is: None if it can."""
+    """Each part's folder with why it cannot be used as it is; None if it can."""
     assert config.artefact_dir is not None
     store = Store(config.artefact_dir)
     parts = weights_part(config), kernels_part(config, model, capability)

@@ -43,7 +43,7 @@ _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampl
 
 @dataclass(slots=True)
 class _Slot:
-    """What the host knows of a sequence."""
+    """What the host knows of the sequence in a slot."""
 
     token_ids: tuple[int, ...]  # known when it took the slot
     num_prompt_tokens: int
@@ -115,7 +115,7 @@ class CudaBackend:
 
     @classmethod
     def load(cls, config: NativeConfig, model: ModelConfig) -> CudaBackend:
-        """Load the weights and allocate the cache; EngineStartError if either cannot be."""
+        """Load the weights and allocate the cache; raises EngineStartError if either cannot be."""
         _check(config, model)
         device = torch.device("cuda")
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
@@ -139,10 +139,12 @@ class CudaBackend:
 
     @property
     def capacity(self) -> Capacity:
+        """What the loaded model has room for."""
         return self._capacity
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> CudaStep:
+        """Enqueue a step; its sampling too, unless a row waits for its mask."""
         self._update_tables(batch)
         decodes = [i for i, row in enumerate(batch.rows) if row.is_last and _is_single(row)]
         others = [i for i in range(len(batch.rows)) if i not in set(decodes)]
@@ -261,7 +263,7 @@ class CudaBackend:
         return _Draw(sampler, indices, slots)
 
     def draw(self, draw: _Draw, masks: Mapping[int, TokenMask]) -> None:
-        """Sample a draw's rows; `masks` by the row of the batch."""
+        """Enqueue the sampling of a draw's rows; `masks` by the row of the batch."""
         sampler, num = draw.sampler, len(draw.rows)
         logits = sampler.logits
         for place, (row, slot) in enumerate(zip(draw.rows, draw.slots, strict=True)):
@@ -295,7 +297,7 @@ class CudaBackend:
         return host.copy_(values, non_blocking=True)
 
     def done(self) -> torch.cuda.Event | None:
-        """An event behind everything enqueued until now."""
+        """An event behind everything that is enqueued now."""
         if self._device.type != "cuda":
             return None
         event = torch.cuda.Event()
@@ -312,6 +314,7 @@ class CudaStep:
         self._done = backend.done()
 
     def mask(self, masks: Mapping[int, TokenMask]) -> None:
+        """Enqueue the sampling with these masks, by the row of the batch."""
         self.sample(masks)
 
     @torch.inference_mode()
@@ -322,6 +325,7 @@ class CudaStep:
         self._done = self._backend.done()
 
     def collect(self) -> list[Sampled]:
+        """Wait for the step; what each row with is_last has brought."""
         if self._done is not None:
             self._done.synchronize()
         sampled: dict[int, Sampled] = {}
@@ -354,7 +358,7 @@ def _signed(seed: int) -> int:
 
 
 def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
-    """Bytes for K/V of those free beside the weights."""
+    """Bytes for K/V of the bytes that are free beside the weights."""
     left = max(free - _LEFT_FREE, 0)
     return MemoryBudget(left, min(left, int(free * memory_fraction)))
 

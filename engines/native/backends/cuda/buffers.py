@@ -14,7 +14,7 @@ _MAX_PARTS = 8  # of a product's inputs
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What stays of each running sequence between steps."""
+    """The device's state of all running sequences between steps, by slot."""
 
     token_ids: Tensor  # int32: the last token, which a step that samples replaces
     temperatures: Tensor  # float32; 0: greedy
@@ -24,7 +24,7 @@ class Slots:
 
     @classmethod
     def allocate(cls, num: int, num_blocks: int, device: torch.device) -> Slots:
-        """`num_blocks`: of the longest sequence."""
+        """The state of so many slots; `num_blocks`: of the longest sequence."""
 
         def make(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -49,7 +49,7 @@ class Rows:
 
 
 class Scratch:
-    """Intermediate results of a step of up to `rows` rows; buckets share them."""
+    """Intermediate results of a step of up to `rows` rows; batch buckets share them."""
 
     def __init__(self, shape: Shape, rows: int, device: torch.device) -> None:
         config, pairs = shape.config, rows * shape.top_k

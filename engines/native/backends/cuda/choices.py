@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Tiles(NamedTuple):
-    """A product of bf16 weights with rows."""
+    """The variant of a product of bf16 weights with rows."""
 
     bn: int
     bk: int
@@ -19,8 +19,10 @@ class Tiles(NamedTuple):
 
 
 class StreamLaunch(NamedTuple):
-    """A product of streamed MXFP4 weights: kernels/experts.py. A warp needs a whole row of the
-    tensors that the assembly works on, so step * side >= num_warps."""
+    """The variant of a product of streamed MXFP4 weights: kernels/experts.py.
+
+    A warp needs a whole row of the tensors that the assembly works on, so step * side >= num_warps.
+    """
 
     num_warps: int
     step: int
@@ -30,7 +32,7 @@ class StreamLaunch(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """A product of experts' tiles on the tensor cores: kernels/experts_grouped.py."""
+    """The variant of a product of experts' tiles on tensor cores: kernels/experts_grouped.py."""
 
     bm: int
     groups: int
@@ -39,13 +41,13 @@ class Grouped(NamedTuple):
     tiles: int = 3  # of the inputs in a step
 
     def divided(self, groups: int) -> Grouped:
-        """With no more groups a program than divide `groups`."""
+        """The variant with no more groups in a program than divide `groups`."""
         return self._replace(groups=math.gcd(self.groups, groups))
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What one batch bucket runs."""
+    """The kernel variants of one batch bucket."""
 
     qkv: Tiles
     out: Tiles

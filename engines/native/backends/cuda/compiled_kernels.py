@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def kept(store: Store, part: Part) -> Iterator[None]:
-    """Have Triton take its kernels from the part, and keep what it has to compile there.
+    """A block inside which Triton takes its kernels from the part and adds what it compiles.
 
     While one process compiles for a part that is not there, others wait for it.
     """

@@ -27,7 +27,7 @@ from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, Pac
 
 
 class DecodeStep:
-    """The launches of one batch bucket."""
+    """The launches of a decode step of one batch bucket."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class DecodeStep:
             self._head()
 
     def head(self, normed: Tensor) -> None:
-        """Logits of rows (rows, hidden) bf16 that another pass has made."""
+        """The logits of rows (rows, hidden) bf16 that another pass has made."""
         tiles, weight = self._choices.head, self._weights.head
         if self._is_one_row:
             self._gemv(normed, None, weight, None, self._logits, tiles)

@@ -41,7 +41,7 @@ _MAGNITUDES = (9, 6, 3, 0)
 
 
 def padded(num_inputs: int) -> int:
-    """The inputs of a packed row: the next whole supertile."""
+    """The number of inputs in a packed row: the next whole supertile."""
     return -(-num_inputs // SUPERTILE) * SUPERTILE
 
 
@@ -89,7 +89,7 @@ def plain(values: Tensor, *, is_gate_up: bool = False) -> Tensor:
 
 
 def plain_rows(words: Tensor, *, is_gate_up: bool = False) -> Tensor:
-    """What `plain` has ordered, in the checkpoint's order, inputs still padded."""
+    """The rows that `plain` has ordered, in the checkpoint's order, inputs still padded."""
     columns = inputs_by_place(words.shape[2]).argsort()
     return words[:, _row_order(words.shape[1], is_gate_up, words.device).argsort()][..., columns]
 

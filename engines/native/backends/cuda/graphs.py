@@ -10,7 +10,7 @@ _MIN_PREFILL = 64  # tokens of the smallest graph
 
 
 class Graphs:
-    """A launch for each of some sizes; on a device without graphs it is launched anew."""
+    """A captured launch for each of some sizes; on a device without graphs it is launched anew."""
 
     def __init__(self, launches: dict[int, Callable[[], None]], device: torch.device) -> None:
         """Compile and capture all, largest first; they share memory, as one runs at a time."""
@@ -30,15 +30,16 @@ class Graphs:
             self._replays[size] = graph.replay
 
     def run(self, size: int) -> None:
-        """Replay the smallest that holds `size`."""
+        """Replay the graph of the smallest size that holds `size`."""
         self._replays[self.size_for(size)]()
 
     def size_for(self, size: int) -> int:
+        """The smallest captured size that holds `size`."""
         return min(s for s in self.sizes if s >= size)
 
 
 def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
-    """smallest, doubled until it holds `largest`."""
+    """The sizes from `smallest` on, doubled until one holds `largest`."""
     sizes = [smallest]
     while sizes[-1] < largest:
         sizes.append(2 * sizes[-1])
@@ -46,6 +47,6 @@ def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
 
 
 def prefill_sizes(max_num_tokens: int) -> list[int]:
-    """Powers of two, the last cut to the largest chunk."""
+    """The sizes of chunks: powers of two, the last cut to the largest chunk."""
     sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]

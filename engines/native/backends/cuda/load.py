@@ -21,7 +21,7 @@ _NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed
 def load_weights(
     checkpoint: Checkpoint, config: ModelConfig, num_positions: int, device: torch.device
 ) -> ModelWeights:
-    """Read every tensor, and order the experts' as the kernels want them."""
+    """Read every tensor and order the experts' as the kernels want them."""
     layers = [load_layer(checkpoint, i, device) for i in range(config.num_hidden_layers)]
     return assemble(load_ends(checkpoint, config, device), layers, config, num_positions, device)
 
@@ -29,7 +29,7 @@ def load_weights(
 def load_ends(
     checkpoint: Checkpoint, config: ModelConfig, device: torch.device
 ) -> dict[str, Tensor]:
-    """What is of no layer, by its field of ModelWeights; no head where it is the embedding."""
+    """The tensors of no layer by their field of ModelWeights; no head where it is the embedding."""
     load = _Loader(checkpoint, device)
     ends = {"embedding": load(EMBEDDING), "norm": load(NORM)}
     return ends if config.tie_word_embeddings else {**ends, "head": load(HEAD)}
@@ -47,7 +47,7 @@ def assemble(
     num_positions: int,
     device: torch.device,
 ) -> ModelWeights:
-    """The whole model from its parts."""
+    """The model's weights from those of its layers and ends."""
     cosines, sines = rotation_tables(config, num_positions, device)
     return ModelWeights(
         embedding=ends["embedding"],

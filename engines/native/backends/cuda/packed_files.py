@@ -28,7 +28,7 @@ _EXPERTS: Final = ("gate_up", "down")
 
 
 def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) -> Recipe:
-    """How the files of a checkpoint are made: packed in turn, written some at a time."""
+    """The recipe of a checkpoint's packed files: packed in turn, written some at a time."""
 
     def write(folder: Path) -> Checksums:
         checksums: dict[str, str] = {}
@@ -57,7 +57,7 @@ def _packed(
 def read(
     found: StoredPart, config: ModelConfig, num_positions: int, device: torch.device
 ) -> ModelWeights:
-    """The weights on the device, every byte checked there; raises Damaged."""
+    """The weights of packed files on the device, every byte checked there; raises Damaged."""
     names = [_ENDS, *(_file_name(i) for i in range(config.num_hidden_layers))]
     tensors = upload([found.folder / f"{name}.safetensors" for name in names], device)
     for name in sorted(found.checksums.keys() | tensors.keys()):

@@ -36,7 +36,7 @@ class TokenRun(NamedTuple):
 
 
 class PrefillBuffers:
-    """What a prefill reads and writes, for up to `tokens` tokens of `sequences` sequences."""
+    """The tensors that a prefill reads and writes, for so many tokens of so many sequences."""
 
     def __init__(self, shape: Shape, tokens: int, sequences: int, device: torch.device) -> None:
         config, pairs = shape.config, tokens * shape.top_k
@@ -93,7 +93,7 @@ class PrefillBuffers:
 
 
 class Prefill:
-    """The launches for one number of tokens; `run` leaves the residual stream in buffers.x."""
+    """The launches of a prefill of so many tokens; the residual stream is left in buffers.x."""
 
     def __init__(
         self,

@@ -11,21 +11,23 @@ from engines.native.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model's shape with what follows from it."""
+    """A model's shape, and the widths that follow from it."""
 
     config: ModelConfig
 
     @property
     def hidden(self) -> int:
+        """Width of the residual stream."""
         return self.config.hidden_size
 
     @property
     def inner(self) -> int:
+        """Width of an expert between its two products."""
         return self.config.intermediate_size
 
     @property
     def hidden_block(self) -> int:
-        """A power of two that holds a row."""
+        """The least power of two that holds a row of the residual stream."""
         return next_power_of_2(self.hidden)
 
     @property
@@ -35,10 +37,12 @@ class Shape:
 
     @property
     def inner_stride(self) -> int:
+        """Width of rows between the experts' products: whole supertiles, the rest zero."""
         return padded(self.inner)
 
     @property
     def qkv_size(self) -> int:
+        """Width of the rows of query, key and value together."""
         return self.config.q_size + 2 * self.config.kv_size
 
     @property
@@ -48,13 +52,15 @@ class Shape:
 
     @property
     def top_k(self) -> int:
+        """Experts of a token."""
         return self.config.num_experts_per_tok
 
     @property
     def num_experts(self) -> int:
+        """Experts of a layer."""
         return self.config.num_local_experts
 
     def window(self, layer: int) -> int:
-        """Tokens a layer sees; 0: all."""
+        """Tokens that a layer sees; 0: all."""
         is_full = self.config.layer_types[layer] == "full_attention"
         return 0 if is_full else self.config.sliding_window

@@ -22,11 +22,12 @@ class PackedExperts:
 
     @property
     def is_packed(self) -> bool:
+        """Whether the experts are MXFP4."""
         return self.words.dtype == torch.int32
 
     @property
     def halves(self) -> Tensor:
-        """The words as the grouped kernels take them."""
+        """The words as the grouped kernels take them: MXFP4 as int16."""
         return self.words.view(torch.int16) if self.is_packed else self.words
 
 
