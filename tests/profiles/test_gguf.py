@@ -1,0 +1,134 @@
+"""What a GGUF file says of its model."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles import gguf
+from profiles.errors import ModelStoreError
+
+HEAD: dict[str, Any] = {
+    "general.architecture": "gpt-oss",
+    "general.name": "Gpt Oss",
+    "tokenizer.ggml.tokens": ["a", "bc", ""],
+    "tokenizer.ggml.token_type": [1, 2, 3],
+    "gpt-oss.block_count": 24,
+    "gpt-oss.context_length": 131072,
+    "gpt-oss.embedding_length": 2880,
+    "gpt-oss.attention.head_count": 64,
+    "gpt-oss.attention.head_count_kv": 8,
+    "gpt-oss.attention.key_length": 64,
+    "gpt-oss.attention.sliding_window": 128,
+    "gpt-oss.attention.layer_norm_rms_epsilon": 1e-5,
+    "gpt-oss.expert_count": 32,
+    "gpt-oss.expert_used_count": 4,
+    "gpt-oss.expert_feed_forward_length": 2880,
+    "general.file_type": 38,
+}
+
+
+def written(head: dict[str, Any]) -> bytes:
+    """The head of a GGUF file, version 3, without tensors."""
+    body = b"".join(string(key) + value(each) for key, each in head.items())
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(head)) + body
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def value(each: Any) -> bytes:
+    if isinstance(each, str):
+        return struct.pack("<I", 8) + string(each)
+    if isinstance(each, float):
+        return struct.pack("<If", 6, each)
+    if isinstance(each, int):
+        return struct.pack("<II", 4, each)
+    if isinstance(each[0], str):
+        return struct.pack("<IIQ", 9, 8, len(each)) + b"".join(map(string, each))
+    return struct.pack("<IIQ", 9, 5, len(each)) + struct.pack(f"<{len(each)}i", *each)
+
+
+def test_the_head_says_what_config_json_would(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(written(HEAD))
+    assert gguf.config_of(path) == {
+        "model_type": "gpt_oss",
+        "num_hidden_layers": 24,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "sliding_window": 128,
+        "max_position_embeddings": 131072,
+        "vocab_size": 3,
+        "quantization_config": {"quant_method": "mxfp4"},
+    }
+
+
+def test_another_architecture_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(written({"general.architecture": "llama", "llama.block_count": 2}))
+    assert gguf.config_of(path)["model_type"] == "llama"
+
+
+@pytest.mark.parametrize("num_bytes", [0, 3, 10, 30, 200])
+def test_a_cut_file_is_refused(tmp_path: Path, num_bytes: int) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(written(HEAD)[:num_bytes])
+    with pytest.raises(ModelStoreError, match=r"model.gguf is not a whole GGUF file"):
+        gguf.config_of(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"PK" + b"\0" * 99, "does not begin with GGUF"),
+        (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "its version is 9"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 40), "a string of it has 1099511627776"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<I", 77), "type 77"),
+    ],
+)
+def test_what_is_no_gguf_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelStoreError, match=reason):
+        gguf.config_of(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], None),
+        (["model.gguf"], "model.gguf"),
+        (["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"], "a-00001-of-00002.gguf"),
+        (["gpt-oss-20b-mxfp4.gguf", "config.json"], "gpt-oss-20b-mxfp4.gguf"),
+    ],
+)
+def test_the_model_of_a_folder(tmp_path: Path, names: list[str], found: str | None) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    first = gguf.first_file(tmp_path)
+    assert (first and first.name) == found
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["a.gguf", "b.gguf"], r"several GGUF models \(a.gguf, b.gguf\)"),
+        (["a-00001-of-00003.gguf", "a-00003-of-00003.gguf"], "a-00002-of-00003.gguf is missing"),
+        (["a-00002-of-00002.gguf"], "not the first file"),
+    ],
+)
+def test_a_folder_without_one_whole_model(tmp_path: Path, names: list[str], reason: str) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(ModelStoreError, match=reason):
+        gguf.first_file(tmp_path)
