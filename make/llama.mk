@@ -8,4 +8,4 @@ installed-llama:
 
 .PHONY: test-llama
 test-llama: installed-llama ## Check the engine on llama.cpp: its contract, a real GGUF file, a client's requests
-	@$(LLAMA)/bin/pytest -k llama tests/engines/contract tests/engines/llama_cpp
+	@$(LLAMA)/bin/pytest -k llama tests/engines/contract tests/engines/llama_cpp tests/e2e/test_llama_cpp.py

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import ModelStoreError
+from profiles.gguf import config_of, first_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -29,6 +30,13 @@ def check_shards(folder: Path) -> None:
             raise ModelStoreError(
                 f"{folder / name} lacks tensor {missing[0]}, which {INDEX} places there"
             )
+
+
+def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The model's config.json, or what the head of its GGUF file says in the same words."""
+    path = folder / "config.json"
+    gguf = None if path.is_file() else first_file(folder)
+    return (path, read_json(path)) if gguf is None else (gguf, config_of(gguf))
 
 
 def read_json(path: Path) -> dict[str, Any]:

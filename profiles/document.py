@@ -110,7 +110,10 @@ def _model_row(model: Model) -> tuple[str, ...]:
     weights = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
     if model.artifacts is None:
         return (model.name, weights, "shipped with the package", "")
-    return (model.name, weights, model.artifacts.repository, f"`{model.artifacts.revision[:12]}`")
+    places = [place for place in (model.artifacts, model.gguf) if place]
+    repositories = "<br>".join(place.repository for place in places)
+    revisions = "<br>".join(f"`{place.revision[:12]}`" for place in places)
+    return (model.name, weights, repositories, revisions)
 
 
 def _profiles(model: str, profiles: tuple[Profile, ...]) -> str:

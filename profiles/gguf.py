@@ -28,7 +28,8 @@ _SCALARS: Final = {
     12: "<d",
 }
 _MAX_BYTES: Final = 1 << 20  # of a string; chat templates are the longest
-_MXFP4_EXPERTS: Final = 38  # general.file_type
+ALL_FLOAT32: Final = 0  # general.file_type
+_MXFP4_EXPERTS: Final = 38
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _KEYS: Final = {  # of config.json
     "num_hidden_layers": "block_count",
@@ -81,7 +82,8 @@ def config_of(path: Path) -> dict[str, Any]:
     if config["vocab_size"] is None:
         config["vocab_size"] = head.get(_TOKENS)
     config["model_type"] = "gpt_oss" if architecture == "gpt-oss" else architecture
-    if head.get("general.file_type") == _MXFP4_EXPERTS:
+    config["gguf_type"] = head.get("general.file_type")
+    if config["gguf_type"] == _MXFP4_EXPERTS:
         config["quantization_config"] = {"quant_method": "mxfp4"}
     return config
 

@@ -76,12 +76,17 @@ class Model(Record):
     license: str | None = None  # of the weights, by its SPDX name; None: its owner knows
     shape: ModelShape
     artifacts: Artifacts | None = None  # None: shipped with the package
+    gguf: Artifacts | None = None  # the same weights for llama.cpp
     is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property
     def names(self) -> tuple[str, ...]:
         """What an operator may call the model."""
         return (self.name, self.artifacts.repository) if self.artifacts else (self.name,)
+
+    def artifacts_for(self, engine: EngineName) -> Artifacts | None:
+        """The files that an engine is started on; None where the package has to have them."""
+        return self.gguf if engine == "llama_cpp" else self.artifacts
 
 
 class GpuRequirement(Record):
@@ -207,13 +212,23 @@ class Profile(Record):
         }
 
     @property
+    def artifacts(self) -> Artifacts | None:
+        """The files that its engine is started on; None where they are shipped with the package."""
+        return self.model.artifacts_for(self.engine)
+
+    @property
+    def _foreign_files(self) -> str:
+        """The field of the model with those of other engines."""
+        return "artifacts" if self.engine == "llama_cpp" else "gguf"
+
+    @property
     def id(self) -> str:
         """SHA-256 of the canonical content: 64 hex digits, as NIM's profile ids."""
         words: dict[str, Any] = {
             "status": True,
             "source": True,
             "draft": True,  # it is among the options
-            "model": {"description", "license", "is_demonstration"},
+            "model": {"description", "license", "is_demonstration", self._foreign_files},
         }
         content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:

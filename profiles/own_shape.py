@@ -18,10 +18,11 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from profiles.catalogue import Catalogue
-from profiles.checkpoint import read_json
+from profiles.checkpoint import read_config
 from profiles.errors import ModelStoreError
+from profiles.gguf import ALL_FLOAT32, first_file
 from profiles.memory import num_parameters
-from profiles.models import Model, ModelShape, Profile
+from profiles.models import Model, ModelShape, Precision, Profile
 
 VOCABULARY: Final = 201_088  # ids that prompts and answers in Harmony may have
 
@@ -54,17 +55,32 @@ def find(folder: Path, known: Catalogue, name: str | None = None) -> Found:
             f"NIM_MODEL_PATH is {folder}, which is not a folder; "
             "set it to a folder with a config.json and *.safetensors files"
         )
-    path = folder / "config.json"
-    config = read_json(path)
+    path, config = read_config(folder)
+    profiles = readable(known.profiles, folder)
+    model = _known_model(config, known)
+    if model is not None and any(profile.model == model for profile in profiles):
+        return Found(model, profiles)
+    if model is None:
+        _check_architecture(path, config)
+        shape = _shape(path, config)
+        model = Model(
+            name=_name(name or folder.resolve().name), description=_describe(shape), shape=shape
+        )
+    return Found(model, tuple(_adapted(model, profiles, _stored(config))))
+
+
+def readable(profiles: Iterable[Profile], folder: Path) -> tuple[Profile, ...]:
+    """Those whose engine reads what the folder holds; raises ModelStoreError."""
+    has_gguf = first_file(folder) is not None
+    has_others = not has_gguf or any(folder.glob("*.safetensors"))
+    return tuple(p for p in profiles if (has_gguf if p.engine == "llama_cpp" else has_others))
+
+
+def _known_model(config: Mapping[str, Any], known: Catalogue) -> Model | None:
     for model in known.models.values():
         if all(config.get(key) == value for key, value in model.shape.model_dump().items()):
-            return Found(model, known.profiles)
-    _check_architecture(path, config)
-    shape = _shape(path, config)
-    model = Model(
-        name=_name(name or folder.resolve().name), description=_describe(shape), shape=shape
-    )
-    return Found(model, tuple(_adapted(model, known.profiles, is_packed=_is_packed(config))))
+            return model
+    return None
 
 
 def _check_architecture(path: Path, config: Mapping[str, Any]) -> None:
@@ -106,39 +122,36 @@ def _shape(path: Path, config: Mapping[str, Any]) -> OwnShape:
         ) from None
 
 
-def _adapted(model: Model, profiles: Iterable[Profile], *, is_packed: bool) -> Iterable[Profile]:
+def _adapted(model: Model, profiles: Iterable[Profile], stored: Precision) -> Iterable[Profile]:
     """One generic profile of each name, from the model nearest in size that has it."""
     size = log(num_parameters(model.shape))
     by_nearness = sorted(profiles, key=lambda p: abs(log(num_parameters(p.model.shape)) - size))
     seen = set()
     for profile in by_nearness:
-        if profile.name in seen or not _may_serve(profile, model.shape, is_packed=is_packed):
+        if profile.name in seen or not _may_serve(profile, model.shape):
             continue
         seen.add(profile.name)
-        yield _of(model, profile, is_packed=is_packed)
+        yield _of(model, profile, stored)
 
 
-def _may_serve(profile: Profile, shape: ModelShape, *, is_packed: bool) -> bool:
+def _may_serve(profile: Profile, shape: ModelShape) -> bool:
     """Boards are named, and memory is asked for, because of the model a profile was made for."""
     if profile.gpu is not None and profile.gpu.names:
         return False
     if profile.draft or profile.gpu_layers is not None:  # made for one model
         return False
-    if profile.engine == "llama_cpp" and not is_packed:  # its GGUF is made of packed experts
-        return False
     return shape.num_attention_heads % profile.parallelism.tp == 0
 
 
-def _of(model: Model, profile: Profile, *, is_packed: bool) -> Profile:
+def _of(model: Model, profile: Profile, stored: Precision) -> Profile:
     longest = min(profile.limits.max_model_len, model.shape.max_position_embeddings)
-    is_unpacked = profile.precision == "mxfp4" and not is_packed
     gpu = profile.gpu.model_copy(update={"min_memory_gb": None}) if profile.gpu else None
     return profile.model_copy(
         update={
             "model": model,
             "gpu": gpu,
             "limits": profile.limits.model_copy(update={"max_model_len": longest}),
-            "precision": "bf16" if is_unpacked else profile.precision,
+            "precision": stored if profile.precision == "mxfp4" else profile.precision,
             "status": "planned" if profile.status == "planned" else "untuned",
             "source": f"the values of {profile.title}, generic and untuned for this checkpoint; "
             f"there: {profile.source}",
@@ -146,9 +159,12 @@ def _of(model: Model, profile: Profile, *, is_packed: bool) -> Profile:
     )
 
 
-def _is_packed(config: Mapping[str, Any]) -> bool:
+def _stored(config: Mapping[str, Any]) -> Precision:
+    """What the experts are stored as; engines that unpack nothing compute in it."""
     quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
+    if isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4":
+        return "mxfp4"
+    return "fp32" if config.get("gguf_type") == ALL_FLOAT32 else "bf16"
 
 
 def _describe(shape: ModelShape) -> str:

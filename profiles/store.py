@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.checkpoint import check_shards, hash_file, read_json
+from profiles.checkpoint import check_shards, hash_file, read_config, read_json
 from profiles.download.fetch import GUEST, fetch, missing
 from profiles.download.source import NgcAccess, Wanted, source_of
 from profiles.errors import ModelStoreError
+from profiles.gguf import first_file
 from profiles.machine import GB
 from profiles.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
 from profiles.own_shape import OwnShape
@@ -54,28 +55,30 @@ def resolve(
 
     Raises ModelStoreError naming the file that is missing or wrong and the remedy.
     """
-    model = profile.model
+    model, artifacts = profile.model, profile.artifacts
     if model_path is not None:
-        return _operators_folder(model, model_path)
-    if model.artifacts is None:
-        return _bundled_folder(model, cache_dir)
-    folder = folder_of(model, cache_dir)
-    if fetching.is_allowed and missing(model.artifacts.files, folder):
-        source = source_of(model.artifacts, fetching.override)
-        fetch(model.name, model.artifacts.files, folder, source, fetching.ngc)
-    _check_files(model.artifacts, folder)
+        return _operators_folder(profile, model_path)
+    if artifacts is None:
+        return _bundled_folder(profile, cache_dir)
+    folder = folder_of(profile, cache_dir)
+    if fetching.is_allowed and missing(artifacts.files, folder):
+        source = source_of(artifacts, fetching.override)
+        fetch(model.name, artifacts.files, folder, source, fetching.ngc)
+    _check_files(artifacts, folder)
     _check_shape(model, folder)
     return folder
 
 
-def folder_of(model: Model, cache_dir: Path) -> Path:
+def folder_of(profile: Profile, cache_dir: Path) -> Path:
     """Where the cache keeps a model that is not shipped with the package."""
-    return cache_dir / "models" / model.name
+    is_gguf = profile.engine == "llama_cpp"
+    return cache_dir / "models" / (f"{profile.model.name}-gguf" if is_gguf else profile.model.name)
 
 
-def to_fetch(model: Model, cache_dir: Path) -> list[ArtifactFile]:
-    """The files of `model` that the cache lacks; none for a model shipped with the package."""
-    return missing(model.artifacts.files, folder_of(model, cache_dir)) if model.artifacts else []
+def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
+    """The files that `profile` needs and the cache lacks; none for what the package has."""
+    artifacts = profile.artifacts
+    return missing(artifacts.files, folder_of(profile, cache_dir)) if artifacts else []
 
 
 def damaged(files: Iterable[Wanted], folder: Path) -> list[str]:
@@ -133,7 +136,13 @@ def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _bundled_folder(model: Model, cache_dir: Path) -> Path:
+def _bundled_folder(profile: Profile, cache_dir: Path) -> Path:
+    model = profile.model
+    if profile.engine == "llama_cpp":
+        raise ModelStoreError(
+            f"{model.name} is not shipped as GGUF, which {profile.name} is started on; set "
+            "NIM_MODEL_PATH to a folder with its GGUF file, or choose another profile"
+        )
     # Imported here: listing profiles must not wait for numpy.
     from profiles.compact import bundled_nano, expand
 
@@ -162,7 +171,8 @@ def content_hash(source: Path) -> str:
     return digest.hexdigest()
 
 
-def _operators_folder(model: Model, model_path: Path) -> Path:
+def _operators_folder(profile: Profile, model_path: Path) -> Path:
+    model = profile.model
     if not model_path.is_dir():
         raise ModelStoreError(
             f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
@@ -170,15 +180,21 @@ def _operators_folder(model: Model, model_path: Path) -> Path:
         )
     if not isinstance(model.shape, OwnShape):  # that was read from this very folder
         _check_shape(model, model_path)
-    check_shards(model_path)
+    if profile.engine != "llama_cpp":
+        check_shards(model_path)
+    elif first_file(model_path) is None:
+        raise ModelStoreError(
+            f"{model_path} has no *.gguf file, which {profile.name} is started on; "
+            "choose a profile of another engine"
+        )
     return model_path
 
 
 def _check_shape(model: Model, folder: Path) -> None:
-    different = _differences(model.shape, read_json(folder / "config.json"))
-    if different:
+    path, config = read_config(folder)
+    if different := _differences(model.shape, config):
         raise ModelStoreError(
-            f"{folder}/config.json is not {model.name}'s: {'; '.join(different)}; "
+            f"{path} is not {model.name}'s: {'; '.join(different)}; "
             f"unset NIM_MODEL_NAME to serve what the folder holds, or give {model.name}'s folder"
         )
 

@@ -9,13 +9,14 @@ from typing import Any, Final, Literal, get_args
 
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_options, check_understood
+from profiles.errors import ModelStoreError
+from profiles.gguf import first_file
 
 KvDtype = Literal["fp16", "bf16", "q8_0"]
 
 KV_BYTES: Final[dict[KvDtype, float]] = {"fp16": 2, "bf16": 2, "q8_0": 34 / 32}
 
 _LLAMA_MAX_SEQ: Final = 256  # sequences that llama.cpp is built for
-_SPLIT: Final = "-00001-of-"  # in the name of the first of several files
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,13 @@ class LlamaCppConfig:
     def model_path(self) -> Path:
         """The GGUF file; of a model in several the first. Raises EngineStartError."""
         path = self.model_dir
-        if not path.is_dir():
-            return path
-        found = sorted(path.glob("*.gguf"))
-        firsts = [file for file in found if "-of-" not in file.name or _SPLIT in file.name]
-        if len(firsts) != 1:
-            names = ", ".join(file.name for file in firsts) or "none"
-            raise EngineStartError(f"{path}: one GGUF model is needed, and there is: {names}")
-        return firsts[0]
+        try:
+            found = first_file(path) if path.is_dir() else path
+        except ModelStoreError as error:
+            raise EngineStartError(str(error)) from None
+        if found is None:
+            raise EngineStartError(f"{path} has no *.gguf file")
+        return found
 
 
 MAX_SEQUENCES: Final = 56  # num_holders

@@ -144,16 +144,18 @@ def _named(catalogue: Catalogue, name: str) -> Profile:
 
 
 def _any_profile(catalogue: Catalogue, model: Model) -> Profile:
-    """Some profile of `model`: all of them are started on the same files."""
-    return next(profile for profile in catalogue.profiles if profile.model == model)
+    """Some profile of `model` that is started on the files that most of them are."""
+    profiles = (profile for profile in catalogue.profiles if profile.model == model)
+    return next(profile for profile in profiles if profile.artifacts == model.artifacts)
 
 
 def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bool) -> None:
     model, cache = profile.model, settings.cache_path
-    if verify and model.artifacts is not None:
-        _remove_damaged(model.name, store.folder_of(model, cache), model.artifacts.files, dry_run)
+    if verify and profile.artifacts is not None:
+        folder = store.folder_of(profile, cache)
+        _remove_damaged(model.name, folder, profile.artifacts.files, dry_run)
     if dry_run:
-        _tell_size(model.name, store.to_fetch(model, cache))
+        _tell_size(model.name, store.to_fetch(profile, cache))
         return
     click.echo(
         f"{model.name} is whole in {store.resolve(profile, cache, None, fetching_of(settings))}"

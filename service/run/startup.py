@@ -30,6 +30,8 @@ _WITH_VOCABULARY: Final = ("native", "vllm")  # engines that follow grammars by 
 
 log = logging.getLogger(__name__)
 
+_WITH_VOCABULARY = ("native", "llama_cpp")  # they know no text: grammars need it as a file
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -51,6 +53,8 @@ def prepare(settings: Settings) -> Launch:
     hardware = detect()
     model, profiles = settings.model_name, known.profiles
     own = own_checkpoint(settings)
+    if own is not None:
+        profiles = own_shape.readable(profiles, own.folder)
     if model is None and own is not None:
         found = own_shape.find(own.folder, known, own.name)
         model, profiles = found.model.name, found.profiles
@@ -97,7 +101,7 @@ def _launch(
     folder = None if own is None else own.folder
     to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
     if to_fetch:
-        model_dir = folder or store.folder_of(chosen.profile.model, settings.cache_path)
+        model_dir = folder or store.folder_of(chosen.profile, settings.cache_path)
     else:
         model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
@@ -171,7 +175,7 @@ def fetching_of(settings: Settings) -> Fetching:
 def _to_fetch(settings: Settings, profile: Profile) -> tuple[Wanted, ...]:
     if settings.disable_model_download:
         return ()
-    return tuple(store.to_fetch(profile.model, settings.cache_path))
+    return tuple(store.to_fetch(profile, settings.cache_path))
 
 
 def spec_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from profiles import gguf
+from profiles.catalogue import Catalogue
 from profiles.errors import ModelStoreError
+from profiles.own_shape import find
+from profiles.store import folder_of, resolve, to_fetch
 
 HEAD: dict[str, Any] = {
     "general.architecture": "gpt-oss",
@@ -69,6 +73,7 @@ def test_the_head_says_what_config_json_would(tmp_path: Path) -> None:
         "sliding_window": 128,
         "max_position_embeddings": 131072,
         "vocab_size": 3,
+        "gguf_type": 38,
         "quantization_config": {"quant_method": "mxfp4"},
     }
 
@@ -132,3 +137,69 @@ def test_a_folder_without_one_whole_model(tmp_path: Path, names: list[str], reas
         (tmp_path / name).touch()
     with pytest.raises(ModelStoreError, match=reason):
         gguf.first_file(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the GGUF file of gpt-oss-20b, as far as its head says."""
+    return filled(tmp_path / "small", {"gpt-oss.vocab_size": 201_088})
+
+
+def filled(folder: Path, changes: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "model.gguf").write_bytes(written(HEAD | changes))
+    return folder
+
+
+def test_a_gguf_file_is_served_by_llama_cpp_alone(folder: Path, catalogue: Catalogue) -> None:
+    found = find(folder, catalogue)
+    assert found.model == catalogue.models["gpt-oss-20b"]
+    assert {profile.engine for profile in found.profiles} == {"llama_cpp"}
+    profile = next(p for p in found.profiles if p.model == found.model)
+    assert resolve(profile, folder / "cache", folder) == folder
+
+
+def test_beside_a_checkpoint_both_are_served(folder: Path, catalogue: Catalogue) -> None:
+    (folder / "model.safetensors").touch()
+    engines = {profile.engine for profile in find(folder, catalogue).profiles}
+    assert engines == {profile.engine for profile in catalogue.profiles}
+
+
+def test_another_shape_gets_the_generic_profiles(tmp_path: Path, catalogue: Catalogue) -> None:
+    changes = {"gpt-oss.block_count": 20, "gpt-oss.vocab_size": 201_088, "general.file_type": 0}
+    found = find(filled(tmp_path / "pruned", changes), catalogue)
+    assert (found.model.name, found.model.shape.num_hidden_layers) == ("pruned", 20)
+    assert {(p.engine, p.precision) for p in found.profiles} == {("llama_cpp", "fp32")}
+
+
+def test_what_is_shipped_otherwise_can_be_served_from_gguf(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    nano = catalogue.models["nano"].shape.model_dump()
+    head = {f"gpt-oss.{theirs}": nano[ours] for ours, theirs in gguf._KEYS.items()}
+    found = find(filled(tmp_path / "nano", head), catalogue)
+    assert found.model == catalogue.models["nano"]
+    assert "llama_cpp-cpu-mxfp4-tp1-pp1-balanced" in {p.name for p in found.profiles}
+
+
+def test_a_profile_needs_its_own_files(tmp_path: Path, catalogue: Catalogue) -> None:
+    model = catalogue.models["gpt-oss-20b"]
+    profiles = [profile for profile in catalogue.profiles if profile.model == model]
+    for profile in profiles:
+        is_gguf = profile.engine == "llama_cpp"
+        assert profile.artifacts == (model.gguf if is_gguf else model.artifacts)
+        names = {file.name for file in to_fetch(profile, tmp_path)}
+        assert ("gpt-oss-20b-mxfp4.gguf" in names, "config.json" in names) == (is_gguf, not is_gguf)
+    assert len({folder_of(profile, tmp_path) for profile in profiles}) == 2
+
+
+def test_a_folder_without_gguf_is_nothing_for_llama_cpp(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    shape = catalogue.models["gpt-oss-20b"].shape.model_dump()
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    profile = next(
+        p for p in catalogue.profiles if p.engine == "llama_cpp" and p.model.name == "gpt-oss-20b"
+    )
+    with pytest.raises(ModelStoreError, match=r"has no \*.gguf file"):
+        resolve(profile, tmp_path / "cache", tmp_path)

@@ -59,7 +59,8 @@ def named(found: Found, name: str) -> Profile:
 def test_a_fine_tune_is_the_model_whose_shape_it_has(look: Look, catalogue: Catalogue) -> None:
     shape = catalogue.models["gpt-oss-20b"].shape.model_dump()
     found = look(**shape)
-    assert found == Found(catalogue.models["gpt-oss-20b"], catalogue.profiles)
+    readable = tuple(p for p in catalogue.profiles if p.engine != "llama_cpp")  # no GGUF is there
+    assert found == Found(catalogue.models["gpt-oss-20b"], readable)
 
 
 def test_another_shape_is_a_model_of_its_own_with_the_nearest_generic_profiles(look: Look) -> None:

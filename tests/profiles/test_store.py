@@ -52,8 +52,13 @@ def profile(catalogue: Catalogue, files: dict[str, bytes]) -> Profile:
     )
     artifacts = Artifacts(repository="openai/gpt-oss-20b", revision="abc", files=listed)
     small = catalogue.models["gpt-oss-20b"].model_copy(update={"artifacts": artifacts})
-    found = next(p for p in catalogue.profiles if p.model.name == "gpt-oss-20b")
+    found = profile_of(catalogue, "gpt-oss-20b")
     return found.model_copy(update={"model": small})
+
+
+def profile_of(catalogue: Catalogue, model: str) -> Profile:
+    profiles = (p for p in catalogue.profiles if p.model.name == model)
+    return next(profile for profile in profiles if profile.engine == "native")
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
@@ -93,7 +98,7 @@ def test_missing_files_are_named_with_the_command_that_gets_them(
 
 
 def test_an_empty_cache_names_everything(tmp_path: Path, catalogue: Catalogue) -> None:
-    profile = next(p for p in catalogue.profiles if p.model.name == "gpt-oss-120b")
+    profile = profile_of(catalogue, "gpt-oss-120b")
     with pytest.raises(ModelStoreError, match=r"lacks 22 of 22 files: .*model-00014-of-00014"):
         resolve(profile, tmp_path)
 
