@@ -17,7 +17,7 @@ import yaml
 from profiles.catalogue import Catalogue, load
 from profiles.download.source import Wanted
 from profiles.gpus import BY_KEY
-from profiles.models import Model, Profile
+from profiles.models import Artifacts, Profile
 from profiles.own_checkpoint import OwnCheckpoint
 
 SCHEMA = "2.0.0"
@@ -49,7 +49,7 @@ def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> di
 
 def _profile(profile: Profile, files: Mapping[str, Any] | None) -> dict[str, Any]:
     if files is None:
-        files = _published(profile.model)
+        files = _published(profile.artifacts)
     return {
         "id": profile.id,
         "tags": {
@@ -69,12 +69,12 @@ def _device(profile: Profile) -> dict[str, str]:
     return {"gpu_device": f"{devices[0]}:10de"} if devices else {}
 
 
-def _published(model: Model) -> dict[str, dict[str, str]]:
-    """The files of a model's repository; none for what the image has inside."""
-    if model.artifacts is None:
+def _published(artifacts: Artifacts | None) -> dict[str, dict[str, str]]:
+    """The files of a repository; none for what the image has inside."""
+    if artifacts is None:
         return {}
-    place = f"hf://{model.artifacts.repository}:{model.artifacts.revision}"
-    return _files(place, model.artifacts.files)
+    place = f"hf://{artifacts.repository}:{artifacts.revision}"
+    return _files(place, artifacts.files)
 
 
 def _files(place: str, files: Iterable[Wanted]) -> dict[str, dict[str, str]]:

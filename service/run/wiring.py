@@ -137,7 +137,7 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
 
 def assets_of(launch: Launch) -> tuple[str, ...]:
     """Every file of the checkpoint that was published: its place, its name and its SHA-256."""
-    own, artifacts = launch.own, launch.selection.chosen.profile.model.artifacts
+    own, artifacts = launch.own, launch.selection.chosen.profile.artifacts
     files: Iterable[Wanted] = ()
     place = ""
     if own is not None:

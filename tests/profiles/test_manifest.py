@@ -44,15 +44,17 @@ def test_a_board_has_its_pci_id(manifest: dict[str, Any]) -> None:
 def test_files_have_a_uri_that_we_can_read_and_their_sum(
     manifest: dict[str, Any], catalogue: Catalogue
 ) -> None:
-    artifacts = catalogue.models["gpt-oss-20b"].artifacts
-    assert artifacts is not None
-    [files] = [
-        p["workspace"]["files"] for p in manifest["profiles"] if p["tags"]["model"] == "gpt-oss-20b"
-    ][:1]
-    assert {name: file["sha256"] for name, file in files.items()} == {
-        file.name: file.sha256 for file in artifacts.files
-    }
-    place, _, name = files["config.json"]["uri"].partition("?file=")
-    source = read_source(place, "X")
-    assert (source.location, source.revision) == (artifacts.repository, artifacts.revision)
-    assert name == "config.json"
+    listed = {p["id"]: p["workspace"]["files"] for p in manifest["profiles"]}
+    profiles = [p for p in catalogue.profiles if p.id in listed and p.model.name == "gpt-oss-20b"]
+    for profile in profiles:
+        artifacts, files = profile.artifacts, listed[profile.id]
+        assert artifacts is not None
+        assert {name: file["sha256"] for name, file in files.items()} == {
+            file.name: file.sha256 for file in artifacts.files
+        }
+        for wanted, file in files.items():
+            place, _, name = file["uri"].partition("?file=")
+            source = read_source(place, "X")
+            assert (source.location, source.revision) == (artifacts.repository, artifacts.revision)
+            assert name == wanted
+    assert {profile.engine for profile in profiles} > {"native", "llama_cpp"}
