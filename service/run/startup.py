@@ -26,11 +26,9 @@ from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.settings.settings import Settings, ngc_access, unknown_names
 
-_WITH_VOCABULARY: Final = ("native", "vllm")  # engines that follow grammars by it
+_WITH_VOCABULARY: Final = ("native", "vllm", "llama_cpp")  # engines that follow grammars by it
 
 log = logging.getLogger(__name__)
-
-_WITH_VOCABULARY = ("native", "llama_cpp")  # they know no text: grammars need it as a file
 
 
 @dataclass(frozen=True, slots=True)
