@@ -36,7 +36,8 @@ class Catalogue:
 
 
 class _Entry(BaseModel):
-    """One or more profiles; what else it says is theirs."""
+    """One or more profiles of an engine: the fields that multiply them; all other fields are
+    theirs."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,7 +49,7 @@ class _Entry(BaseModel):
 
 
 class _File(Record):
-    """An engine's file."""
+    """The contents of an engine's file."""
 
     bases: dict[str, dict[str, Any]]
     profiles: tuple[_Entry, ...]

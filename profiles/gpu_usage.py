@@ -23,7 +23,7 @@ class GpuUsage:
 
 
 class GpuMeter:
-    """Reads every board; opened once, because opening takes longer than reading."""
+    """Reads the usage of every board; opened once, as opening takes longer than reading."""
 
     def __init__(self, open_library: Callable[[], Any] = open_nvml) -> None:
         self._open = open_library
@@ -31,7 +31,7 @@ class GpuMeter:
         self._is_opened = False
 
     def read(self) -> tuple[GpuUsage, ...]:
-        """Nothing where there is no driver; blocks for some milliseconds."""
+        """The usage of every board, none without a driver; blocks for some milliseconds."""
         if not self._is_opened:
             self._is_opened, self._nvml = True, self._open()
         nvml = self._nvml

@@ -27,6 +27,7 @@ class KnownGpu:
 
     @property
     def total_bytes(self) -> int:
+        """The board's memory in bytes."""
         return self.total_mib * MIB
 
 

@@ -25,17 +25,17 @@ SCHEMA = "2.0.0"
 
 @cache
 def text() -> str:
-    """The manifest of the shipped catalogue."""
+    """The text of the shipped catalogue's manifest."""
     return as_yaml(load())
 
 
 def as_yaml(catalogue: Catalogue) -> str:
-    """The file's text."""
+    """The text of a manifest's file."""
     return yaml.safe_dump(content(catalogue.profiles), sort_keys=False, width=1000)
 
 
 def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> dict[str, Any]:
-    """What the manifest holds; profiles that cannot run yet are left out.
+    """The entries of a catalogue's manifest; profiles that cannot run yet are left out.
 
     `own`: a checkpoint that they serve in place of their model's files.
     """

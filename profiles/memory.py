@@ -69,6 +69,7 @@ class MemoryNeed:
 
     @property
     def fixed_bytes(self) -> int:
+        """Bytes that a device holds whatever the context."""
         return self.weights_bytes + self.workspace_bytes
 
     def total_bytes(self, num_tokens: int) -> int:

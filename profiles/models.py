@@ -165,6 +165,7 @@ class Profile(Record):
 
     @property
     def num_devices(self) -> int:
+        """How many devices one engine takes."""
         return self.parallelism.tp * self.parallelism.pp
 
     @property

@@ -37,6 +37,7 @@ class OwnCheckpoint:
 
     @property
     def to_fetch(self) -> tuple[RemoteFile, ...]:
+        """The files that the folder lacks."""
         return tuple(missing(self.files, self.folder))
 
     def obtain(self, fetching: Fetching) -> None:

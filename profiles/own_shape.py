@@ -34,6 +34,7 @@ class OwnShape(ModelShape):
 
     @property
     def num_full_layers(self) -> int:
+        """Layers that attend to the whole context."""
         return self.full_attention_layers
 
 

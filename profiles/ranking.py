@@ -34,6 +34,7 @@ class _Criterion:
 
 
 def goal_of(constraints: Constraints) -> Goal:
+    """What the ranking aims at: the goal asked for, else `balanced`."""
     return constraints.goal or "balanced"
 
 
@@ -58,6 +59,7 @@ def why_first(first: Candidate, other: Candidate, constraints: Constraints) -> s
 
 
 def is_context_kept(candidate: Candidate) -> bool:
+    """Whether the context is as long as the profile says, or long enough for most."""
     longest = candidate.profile.limits.max_model_len
     return candidate.max_model_len >= min(ENOUGH_CONTEXT, longest)
 

@@ -76,7 +76,7 @@ def folder_of(profile: Profile, cache_dir: Path) -> Path:
 
 
 def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
-    """The files that `profile` needs and the cache lacks; none for what the package has."""
+    """The model's files that the cache lacks; none for a model shipped with the package."""
     artifacts = profile.artifacts
     return missing(artifacts.files, folder_of(profile, cache_dir)) if artifacts else []
 

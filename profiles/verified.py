@@ -24,10 +24,11 @@ class Verified:
         return self._states.get(file.name) == self._state(file)
 
     def add(self, file: Wanted) -> None:
+        """Note a file as hashed now."""
         self._states[file.name] = self._state(file)
 
     def save(self) -> None:
-        """Remember; a read-only folder is hashed at every start instead."""
+        """Write the notes to the folder; where that is read-only, each start hashes the files."""
         if self._read() == self._states or not os.access(self._folder, os.W_OK):
             return
         unfinished = self._folder / f"{NAME}.{os.getpid()}"

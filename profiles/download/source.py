@@ -39,9 +39,15 @@ class Wanted(Protocol):
     """A file that is to be fetched."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The file's name in the checkpoint folder."""
+        ...
+
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """The file's size."""
+        ...
+
     @property
     def sha256(self) -> str | None: ...  # None: nobody published one
 

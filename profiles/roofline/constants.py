@@ -31,7 +31,7 @@ _NEAREST: Mapping[Architecture, tuple[Architecture, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Of one engine on one architecture."""
+    """What one engine achieves on one architecture, and what a step costs beside."""
 
     memory_share: float  # of the data sheet's bandwidth
     compute_share: float  # of its dense bf16 operations
@@ -41,7 +41,7 @@ class Constants:
     exchange_us: float  # of every exchange between GPUs, however short
 
     def seconds(self, work: Work) -> float:
-        """How long `work` takes: its parts one after another."""
+        """The seconds that `work` takes: its parts one after another."""
         latency_us = (
             work.decode_layers * self.decode_layer_us
             + work.prefill_layers * self.prefill_layer_us

@@ -74,11 +74,12 @@ class Figure:
 
     @property
     def architecture(self) -> Architecture:
+        """The GPUs' architecture."""
         return self.deployment.gpu.architecture
 
     @property
     def load(self) -> Workload:
-        """Of a `serving` row."""
+        """The workload of a `serving` row."""
         isl, osl = self.row.isl or self.group.isl, self.row.osl or self.group.osl
         assert isl is not None, self.group.source
         assert osl is not None, self.group.source

@@ -64,27 +64,29 @@ class Option:
 
     @property
     def num_gpus(self) -> int:
+        """GPUs of all the option's engines."""
         return self.num_engines * self.profile.num_devices
 
     @property
     def is_enough(self) -> bool:
-        """The GPUs that were named carry the users."""
+        """Whether the GPUs that were named carry the users."""
         return self.num_engines_given is None or self.num_engines <= self.num_engines_given
 
     @property
     def num_users_carried(self) -> int | None:
-        """By the GPUs that were named; None where none were."""
+        """Users that the GPUs that were named carry; None where none were named."""
         given = self.num_engines_given
         return None if given is None else given * self.max_users
 
     @property
     def trust(self) -> str:
-        """How sure it is, in words."""
+        """How far the option's speed can be trusted, in words."""
         num_users = min(self.max_users, ceil(self.num_users / self.num_engines))
         return self.calibration.trust_at(num_users)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
+        """Generated tokens of all users a second, by GPU."""
         return self.served.tokens_per_s / self.profile.num_devices
 
 

@@ -57,7 +57,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of one GPU, in one step or several; seconds are those of its data sheet."""
+    """What one GPU has to do in one step or several; seconds are those of its data sheet."""
 
     memory_s: float = 0.0
     compute_s: float = 0.0
