@@ -55,7 +55,7 @@ def preferences(path: Path = FILE) -> tuple[Preference, ...]:
 
 
 def order_on(gpu: Gpu | None, profile: Profile, goal: Goal) -> Order:
-    """Return the order that holds for a profile's model on a GPU; without one there is no choice.
+    """Return the order that holds for a profile's model on a GPU; on a CPU native is first.
 
     A MIG slice is of its board's generation but has no name.
     """
