@@ -17,6 +17,8 @@ installed-vllm: $(VLLM)/.ready
 	@$(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
 
 .PHONY: test-vllm
-test-vllm: installed-test installed-vllm ## Check the engine on vLLM: the engines' contract, and nano served to real SDKs (half an hour)
+test-vllm: installed-test installed-vllm ## Check the engine on vLLM: the engines' contract, and nano served to real SDKs, and its load tool against ours (half an hour)
 	@TEST_ENGINE=vllm TEST_ENGINE_PYTHON=$(CURDIR)/$(VLLM)/bin/python \
 		$(BIN)/pytest -n 0 tests/engines/contract tests/e2e/test_sdk.py tests/e2e/test_responses_sdk.py
+	@TEST_ENGINE_PYTHON=$(CURDIR)/$(VLLM)/bin/python \
+		$(BIN)/pytest -n 0 -m clients tests/clients/test_vllm_bench.py
