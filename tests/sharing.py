@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TOGETHER: Final = ("tests/e2e/", "tests/engines/contract/")
-LONG_FIRST: Final = (*TOGETHER,)
+LONG_FIRST: Final = (*TOGETHER, "tests/service/run/", "tests/engines/native/grammar/")
 
 
 def part_of(nodeid: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,12 @@ def command_of(program: str, *arguments: str) -> Command:
     return Command("the child", ("-c", program, *arguments), lambda: b"")
 
 
-@pytest.mark.parametrize(("program", "seconds"), [(SILENT, 4), (STOPPING, 1)])
+@pytest.mark.parametrize(("program", "seconds"), [(SILENT, 2), (STOPPING, 1)])
 async def test_a_silent_child_is_killed_and_says_why(
     no_leaks: None, monkeypatch: pytest.MonkeyPatch, program: str, seconds: int
 ) -> None:
     monkeypatch.setattr(child_module, "_TURN_S", 0.1)
-    child = await ChildProcess.spawn(command_of(program), Watchdog(1.0, 60.0, 4.0))
+    child = await ChildProcess.spawn(command_of(program), Watchdog(1.0, 60.0, 2.0))
     async with asyncio.timeout(60):
         reason = await child.ended()
     assert reason == f"the child was killed by SIGKILL: it did not answer for {seconds} s"
@@ -96,10 +97,10 @@ async def test_a_child_that_cannot_start_speaks_for_itself(no_leaks: None) -> No
     assert await child.ended() == "the child exited with code 3: no memory left"
 
 
-async def test_a_program_that_is_not_there(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+async def test_a_program_that_is_not_there(no_leaks: None) -> None:
+    command = replace(command_of(SILENT), python="/nowhere/python")
     with pytest.raises(ChildError, match=r"the child cannot be started: .*/nowhere/python"):
-        await ChildProcess.spawn(command_of(SILENT), Watchdog(60.0, 60.0))
+        await ChildProcess.spawn(command, Watchdog(60.0, 60.0))
 
 
 async def test_a_killed_parent_leaves_no_child_even_a_stopped_one(
