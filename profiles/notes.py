@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from profiles.machine import GB, Gpu, Hardware, describe_gpus
 from profiles.memory import memory_need
-from profiles.models import Model
+from profiles.models import Profile
 from profiles.placement import Placement
 from profiles.ranking import rank, why_first
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Rival
@@ -194,20 +194,18 @@ def numbers(indices: Iterable[int]) -> str:
 
 def smaller_model(ranked: Sequence[Candidate], constraints: Constraints) -> str:
     """Name the smaller model where nobody named the large one, which is a large fetch too."""
-    model = ranked[0].profile.model
+    chosen = ranked[0].profile
     is_named = constraints.model or constraints.profile not in (None, "default")
-    smaller = next(
-        (c.profile.model for c in ranked if 0 < _num_bytes(c.profile.model) < _num_bytes(model)),
-        None,
-    )
+    others = (c.profile for c in ranked if c.profile.model.name != chosen.model.name)
+    smaller = next((p for p in others if 0 < _num_bytes(p) < _num_bytes(chosen)), None)
     if is_named or smaller is None:
         return ""
     return (
-        f" No model was named, so the larger was taken: {model.name}, "
-        f"{_num_bytes(model) / GB:.1f} GB of files. NIM_MODEL_NAME={smaller.name} is "
+        f" No model was named, so the larger was taken: {chosen.model.name}, "
+        f"{_num_bytes(chosen) / GB:.1f} GB of files. NIM_MODEL_NAME={smaller.model.name} is "
         f"{_num_bytes(smaller) / GB:.1f} GB, faster, and runs here too."
     )
 
 
-def _num_bytes(model: Model) -> int:
-    return sum(file.size_bytes for file in model.artifacts.files) if model.artifacts else 0
+def _num_bytes(profile: Profile) -> int:
+    return sum(file.size_bytes for file in profile.artifacts.files) if profile.artifacts else 0

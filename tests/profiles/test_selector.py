@@ -342,6 +342,10 @@ def test_a_large_model_that_nobody_named_comes_with_the_smaller_one() -> None:
     assert survey(PROFILES, machine, Constraints(installed=ALL)).reason.endswith(told)
     named = Constraints(model="gpt-oss-120b", installed=ALL)
     assert told not in survey(PROFILES, machine, named).reason
+    # The files are those of the engine: llama.cpp has its own.
+    gguf = Constraints(installed={"llama_cpp": None})
+    reason = survey(PROFILES, machine, gguf).reason
+    assert "gpt-oss-120b, 63.4 GB of files. NIM_MODEL_NAME=gpt-oss-20b is 12.1 GB" in reason
 
 
 def test_drafts_are_taken_only_when_asked_for() -> None:
