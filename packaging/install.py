@@ -214,9 +214,10 @@ def install(environment: Environment, extras: "list[str]") -> None:
     target = f".[{','.join(extras)}]" if extras else "."
     installer.install("--constraint", "constraints.txt", "--editable", target)
     environment.write_note(extras)
+    folder = os.path.relpath(str(environment.folder), str(ROOT))
     say(
         f"Installed in {time.time() - started:.0f} s. "
-        f"`. {environment.folder.name}/bin/activate` puts `harmonium` on your PATH."
+        f"`. {folder}/bin/activate` puts `harmonium` on your PATH."
     )
 
 

@@ -237,15 +237,17 @@ def test_a_gpu_is_one_whose_driver_works(tmp_path: Path, monkeypatch: pytest.Mon
     assert install.nvidia_gpu() == ""
 
 
-def test_a_second_run_is_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [".venv", "build/other"])
+def test_a_second_run_is_silent(tmp_path: Path, folder: str) -> None:
     checkout = tmp_path / "checkout"
     (checkout / "packaging").mkdir(parents=True)
     for name in ("pyproject.toml", "constraints.txt", "packaging/install.py"):
         shutil.copy(ROOT / name, checkout / name)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
-    code = "import install; install.Environment(install.ROOT / '.venv').write_note(['test'])"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / folder], check=True)
+    code = f"import install; install.Environment(install.ROOT / '{folder}').write_note(['test'])"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=checkout / "packaging")
     command = [sys.executable, "packaging/install.py", "test"]
+    command += [] if folder == ".venv" else ["--into", folder]
     done = subprocess.run(command, cwd=checkout, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
