@@ -172,19 +172,21 @@ def where(placement: Placement) -> str:
     """Say which devices are used: 'on GPUs 0-7: 8 engines, each on a GPU of its own'."""
     if not placement.gpus:
         return "on the CPU"
-    which = numbers(gpu.index for gpu in placement.gpus)
-    text = f"on {'GPU' if len(placement.gpus) == 1 else 'GPUs'} {which}"
-    each = len(placement.by_replica[0])
-    own = "a GPU of its own" if each == 1 else f"{each} of its own"
-    if placement.num_replicas > 1:
-        return f"{text}: {placement.num_replicas} engines side by side, each on {own}"
-    return text if each == 1 else f"{text}: one engine on all"
+    count, engines = len(placement.gpus), placement.num_replicas
+    indices = {gpu.index for gpu in placement.gpus}
+    which, unit = f"GPU{'s' if len(indices) > 1 else ''} {numbers(indices)}", "a GPU"
+    if placement.gpus[0].is_mig:
+        which, unit = f"{'a slice' if count == 1 else f'{count} slices'} of {which}", "a slice"
+    if engines == 1:
+        return f"on {which}" if count == 1 else f"on {which}: one engine on all"
+    own = unit if count == engines else f"{count // engines}"
+    return f"on {which}: {engines} engines side by side, each on {own} of its own"
 
 
 def numbers(indices: Iterable[int]) -> str:
     """Write numbers in few words: '0-3, 6'."""
     runs: list[list[int]] = []
-    for index in sorted(indices):
+    for index in sorted(set(indices)):
         if runs and index == runs[-1][1] + 1:
             runs[-1][1] = index
         else:

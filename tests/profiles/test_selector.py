@@ -16,6 +16,7 @@ from profiles.gpus import BY_KEY, KNOWN_GPUS
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import Profile
+from profiles.notes import where
 from profiles.placement import Placement, place
 from profiles.selector import select, survey
 from profiles.verdicts import Candidate, Constraints, Fit, Selection
@@ -292,6 +293,30 @@ def test_a_gpu_too_small_for_the_model_computes_a_part_of_its_layers() -> None:
     slices = survey(PROFILES, parse_hardware("a100:1g.10gbx7"), wish)
     assert slices.chosen.placement.num_replicas == 1
     assert slices.notes[-1].endswith("stay idle: an engine of this profile needs the CPU, too.")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "goal", "said"),
+    [
+        ("h100", None, "on GPU 0"),
+        ("h100x2", None, "on GPUs 0-1: 2 engines side by side, each on a GPU of its own"),
+        ("b200x8", "latency", "on GPUs 0-7: one engine on all"),
+        ("b200x4+b200x4:free=2gb", "latency", "on GPUs 0-3: one engine on all"),
+        ("gb200x8", "latency", "on GPUs 0-7: 2 engines side by side, each on 4 of its own"),
+        ("cpu", None, "on the CPU"),
+    ],
+)
+def test_where_an_engine_runs_is_said(hardware: str, goal: str | None, said: str) -> None:
+    assert where(chosen_on(hardware, goal=goal).placement) == said
+
+
+def test_slices_are_said_to_be_of_their_board() -> None:
+    one, two = (replace(gpu, index=3) for gpu in parse_hardware("h200:3g.71gbx2").gpus)
+    machine = replace(parse_hardware("cpu"), gpus=(one, replace(two, uuid="MIG-2")))
+    placement = survey(PROFILES, machine, Constraints(installed=ALL)).chosen.placement
+    assert where(placement) == (
+        "on 2 slices of GPU 3: 2 engines side by side, each on a slice of its own"
+    )
 
 
 def test_a_rack_is_served_host_by_host() -> None:
