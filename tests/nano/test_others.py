@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import jsonschema
+import pytest
 
 from nano.dialogues import Turn
 from nano.judge import judge
 from nano.others import other_turns
+
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 
 
 def test_the_wanted_call_is_the_tools_and_its_values_the_users() -> None:

@@ -11,6 +11,8 @@ from nano.spelling import MAX_PIECES, UnspellableError, copied, copy_of, is_spac
 from nano.tokens import NUM_ORDINARY, decode, encode, text_of
 from nano.vocabulary import copyable_ids
 
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
+
 
 @pytest.mark.parametrize(
     ("said", "value"),

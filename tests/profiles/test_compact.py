@@ -17,11 +17,9 @@ from profiles.errors import ModelStoreError
 NUM_MEGABYTES_ALLOWED = 12
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "nano"
-    expand(bundled_nano(), folder)
-    return folder
+@pytest.fixture
+def checkpoint(nano_checkpoint: Path) -> Path:
+    return nano_checkpoint
 
 
 @pytest.fixture

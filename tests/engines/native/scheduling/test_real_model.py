@@ -101,8 +101,8 @@ async def alone(model_dir: Path, make_request: MakeRequest) -> list[list[int]]:
     [
         {"max_num_batched_tokens": 1},
         {"max_num_batched_tokens": 7},
-        {"max_num_batched_tokens": 512},
-        {"max_num_seqs": 2},
+        pytest.param({"max_num_batched_tokens": 512}, marks=pytest.mark.slow),
+        pytest.param({"max_num_seqs": 2}, marks=pytest.mark.slow),
         {"num_kv_blocks": 50, "max_num_batched_tokens": 16, "max_model_len": 110},
         {"block_size": 16, "num_kv_blocks": 30},
     ],
