@@ -75,10 +75,10 @@ precision. `make test-llama` compiles it in an environment of its own and lets t
 and the real SDK use it, nano written as GGUF. It has not been run on a GPU by us.
 
 llama.cpp computes; the step loop, prefix cache, sampler and grammars are the native engine's
-([decision 20](decisions/0020-llama-cpp-is-a-backend.md)). Its options: `gpu_layers` (the first so
-many layers on the GPU; unset: all), `num_threads`, `num_kv_blocks` of `block_size` tokens,
-`kv_dtype` `fp16`, `bf16` or `q8_0`, and `enable_prefix_caching: false`, which halves the memory of
-K/V. At most 56 sequences run at once.
+([decision 20](decisions/0020-llama-cpp-is-a-backend.md)). Its options: `gpu_layers` (so many on the
+GPU, counted from the output, which is one; unset: all), `num_threads`, `num_kv_blocks` of
+`block_size` tokens, `kv_dtype` `fp16`, `bf16` or `q8_0`, and `enable_prefix_caching: false`, which
+halves the memory of K/V. At most 56 sequences run at once.
 """
 
 FALLBACK: Final = """\

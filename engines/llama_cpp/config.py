@@ -25,7 +25,7 @@ class LlamaCppConfig:
 
     model_dir: Path  # a folder with one GGUF model, or its file
     num_devices: int = 0  # GPUs
-    gpu_layers: int | None = None  # the first so many are computed on the GPU; None: all
+    gpu_layers: int | None = None  # on the GPU, from the output down, which is one; None: all
     precision: str | None = None  # that the experts must be stored in
     kv_dtype: KvDtype = "fp16"
     max_model_len: int | None = None  # prompt and generated tokens together

@@ -211,6 +211,8 @@ def _params(room: Room) -> llama_cpp.llama_context_params:
     # One piece for a whole step: within it no cell may be taken that an earlier piece has filled.
     params.n_batch = params.n_ubatch = room.num_batched_tokens
     params.n_seq_max = room.num_sequences
+    # Logits of a row are 0.8 MB for gpt-oss, and by default every token of a step has room for its.
+    params.n_outputs_max = room.num_sequences
     params.n_threads = params.n_threads_batch = room.num_threads
     params.type_k = params.type_v = _KV_TYPES[room.kv_dtype]
     params.kv_unified = True

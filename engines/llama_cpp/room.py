@@ -9,6 +9,7 @@ from engines.native.backends.base import Capacity
 from engines.native.backends.cpu.backend import available_bytes
 
 _USUAL_TOKENS = 4096  # length of a sequence that a pool of automatic size has in mind
+_BUFFER_BYTES = 512 << 20  # of a step: logits, activations, scratch space
 
 
 def capacity_of(config: LlamaCppConfig, model: Model) -> Capacity:
@@ -58,9 +59,10 @@ def _num_affordable_tokens(config: LlamaCppConfig, model: Model) -> int | None:
             free -= model.num_bytes  # mapped, and read as they are needed
     if free is None:
         return None
+    free -= _BUFFER_BYTES
     if free <= 0:
         raise EngineStartError(
-            f"{model.path}: the weights need {model.num_bytes} bytes, {-free} more than are free; "
-            "use a smaller model or a machine with more memory"
+            f"{model.path}: the weights of {model.num_bytes} bytes and a step's buffers need "
+            f"{-free} bytes more than are free; use a smaller model or a machine with more memory"
         )
     return int(free * config.memory_fraction) // token_bytes(config, model)
