@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -29,6 +30,8 @@ from service.harmony.typescript import describe_tools, write_type
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
+
+Streams = Callable[[str, dict[str, Any], list[list[int]]], list[str]]
 
 NUM_EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(
@@ -119,35 +122,44 @@ ROUTES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("path", ROUTES)
 @FUZZ
 @given(texts, outputs)
-def test_sse_writer(path: str, text: str, output: list[int]) -> None:
+def test_sse_writer(streams: Streams, path: str, text: str, output: list[int]) -> None:
     """A strict reader of server-sent events finds whole JSON events and the text that was made."""
     head = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
     clean = [*head, *vocabulary.encode_text(text), vocabulary.RETURN]
     wild = [number for number in output if 0 <= number < 201_088 and number not in LAST]
     body = {"model": "m", "stream": True, **ROUTES[path]}
-    answer, noise = asyncio.run(streams(path, body, [clean, [*wild, vocabulary.RETURN]]))
+    answer, noise = streams(path, body, [clean, [*wild, vocabulary.RETURN]])
     assert text_of(events_of(answer)) == text
     assert "<|" not in re.sub(r"<\|(?![a-z]+\|>)", "", noise)
     events_of(noise)
 
 
-async def streams(path: str, body: dict[str, Any], scripts: list[list[int]]) -> list[str]:
-    options = FakeOptions(scripts=tuple(map(tuple, scripts)), tokens_per_step=3)
+@pytest.fixture(scope="module")
+def streams() -> Iterator[Streams]:
+    """One server in this process, whose model writes what it is given."""
+    scripts: list[list[int]] = []
     runtime = Runtime(
-        engine=FakeEngine(options),
+        engine=FakeEngine(FakeOptions(tokens_per_step=3), lambda _request: scripts.pop(0)),
         model=ServedModel("m", "m", "0" * 64, 0),
         metrics=Metrics("m"),
         lifecycle=Lifecycle(),
     )
     runtime.lifecycle.mark_ready()
-    await runtime.engine.start()
     transport = httpx.ASGITransport(create_app(runtime))
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-        answers = [await client.post(path, json=body) for _ in scripts]
-    await runtime.engine.stop()
-    await runtime.responses.close()
-    assert [answer.status_code for answer in answers] == [200] * len(scripts)
-    return [answer.content.decode() for answer in answers]
+    client = httpx.AsyncClient(transport=transport, base_url="http://service")
+
+    async def ask(path: str, body: dict[str, Any], given: list[list[int]]) -> list[str]:
+        scripts[:] = given
+        answers = [await client.post(path, json=body) for _ in given]
+        assert [answer.status_code for answer in answers] == [200] * len(given)
+        return [answer.content.decode() for answer in answers]
+
+    with asyncio.Runner() as runner:
+        runner.run(runtime.engine.start())
+        yield lambda *asked: runner.run(ask(*asked))
+        runner.run(client.aclose())
+        runner.run(runtime.engine.stop())
+        runner.run(runtime.responses.close())
 
 
 def events_of(stream: str) -> list[dict[str, Any]]:
