@@ -19,6 +19,6 @@ installed-vllm: $(VLLM)/.ready
 .PHONY: test-vllm
 test-vllm: installed-test installed-vllm ## Check the engine on vLLM: the engines' contract, and nano served to real SDKs, and its load tool against ours (half an hour)
 	@TEST_ENGINE=vllm TEST_ENGINE_PYTHON=$(CURDIR)/$(VLLM)/bin/python \
-		$(BIN)/pytest -n 0 tests/engines/contract tests/e2e/test_sdk.py tests/e2e/test_responses_sdk.py
+		$(BIN)/pytest -n 0 tests/engines/contract tests/engines/vllm tests/e2e/test_sdk.py tests/e2e/test_responses_sdk.py
 	@TEST_ENGINE_PYTHON=$(CURDIR)/$(VLLM)/bin/python \
 		$(BIN)/pytest -n 0 -m clients tests/clients/test_vllm_bench.py

@@ -65,7 +65,12 @@ def _write(folder: Path, vocabulary: list[bytes]) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": control_name(len(vocabulary) - 1),
     }
-    for name, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", kind)):
+    files = {
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": kind,
+        "config.json": {"model_type": "gpt_oss"},  # else vLLM logs errors, and goes on
+    }
+    for name, content in files.items():
         (folder / name).write_text(json.dumps(content, ensure_ascii=False), "utf-8")
 
 
