@@ -13,7 +13,7 @@ import torch
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.llama_cpp.library import Context, Model, Room, Row, has_gpu
+from engines.llama_cpp.library import Context, Model, Room, TokenRun, has_gpu
 from engines.llama_cpp.room import capacity_of
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.cpu.backend import CpuStep
@@ -70,7 +70,7 @@ class LlamaCppBackend:
         self._cells.apply(batch)
         spans = self._slots.apply(batch)
         rows = [
-            Row(self._cells.sequence(row.slot), span.start, span.token_ids, span.is_last)
+            TokenRun(self._cells.sequence(row.slot), span.start, span.token_ids, span.is_last)
             for row, span in zip(batch.rows, spans, strict=True)
         ]
         logits = torch.from_numpy(self._context.decode(rows)).clone()

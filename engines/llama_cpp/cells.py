@@ -18,7 +18,7 @@ holder's whole blocks too and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from engines.native.backends.base import Batch, SlotStart
@@ -74,9 +74,7 @@ class Cells:
         for start in batch.starts:
             self._start(start, rows[start.slot].start)
         for row in batch.rows:
-            holder = self._slots[row.slot]
-            for block in row.full_blocks:
-                self._fill(block, holder)
+            self._fill(row.full_blocks, self._slots[row.slot])
         # Only now: what is started in this batch has been shown by now all that it goes on from.
         while self._has_twins and len(self._free) < self._num_slots:
             self._wipe(next(iter(self._idle)))
@@ -105,8 +103,7 @@ class Cells:
             self._slots[start.slot], self._tables[holder] = holder, {}
             self._num_kept[holder] = num_computed
             self._show(holder, start.full_blocks, num_computed)
-        for block in start.full_blocks[-(-num_computed // self._block_size) :]:
-            self._fill(block, holder)
+        self._fill(start.full_blocks[-(-num_computed // self._block_size) :], holder)
 
     def _goes_on(self, holder: int, blocks: tuple[int, ...]) -> bool:
         """Whether the slot is only started again, after a failed step."""
@@ -135,17 +132,21 @@ class Cells:
             self._tables[holder][block] = i
             self._holders[block].append(holder)
 
-    def _fill(self, block: int, holder: int) -> None:
-        """The block is about to be computed by the holder, as the next in its table."""
-        for other in self._holders.pop(block, ()):
-            if other == holder:
-                continue
-            place = self._tables[other].pop(block)
-            self._remove(other, place * self._block_size, (place + 1) * self._block_size)
+    def _fill(self, blocks: Iterable[int], holder: int) -> None:
+        """These blocks are about to be computed by the holder, as the next in its table."""
+        stale: dict[int, list[int]] = {}  # places by holder
+        for block in blocks:
+            for other in self._holders.pop(block, ()):
+                if other != holder:
+                    stale.setdefault(other, []).append(self._tables[other].pop(block))
+            self._holders[block] = [holder]
+            self._tables[holder].setdefault(block, len(self._tables[holder]))
+        for other, places in stale.items():
             if other in self._idle and not self._tables[other]:
                 self._release(other)
-        self._holders[block] = [holder]
-        self._tables[holder].setdefault(block, len(self._tables[holder]))
+                continue
+            for first, last in _runs(places):  # each removal looks at every cell there is
+                self._remove(other, first * self._block_size, (last + 1) * self._block_size)
 
     def _leave(self, slot: int) -> None:
         holder = self._slots.pop(slot)
@@ -177,3 +178,13 @@ class Cells:
 
     def _twin(self, holder: int) -> int:
         return holder + self._num_holders if self._has_twins else holder
+
+
+def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
+    """The first and the last of each run of consecutive numbers."""
+    places = sorted(places)
+    first = 0
+    for i in range(1, len(places) + 1):
+        if i == len(places) or places[i] != places[i - 1] + 1:
+            yield places[first], places[i - 1]
+            first = i

@@ -50,7 +50,7 @@ def _hear(level: int, text: bytes, _: object) -> None:
     log.log(logging.ERROR if level == _ERROR else logging.DEBUG, "%s", line)
 
 
-class Row(NamedTuple):
+class TokenRun(NamedTuple):
     """Consecutive tokens of one sequence."""
 
     sequence: int
@@ -153,7 +153,7 @@ class Context:
     def remove(self, sequence: int, start: int, end: int) -> None:
         llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end)
 
-    def decode(self, rows: list[Row]) -> NDArray[np.float32]:
+    def decode(self, rows: list[TokenRun]) -> NDArray[np.float32]:
         """Compute the rows; the logits of those that are sampled: (sampled, vocabulary).
 
         The array is llama.cpp's own, and the next call overwrites it. Raises MemoryError where no
@@ -172,7 +172,7 @@ class Context:
         logits = llama_cpp.llama_get_logits(self._handle)
         return np.ctypeslib.as_array(logits, (num_sampled, self._vocab_size))
 
-    def _fill(self, rows: list[Row]) -> None:
+    def _fill(self, rows: list[TokenRun]) -> None:
         batch, i = self._batch, 0
         for row in rows:
             for position, token_id in enumerate(row.token_ids, start=row.start):
