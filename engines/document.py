@@ -55,7 +55,9 @@ A profile's `options` are fields of vLLM's `AsyncEngineArgs`; an unknown one, or
 contradicts the profile, ends the start with its name ([decision
 19](decisions/0019-vllm-as-it-is.md)).
 
-`python -m benchmarks.engines native vllm=/opt/vllm/bin/python` puts one load on several engines.
+`python -m benchmarks.engines native vllm=/opt/vllm/bin/python` puts one load on several engines
+(`benchmarks/results/engines-nano-cpu.json`: nano on two cores, where vLLM gives 0.28 of the native
+engine's tokens to one stream, 0.43 to eight, and reads prompts at 0.84 of its rate).
 """
 
 LLAMA_CPP: Final = """\

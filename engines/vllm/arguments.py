@@ -58,8 +58,10 @@ def arguments_of(spec: EngineSpec) -> Arguments:
     check_understood(spec, _UNDERSTOOD)
     if spec.model_dir is None:
         raise EngineStartError("engine 'vllm' needs model_dir, the folder of the checkpoint")
-    limits = dict(spec.limits)
-    max_num_waiting = limits.pop("max_num_waiting", MAX_NUM_WAITING)
+    limits, options = dict(spec.limits), dict(spec.options)
+    # The one limit that is ours; a profile has it among its options.
+    max_num_waiting = options.pop("max_num_waiting", MAX_NUM_WAITING)
+    max_num_waiting = limits.pop("max_num_waiting", max_num_waiting)
     _check_names("limit", limits, _LIMITS)
     given = {
         "model": spec.model_dir,
@@ -71,7 +73,7 @@ def arguments_of(spec: EngineSpec) -> Arguments:
     if spec.memory_fraction is not None:
         given["gpu_memory_utilization"] = spec.memory_fraction  # of the CPU's memory too
     return Arguments(
-        engine={**given, **_options(spec.options, given)},
+        engine={**given, **_options(options, given)},
         vocabulary_path=None if spec.vocabulary_path is None else Path(spec.vocabulary_path),
         max_num_waiting=max_num_waiting,
         is_gpu=spec.num_devices > 0,
