@@ -24,7 +24,7 @@ from torch import Tensor
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
@@ -89,7 +89,7 @@ class Bench:
     ) -> dict[str, Any]:  # fmt: skip
         """Median milliseconds of one prompt of `tokens`, as one captured chunk."""
         blocks = -(-tokens // self.block_size) + 1
-        slots = Slots.allocate(1, blocks, _DEVICE)
+        slots = SlotTensors.allocate(1, blocks, _DEVICE)
         table = torch.randperm(blocks, device=_DEVICE) + 1
         slots.full_tables.copy_(table)
         slots.window_tables.copy_(table)
@@ -129,11 +129,11 @@ class Bench:
 
     def step(
         self, rows: int, longest: int, choices: Choices | None = None
-    ) -> tuple[DecodeStep, Slots, Sampler, Scratch]:
+    ) -> tuple[DecodeStep, SlotTensors, Sampler, Scratch]:
         config, device = self.shape.config, _DEVICE
         blocks = -(-longest // self.block_size) + 1
         cache = self.cache(rows * blocks + 1)
-        slots = Slots.allocate(rows, blocks, device)
+        slots = SlotTensors.allocate(rows, blocks, device)
         inputs = Rows(rows, device)
         inputs.slots.copy_(torch.arange(rows))
         table = torch.randperm(rows * blocks, device=device).view(rows, blocks) + 1
@@ -225,7 +225,7 @@ def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def reset(slots: Slots, inputs: Rows, context: int) -> None:
+def reset(slots: SlotTensors, inputs: Rows, context: int) -> None:
     """Rows with tokens, seeds and routes of their own, sampled at temperature 1."""
     generator = torch.Generator(_DEVICE).manual_seed(1)
     slots.token_ids.random_(0, 200000, generator=generator)

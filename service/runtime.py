@@ -27,7 +27,7 @@ def _new_id() -> str:
     return uuid.uuid4().hex
 
 
-class BackgroundRun(Protocol):
+class FollowedRun(Protocol):
     """A response that goes on without its client; service/api/responses/background.py has it."""
 
     @property
@@ -108,7 +108,7 @@ class Runtime:
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
-    background: dict[str, BackgroundRun] = field(default_factory=dict)  # by response id
+    background: dict[str, FollowedRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)
     new_id: Callable[[], str] = field(default=_new_id)  # hexadecimal, never the same twice
 

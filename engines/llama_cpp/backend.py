@@ -13,7 +13,7 @@ import torch
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.llama_cpp.library import Context, Model, Room, TokenRun, has_gpu
+from engines.llama_cpp.library import Context, GgufModel, Room, TokenRun, has_gpu
 from engines.llama_cpp.room import capacity_of
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.cpu.backend import CpuStep
@@ -32,7 +32,7 @@ class LlamaCppBackend:
     def __init__(
         self,
         config: LlamaCppConfig,
-        model: Model,
+        model: GgufModel,
         capacity: Capacity,
         num_threads: int,
         on_lost: Callable[[Iterable[int]], None],
@@ -90,7 +90,7 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
             "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir "
             "--no-binary llama-cpp-python llama-cpp-python"
         )
-    model = Model(config.model_path, _num_gpu_layers(config))
+    model = GgufModel(config.model_path, _num_gpu_layers(config))
     if None not in (config.precision, model.precision) and config.precision != model.precision:
         raise EngineStartError(
             f"precision is {config.precision!r}; {model.path} has {model.precision!r}"

@@ -59,7 +59,7 @@ class TokenRun(NamedTuple):
     is_sampled: bool  # the logits after the last are wanted
 
 
-class Model:
+class GgufModel:
     """The weights of a GGUF file."""
 
     def __init__(self, path: Path, gpu_layers: int) -> None:
@@ -134,7 +134,7 @@ class Room:
 class Context:
     """A model's K/V and buffers; implements engines.llama_cpp.cells.Memory."""
 
-    def __init__(self, model: Model, room: Room) -> None:
+    def __init__(self, model: GgufModel, room: Room) -> None:
         """Raises EngineStartError where there is no memory for it."""
         _said.clear()
         self._model, self._room = model, room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import KV_BYTES, LlamaCppConfig
-from engines.llama_cpp.library import Model, free_gpu_bytes
+from engines.llama_cpp.library import GgufModel, free_gpu_bytes
 from engines.native.backends.base import Capacity
 from engines.native.backends.cpu.backend import available_bytes
 
@@ -12,7 +12,7 @@ _USUAL_TOKENS = 4096  # length of a sequence that a pool of automatic size has i
 _BUFFER_BYTES = 512 << 20  # of a step: logits, activations, scratch space
 
 
-def capacity_of(config: LlamaCppConfig, model: Model) -> Capacity:
+def capacity_of(config: LlamaCppConfig, model: GgufModel) -> Capacity:
     """Size the pool: room for max_num_seqs usual sequences, within the memory if it is known.
 
     EngineStartError when not even one sequence of max_model_len fits, or the weights do not.
@@ -41,7 +41,7 @@ def capacity_of(config: LlamaCppConfig, model: Model) -> Capacity:
     return Capacity(num_blocks + 1, size, min(longest, num_blocks * size))
 
 
-def token_bytes(config: LlamaCppConfig, model: Model) -> int:
+def token_bytes(config: LlamaCppConfig, model: GgufModel) -> int:
     """What one token takes in the pool: without prefix caching in every second layer only."""
     num_layers = model.num_layers
     if not config.enable_prefix_caching:
@@ -49,7 +49,7 @@ def token_bytes(config: LlamaCppConfig, model: Model) -> int:
     return int(num_layers * model.kv_values * KV_BYTES[config.kv_dtype])
 
 
-def _num_affordable_tokens(config: LlamaCppConfig, model: Model) -> int | None:
+def _num_affordable_tokens(config: LlamaCppConfig, model: GgufModel) -> int | None:
     """What the memory that is free beside the weights has room for; None where it is unknown."""
     if config.num_devices:
         free = free_gpu_bytes()  # the weights are there by now

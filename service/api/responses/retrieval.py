@@ -16,7 +16,7 @@ from service.api.responses.events import ResponseEvents
 from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
-from service.runtime import BackgroundRun, Runtime
+from service.runtime import FollowedRun, Runtime
 from service.store.base import MissingRecord, ResponseRecord, StoreError
 
 LEASE_S = 15.0  # a run that was not heard of for so long has died with its process
@@ -94,7 +94,7 @@ async def delete(runtime: Runtime, record: ResponseRecord) -> None:
         raise not_found(record.id) from error
 
 
-async def follow_run(run: BackgroundRun, starting_after: int = -1) -> AsyncGenerator[bytes, None]:
+async def follow_run(run: FollowedRun, starting_after: int = -1) -> AsyncGenerator[bytes, None]:
     """The events of a run of this process, from its beginning to its end."""
     events = ResponseEvents(run.head, starting_after)
     yield events.begin()

@@ -18,7 +18,7 @@ from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMask
 from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
 from engines.native.backends.cuda.artefact import Artefact
-from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes
@@ -80,7 +80,7 @@ class CudaBackend:
         self._vocab_size = model.vocab_size
         blocks = -(-capacity.max_model_len // capacity.block_size) + 1
         self._table_stride = blocks
-        self._device_slots = slots = Slots.allocate(max_num_seqs, blocks, self._device)
+        self._device_slots = slots = SlotTensors.allocate(max_num_seqs, blocks, self._device)
         self._slots: dict[int, _Slot] = {}
         sizes = powers_up_to(max_num_seqs)
         most = sizes[-1]

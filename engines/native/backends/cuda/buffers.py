@@ -13,7 +13,7 @@ _MAX_PARTS = 8  # of a product's inputs
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class SlotTensors:
     """The device's state of all running sequences between steps, by slot."""
 
     token_ids: Tensor  # int32: the last token, which a step that samples replaces
@@ -23,7 +23,7 @@ class Slots:
     window_tables: Tensor
 
     @classmethod
-    def allocate(cls, num: int, num_blocks: int, device: torch.device) -> Slots:
+    def allocate(cls, num: int, num_blocks: int, device: torch.device) -> SlotTensors:
         """The state of so many slots; `num_blocks`: of the longest sequence."""
 
         def make(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:

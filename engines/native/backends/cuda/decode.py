@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import Choices, Grouped, StreamLaunch, Tiles
 from engines.native.backends.cuda.kernels import (
     attention,
@@ -37,7 +37,7 @@ class DecodeStep:
         block_size: int,
         rows: int,
         choices: Choices,
-        slots: Slots,
+        slots: SlotTensors,
         inputs: Rows,
         scratch: Scratch,
         logits: Tensor,

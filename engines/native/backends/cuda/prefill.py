@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Slots
+from engines.native.backends.cuda.buffers import SlotTensors
 from engines.native.backends.cuda.choices import Grouped
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
@@ -102,7 +102,7 @@ class Prefill:
         cache: Tensor,
         block_size: int,
         tokens: int,
-        slots: Slots,
+        slots: SlotTensors,
         buffers: PrefillBuffers,
         gate_up: Grouped | None = None,
         down: Grouped | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Slots
+from engines.native.backends.cuda.buffers import Rows, SlotTensors
 from engines.native.backends.cuda.kernels import sampling
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 
@@ -15,7 +15,9 @@ _PART = 1024  # tokens, at least, of a part of the vocabulary that one program d
 class Sampler:
     """Rows to be sampled and their logits; the tokens go into rows.sampled and to the slots."""
 
-    def __init__(self, rows: Rows, slots: Slots, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, rows: Rows, slots: SlotTensors, vocab_size: int, device: torch.device
+    ) -> None:
         num, num_chunks = len(rows.slots), min(next_power_of_2(-(-vocab_size // _PART)), 128)
         self.rows, self._slots, self._num_chunks = rows, slots, num_chunks
         self.logits = torch.zeros(num, vocab_size, device=device)

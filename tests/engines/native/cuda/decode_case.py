@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, Slots
+from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import Choices, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.random_model import random_weights
@@ -34,7 +34,7 @@ class DecodeCase:
         self.cache = torch.randn(
             (group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE
         )
-        self.slots = Slots.allocate(len(lengths), per_sequence, DEVICE)
+        self.slots = SlotTensors.allocate(len(lengths), per_sequence, DEVICE)
         self.inputs = Rows(len(lengths), DEVICE)
         self.inputs.slots.copy_(torch.randperm(len(lengths)))
         order = torch.randperm(2 * num_blocks - 2)[: 2 * len(lengths) * per_sequence] + 1

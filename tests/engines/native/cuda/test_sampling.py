@@ -9,7 +9,7 @@ from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONL
 
 from engines.base import SamplingParams  # isort: skip
 from engines.native.backends.cuda.adjust import OUT, exclude, floors  # isort: skip
-from engines.native.backends.cuda.buffers import Rows, Slots  # isort: skip
+from engines.native.backends.cuda.buffers import Rows, SlotTensors  # isort: skip
 from engines.native.backends.cuda.sampler import Sampler  # isort: skip
 
 NUM_DRAWS = 4096 if IS_GPU else 48
@@ -19,7 +19,7 @@ def draw(
     logits: torch.Tensor, temperature: float, floor: float = OUT, num: int = NUM_DRAWS
 ) -> torch.Tensor:
     """One row for each draw, all of one seed, at consecutive places of the answer."""
-    slots = Slots.allocate(1, 1, DEVICE)
+    slots = SlotTensors.allocate(1, 1, DEVICE)
     slots.temperatures.fill_(temperature)
     slots.seeds.fill_(-5)
     sampler = Sampler(Rows(num, DEVICE), slots, len(logits), DEVICE)
