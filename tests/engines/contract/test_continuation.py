@@ -25,11 +25,12 @@ def ids(found: list[TokenEvent]) -> tuple[int, ...]:
     return tuple(token for event in found for token in event.token_ids)
 
 
-async def check(engine: Engine, request: EngineRequest) -> list[TokenEvent]:
+async def check(engine: Engine, request: EngineRequest, cut_once: bool = False) -> list[TokenEvent]:
     """Cut the answer at some places; the undisturbed one is returned."""
     whole = await events(engine, request)
     answer = ids(whole)
-    for cut in {1, len(answer) // 2, len(answer) - 1}:
+    middle = len(answer) // 2
+    for cut in {middle} if cut_once else {1, middle, len(answer) - 1}:
         rest = await events(engine, replace(request, generated_token_ids=answer[:cut]))
         assert ids(rest) == answer[cut:], cut
         assert rest[-1].finish_reason is whole[-1].finish_reason
@@ -76,7 +77,7 @@ async def test_a_seeded_answer_goes_on(
     for seed in (5, 6, 7):
         request = make_request(max_tokens=24, seed=seed, temperature=2.0, **wish)
         try:
-            await check(model, request)
+            await check(model, request, cut_once=True)
         except AssertionError:
             continue
         num_alike += 1
