@@ -16,6 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 _CLOSE_TIMEOUT_S = 1.0
+_RESUMPTION_S = 3.0  # longer than the library's two tries to take up an answer that broke off
 _TLS = ssl.create_default_context()  # once: it reads the system's certificates
 _MAX_BODY_BYTES = 16 << 20  # of one HTTP answer: what comes after it is an error
 
@@ -36,7 +37,8 @@ class Connection:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """`headers`: of every request to the server, beside MCP's own."""
         self._url = url
-        self._client = _client_with(headers)
+        self._broken = asyncio.Event()
+        self._client = _client_with(headers, self._broken)
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -48,17 +50,25 @@ class Connection:
         if self._task is None:
             self._task = asyncio.create_task(self._hold(), name="mcp connection")
         session = await asyncio.shield(self._ready)
+        self._broken.clear()
         calling = asyncio.create_task(
             session.call_tool(tool, dict(arguments), meta={"client_id": client_id})
         )
+        losing = asyncio.create_task(self._lose())
         try:  # a connection that breaks does not always end the calls that wait for it
-            await asyncio.wait((calling, self._task), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((calling, losing, self._task), return_when=asyncio.FIRST_COMPLETED)
             if not calling.done():
                 raise ConnectionError("the connection was lost")
             return calling.result()
         finally:
             calling.cancel()
-            await asyncio.wait((calling,))
+            losing.cancel()
+            await asyncio.wait((calling, losing))
+
+    async def _lose(self) -> None:
+        """Return once an answer broke off and was not taken up again: the library says nothing."""
+        await self._broken.wait()
+        await asyncio.sleep(_RESUMPTION_S)
 
     async def close(self) -> None:
         """End the session; a server that does not take its leave is not waited for."""
@@ -98,8 +108,11 @@ async def _streams(url: str, client: MakeClient) -> AsyncIterator[tuple[Any, Any
             yield read, write
 
 
-def _client_with(ours: Mapping[str, str]) -> MakeClient:
-    """Makes clients without timeouts of their own: each call has one."""
+def _client_with(ours: Mapping[str, str], broken: asyncio.Event) -> MakeClient:
+    """Makes clients without timeouts of their own: each call has one.
+
+    `broken`: is set when the answer to a call ends before the call is answered.
+    """
 
     def client(
         headers: dict[str, str] | None = None,
@@ -110,31 +123,55 @@ def _client_with(ours: Mapping[str, str]) -> MakeClient:
             headers={**ours, **(headers or {})},
             timeout=None,
             auth=auth,
-            transport=_BoundedTransport(verify=_TLS),
+            transport=_WatchedTransport(broken),
         )
 
     return client
 
 
-class _BoundedTransport(httpx.AsyncHTTPTransport):
+class _WatchedTransport(httpx.AsyncHTTPTransport):
+    def __init__(self, broken: asyncio.Event) -> None:
+        super().__init__(verify=_TLS)
+        self._broken = broken
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await super().handle_async_request(request)
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream)
+        is_call = request.method == "POST"
+        is_events = "text/event-stream" in response.headers.get("content-type", "")
+        response.stream = _WatchedStream(response.stream, self._broken, is_call, is_events)
         return response
 
 
-class _BoundedStream(httpx.AsyncByteStream):
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+class _WatchedStream(httpx.AsyncByteStream):
+    """The bytes of one answer: no more than may be, and told when those of a call break off.
+
+    Whoever has read the event it waited for closes the stream; so one of events that ends by
+    itself ended too early.
+    """
+
+    def __init__(
+        self, stream: httpx.AsyncByteStream, broken: asyncio.Event, is_call: bool, is_events: bool
+    ) -> None:
         self._stream = stream
+        self._broken = broken
+        self._is_call = is_call
+        self._is_events = is_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         num_bytes = 0
-        async for chunk in self._stream:
-            num_bytes += len(chunk)
-            if num_bytes > _MAX_BODY_BYTES:
-                raise httpx.ReadError(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
-            yield chunk
+        try:
+            async for chunk in self._stream:
+                num_bytes += len(chunk)
+                if num_bytes > _MAX_BODY_BYTES:
+                    raise httpx.ReadError(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
+                yield chunk
+        except httpx.TransportError:
+            if self._is_call:
+                self._broken.set()
+            raise
+        if self._is_call and self._is_events:
+            self._broken.set()
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -105,7 +105,7 @@ async def test_a_server_that_dies_fails_the_call_and_not_the_answer(
     _, urls = mortal_tools
     texts = script["python"].format("die"), script["python"].format("print(1)"), script["final"]
     client = await service(
-        *texts, urls={"python": urls[transport]}, limits=ToolLimits(timeout_s=30)
+        *texts, urls={"python": urls[transport]}, limits=ToolLimits(timeout_s=3600)
     )
     answer = await client.post(PATH, json=BODY)
     assert answer.status_code == 200
