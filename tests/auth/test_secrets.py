@@ -111,7 +111,7 @@ def test_no_secret_gets_out(
 
 def requests(client: httpx.Client, credential: str) -> list[httpx.Request]:
     """What a caller may send, right and wrong, with the credential in either header."""
-    good = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
+    good = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
     headers = [{"Authorization": f"Bearer {credential}"}, {"X-API-Key": credential}]
     made = [client.build_request("GET", path, headers=headers[0]) for path in GETS]
     bodies: tuple[Any, ...] = (good, good | {"model": "gpt-4"}, good | {"nonsense": 1}, [])
@@ -130,6 +130,7 @@ def misplaced(client: httpx.Client, credential: str) -> list[httpx.Request]:
     body = {
         "model": "nano",
         "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 8,
         "stop": [credential[:64]],
     }
     return [
