@@ -134,6 +134,8 @@ class EngineStats:
     generated_tokens: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
+    draft_tokens: int = 0  # guessed and verified
+    accepted_draft_tokens: int = 0  # of these, those that were right
     kv_block_size: int = 0  # tokens in a KV block
     num_grammars_compiled: int = 0  # those refused too; those found compiled not
     grammar_compile_s: float = 0.0  # spent on them in all

@@ -13,6 +13,7 @@ from engines.spec import EngineSpec, check_options, check_understood
 
 DType = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
+Speculation = Literal["none", "ngram"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
 _ROPE_KEYS = {
@@ -155,6 +156,7 @@ class NativeConfig:
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
+    speculation: Speculation = "none"  # guess tokens, to verify several in one step: drafting.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
@@ -164,6 +166,10 @@ class NativeConfig:
             raise EngineStartError(f"device is {self.device!r}; use one of {get_args(Device)}")
         if self.dtype not in get_args(DType):
             raise EngineStartError(f"dtype is {self.dtype!r}; use one of {get_args(DType)}")
+        if self.speculation not in get_args(Speculation):
+            raise EngineStartError(
+                f"speculation is {self.speculation!r}; use one of {get_args(Speculation)}"
+            )
         if self.artefact_dir is not None and self.device != "cuda":
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
         for name in _COUNTS:

@@ -19,6 +19,7 @@ from engines.native.backends import load_backend
 from engines.native.backends.base import Backend, Batch, Row, Sampled, SlotStart, Step, TokenMask
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.drafting import drafter_of
 from engines.native.failures import FailureCount, StepFailure, give_back
 from engines.native.scheduler import Chunk, Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
@@ -215,6 +216,8 @@ class EngineCore:
             generated_tokens=counters.generated_tokens,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
+            draft_tokens=counters.draft_tokens,
+            accepted_draft_tokens=counters.accepted_draft_tokens,
             kv_block_size=scheduler.blocks.block_size,
         )
 
@@ -248,6 +251,7 @@ def assemble_core(
 ) -> EngineCore:
     """A core of this backend, with a scheduler for its capacity."""
     capacity = backend.capacity
+    drafter = drafter_of(config.speculation, capacity)
     blocks = BlockManager(
         capacity.num_blocks,
         capacity.block_size,
@@ -258,10 +262,10 @@ def assemble_core(
         max_model_len=capacity.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_drafts=capacity.max_drafts,
+        max_drafts=0 if drafter is None else capacity.max_drafts,
     )
     return EngineCore(
-        backend, Scheduler(blocks, limits), vocab_size, is_overlapped=config.overlap_steps
+        backend, Scheduler(blocks, limits, drafter), vocab_size, is_overlapped=config.overlap_steps
     )
 
 

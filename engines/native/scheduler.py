@@ -16,29 +16,18 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong
 from engines.native.backends.base import Sampled
 from engines.native.block_manager import BlockManager
+from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
 from engines.queue import FairQueue
-
-
-class Drafter(Protocol):
-    """Guesses the next tokens of a sequence, which the backend then verifies in one step."""
-
-    def wants(self, sequence: Sequence) -> bool:
-        """Whether guessing pays: the sequence then waits until its last token is known."""
-        ...
-
-    def guess(self, sequence: Sequence) -> tuple[int, ...]:
-        """The next tokens as guessed, at most so many; may be none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +66,8 @@ class SchedulerCounters:
     generated_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    draft_tokens: int = 0
+    accepted_draft_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -97,16 +88,6 @@ class _Step:
         self.preempted.add(sequence)
 
 
-class NoDrafter:
-    """A drafter that guesses nothing."""
-
-    def wants(self, sequence: Sequence) -> bool:
-        return False
-
-    def guess(self, sequence: Sequence) -> tuple[int, ...]:
-        return ()
-
-
 class Scheduler:
     """Holds every unfinished sequence, waiting or running, and shares out the blocks."""
 
@@ -118,7 +99,7 @@ class Scheduler:
         self.counters = SchedulerCounters()
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
-        self._drafter = drafter or NoDrafter()
+        self._drafter: Drafter = drafter or NoDrafter()
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
 
@@ -139,10 +120,14 @@ class Scheduler:
 
         Empty only if there is no work, or all of it waits for a step that is not collected.
         """
+        decoding, prefilling = self._by_turn()
+        if self._waits(decoding):
+            return []
         step = _Step(self.limits.max_num_batched_tokens)
-        for sequence in self._by_turn():
+        drafts = self._drafts(decoding)
+        for sequence in decoding + prefilling:
             if step.budget > 0 and sequence not in step.preempted:
-                self._go_on(sequence, step)
+                self._go_on(sequence, step, drafts.get(sequence, ()))
         self._admit(step)
         chunks = [*step.chunks.values()]
         for chunk in chunks:
@@ -165,6 +150,8 @@ class Scheduler:
             return None
         sequence.num_pending_tokens -= 1
         sequence.is_verifying = False
+        self.counters.draft_tokens += len(chunk.drafts)
+        self.counters.accepted_draft_tokens += len(sampled.token_ids) - 1
         token_ids, finish_reason = sequence.extend(sampled.token_ids)
         self._commit(sequence, chunk.end + len(token_ids) - 1)
         if finish_reason is not None:
@@ -193,22 +180,33 @@ class Scheduler:
             return  # preempted after the step was launched: its blocks are others' by now
         self.blocks.commit(sequence, end - sequence.num_computed_tokens)
 
-    def _by_turn(self) -> list[Sequence]:
+    def _by_turn(self) -> tuple[list[Sequence], list[Sequence]]:
         """Decodes before prefills, so that a long prompt never stalls running answers."""
         decoding, prefilling = [], []
         for sequence in self.running:
             num_tokens = sequence.num_schedulable_tokens
-            if sequence.num_pending_tokens and self._drafter.wants(sequence):
-                continue
             if num_tokens == 1:
                 decoding.append(sequence)
             elif num_tokens > 1:
                 prefilling.append(sequence)
-        return decoding + prefilling
+        return decoding, prefilling
 
-    def _go_on(self, sequence: Sequence, step: _Step) -> None:
+    def _waits(self, decoding: list[Sequence]) -> bool:
+        """Whether the step in flight is to be collected first, for all to go on together.
+
+        Otherwise those with drafts and those without would take turns, each step half full.
+        """
+        if any(sequence.is_verifying for sequence in self.running):
+            return True
+        return _has_pending(decoding) and self._drafter.waits(decoding)
+
+    def _drafts(self, decoding: list[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """Guesses for the sequences that decode; none while a token before them is not known."""
+        return {} if _has_pending(decoding) else self._drafter.guess(decoding)
+
+    def _go_on(self, sequence: Sequence, step: _Step, drafts: tuple[int, ...] = ()) -> None:
         """Reserve the sequence's next chunk; preempts, at worst the sequence itself."""
-        drafts = self._drafts(sequence, step.budget)
+        drafts = drafts[: self._max_drafts(sequence, step)]
         if drafts and self.blocks.reserve(sequence, 1 + len(drafts)):
             start = sequence.num_scheduled_tokens
             step.take(Chunk(sequence, start, start + 1, True, drafts))
@@ -225,14 +223,10 @@ class Scheduler:
         start = sequence.num_scheduled_tokens
         step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
 
-    def _drafts(self, sequence: Sequence, budget: int) -> tuple[int, ...]:
-        """Guesses for a sequence that decodes; none that could not be kept."""
-        if sequence.is_masked or sequence.num_schedulable_tokens > 1:
-            return ()
-        if not self._drafter.wants(sequence):
-            return ()
+    def _max_drafts(self, sequence: Sequence, step: _Step) -> int:
+        """How many guesses the backend and the step take, and the answer has room for."""
         num_left = sequence.max_len - len(sequence.token_ids) - 1
-        return self._drafter.guess(sequence)[: min(self.limits.max_drafts, budget - 1, num_left)]
+        return max(min(self.limits.max_drafts, step.budget - 1, num_left), 0)
 
     def _preempt(self, sequence: Sequence, step: _Step) -> None:
         step.drop(sequence)
@@ -298,6 +292,10 @@ class Scheduler:
                 f"{self.blocks.block_size} tokens, and the engine has "
                 f"{self.blocks.num_usable_blocks}; shorten one of them or raise num_kv_blocks"
             )
+
+
+def _has_pending(sequences: list[Sequence]) -> bool:
+    return any(sequence.num_pending_tokens for sequence in sequences)
 
 
 def _rank(sequence: Sequence) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import time
 
 from engines.base import EngineRequest, FinishReason
 from engines.native.grammar import Guide
+from engines.native.ngrams import NgramLookup
 
 
 class Sequence:
@@ -33,6 +34,7 @@ class Sequence:
         "is_started",
         "is_verifying",
         "max_len",
+        "ngrams",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
@@ -76,6 +78,7 @@ class Sequence:
         self.num_scheduled_tokens = 0
         self.num_pending_tokens = 0
         self.is_verifying = False  # how many drafts are right is not known yet
+        self.ngrams: NgramLookup | None = None  # of a drafter that wants one
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
@@ -86,10 +89,10 @@ class Sequence:
     def num_schedulable_tokens(self) -> int:
         """Tokens that may be computed now so that the next can be sampled; 1 while decoding.
 
-        0 while a step that is not collected ends the sequence, or says how many drafts were right.
+        0 while a step that is not collected ends the sequence.
         """
         num_tokens = len(self.token_ids) + self.num_pending_tokens
-        if self.is_verifying or num_tokens >= self.max_len:
+        if num_tokens >= self.max_len:
             return 0
         return num_tokens - self.num_scheduled_tokens
 
@@ -102,6 +105,13 @@ class Sequence:
     def is_masked(self) -> bool:
         """Whether a grammar or min_tokens restricts the next token."""
         return self.guide is not None or self.sampling.min_tokens > 0
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether the tokens after the next may be guessed: no mask or penalty depends on it."""
+        p = self.sampling
+        is_penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
+        return not (self.is_masked or is_penalised)
 
     @property
     def may_stop(self) -> bool:

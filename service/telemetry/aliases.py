@@ -59,6 +59,8 @@ VLLM: tuple[Alias, ...] = (
     Alias("vllm:kv_cache_usage_perc", "engine_kv_usage_ratio"),
     Alias("vllm:prefix_cache_queries", "engine_prefix_cache_queries"),
     Alias("vllm:prefix_cache_hits", "engine_prefix_cache_hits"),
+    Alias("vllm:spec_decode_num_draft_tokens", "engine_draft_tokens"),
+    Alias("vllm:spec_decode_num_accepted_tokens", "engine_accepted_draft_tokens"),
     Alias("vllm:num_preemptions", "engine_preemptions"),
     Alias("vllm:prompt_tokens", "engine_prompt_tokens"),
     Alias("vllm:generation_tokens", "engine_generated_tokens"),

@@ -142,6 +142,12 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
+    _counter("draft_tokens", "Tokens guessed by speculation.", lambda s: s.draft_tokens),
+    _counter(
+        "accepted_draft_tokens",
+        "Tokens guessed by speculation that were right.",
+        lambda s: s.accepted_draft_tokens,
+    ),
     _counter(
         "grammars_compiled",
         "Grammars compiled or refused; those found compiled do not count.",

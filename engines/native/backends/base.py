@@ -29,8 +29,9 @@ The standard library and numpy are all this module may import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,7 +41,16 @@ from engines.base import SamplingParams, TokenLogprob
 
 NULL_BLOCK = 0  # no K/V: stands in a table where the window has left a block behind
 
+StepCost = Callable[[int, int], float]
+"""The time of a step that decodes so many sequences and verifies so many guesses in all, in any
+unit; infinite if there is no such step."""
+
 TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
+
+
+def without_drafts(_num_sequences: int, num_drafts: int) -> float:
+    """The cost of a step where nothing verifies guesses."""
+    return inf if num_drafts else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class Capacity:
     block_size: int  # tokens in a block
     max_model_len: int  # prompt and generated tokens together
     max_drafts: int = 0  # guesses that one row may bring
+    step_cost: StepCost = without_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class Row(NamedTuple):
     full_blocks: tuple[int, ...] = ()  # appended to the slot's table before this step
     window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
-    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; not if is_masked
+    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; see Sampled
 
 
 class Batch(NamedTuple):
@@ -97,9 +108,11 @@ class Batch(NamedTuple):
 class Sampled(NamedTuple):
     """What one row with is_last has brought.
 
-    token_ids: the accepted drafts and one token more; empty if the logits were not finite. They
-    are distributed as if each had been sampled alone, drafts or not. The next row of the slot
-    begins at the position of the last of them.
+    token_ids: the accepted drafts and one token more; empty if the logits were not finite. A
+    draft is accepted if it is the token that is sampled at its place, so that they are those
+    that would have been sampled one by one, draw for draw. A row with a mask or with penalties,
+    which depend on the tokens before, has no drafts; a backend may accept none of a row that has.
+    The next row of the slot begins at the position of the last of the tokens.
     """
 
     token_ids: tuple[int, ...]

@@ -31,6 +31,7 @@ _HAS_LLAMA: Final = find_spec("llama_cpp") is not None
 ASKED: Final = os.environ.get("TEST_ENGINE")
 ENGINE_PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON")
 _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
+_AHEAD: Final = {"overlap_steps": True, "speculation": "ngram"}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
 
@@ -61,7 +62,7 @@ CONTENDERS: Final = {
     "fake": Contender(lambda _: EngineSpec("fake", _SCRIPT, LIMITS), is_model=False),
     "native": Contender(lambda c: c.spec("native", {"num_threads": 1})),
     "native-overlapped": Contender(
-        lambda c: c.spec("native", {"num_threads": 1, "overlap_steps": True}), is_variant=True
+        lambda c: c.spec("native", {"num_threads": 1, **_AHEAD}), is_variant=True
     ),
     "native-cuda": Contender(
         lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),

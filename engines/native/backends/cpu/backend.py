@@ -19,7 +19,7 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
 from engines.native.weights import Checkpoint, tensor_specs
 
-MAX_DRAFTS = 8  # in a row; they are verified one after another
+MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 _MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
 
@@ -110,7 +110,11 @@ class TorchModel:
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
         num_blocks = choose_num_blocks(model, config, _budget(config.memory_fraction))
         self.capacity = Capacity(
-            num_blocks, config.block_size, longest_sequence(model, config, num_blocks), MAX_DRAFTS
+            num_blocks,
+            config.block_size,
+            longest_sequence(model, config, num_blocks),
+            MAX_DRAFTS,
+            step_cost,
         )
         self._cache = KVCache(model, config, num_blocks, device)
         self._layouts = LayoutBuilder(
@@ -127,6 +131,14 @@ class TorchModel:
         Returns a row of logits for each position that wants some, in the spans' order.
         """
         return self._model.forward(self._layouts.build(spans), self._cache)
+
+
+def step_cost(num_sequences: int, num_drafts: int) -> float:
+    """As with nano on one core: 1 to 32 sequences, 0 to 7 guesses each, and rather more.
+
+    A sequence with guesses is attended to by itself.
+    """
+    return 6.0 + num_sequences + 0.8 * num_drafts
 
 
 def _budget(memory_fraction: float) -> MemoryBudget | None:

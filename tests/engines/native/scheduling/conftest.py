@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def logits_of(value: int) -> torch.Tensor:
     return torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(value & (2**63 - 1)))
 
 
+def step_cost(num_sequences: int, num_drafts: int) -> float:
+    """A step of 32 tokens takes twice the time of one, and more do not fit."""
+    num = num_sequences + num_drafts
+    return 1 + num / 32 if num <= 32 else inf
+
+
 @dataclass
 class HashModel:
     """Stands in for a model; keeps K/V values by (block, offset) as the real cache does."""
@@ -57,6 +64,7 @@ class HashModel:
     kv: dict[tuple[int, int], int] = field(default_factory=dict)
     num_steps: int = 0
     before_step: Callable[[Sequence_[Span]], None] = lambda spans: None
+    repetition: float = 0.0  # what the logit of the token that is next in a circle of 5 has more
 
     def forward(self, spans: Sequence_[Span], /) -> Logits:
         assert spans, "a step without work"
@@ -64,14 +72,23 @@ class HashModel:
         self.before_step(spans)
         values = [self._compute(span) for span in spans]
         last = [
-            logits_of(value)
+            self._logits(value, token_id)
             for each, span in zip(values, spans, strict=True)
-            for value in each[len(each) - span.num_sampled :]
+            for value, token_id in [*zip(each, span.token_ids, strict=True)][
+                len(each) - span.num_sampled :
+            ]
         ]
         return Logits(torch.stack(last) if last else torch.empty(0, VOCAB_SIZE))
 
+    def _logits(self, value: int, token_id: int) -> torch.Tensor:
+        logits = logits_of(value)
+        logits[(token_id + 1) % 5] += self.repetition
+        return logits
+
     def backend(self) -> CpuBackend:
-        capacity = Capacity(self.num_blocks, self.block_size, self.max_model_len, max_drafts=8)
+        capacity = Capacity(
+            self.num_blocks, self.block_size, self.max_model_len, max_drafts=8, step_cost=step_cost
+        )
         return CpuBackend(capacity, self.forward)
 
     def core(self, backend: Backend, **options: Any) -> EngineCore:

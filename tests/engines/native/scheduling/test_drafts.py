@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from typing import Any
 
 import pytest
@@ -22,10 +23,13 @@ class Guesses:
     def __init__(self, answers: dict[tuple[int, ...], list[int]], num: int, wrong: int) -> None:
         self._answers, self._num, self._wrong = answers, num, wrong
 
-    def wants(self, sequence: Sequence) -> bool:
+    def waits(self, decoding: Sequence_[Sequence]) -> bool:
         return True
 
-    def guess(self, sequence: Sequence) -> tuple[int, ...]:
+    def guess(self, decoding: Sequence_[Sequence]) -> dict[Sequence, tuple[int, ...]]:
+        return {sequence: self._guess(sequence) for sequence in decoding}
+
+    def _guess(self, sequence: Sequence) -> tuple[int, ...]:
         answer = self._answers[sequence.request.prompt_token_ids]
         guesses = answer[sequence.num_generated_tokens :][: self._num]
         right = guesses[: self._wrong]
@@ -74,10 +78,10 @@ def test_right_and_wrong_guesses_change_no_token(
     assert tokens_of(events_of(core)["again"]) == answers[tuple(again)]
 
 
-def test_draws_with_a_seed_penalties_and_logprobs_are_those_without_guesses(
+def test_draws_with_a_seed_a_bias_and_logprobs_are_those_without_guesses(
     make_core: MakeCore, make_request: MakeRequest
 ) -> None:
-    options = {"temperature": 1.0, "seed": 5, "frequency_penalty": 0.5, "logprobs": 2}
+    options = {"temperature": 1.0, "seed": 5, "logit_bias": {7: 1.5}, "logprobs": 2}
     plain = make_core()
     plain.scheduler.add(make_request(PROMPTS[0], 20, request_id="a", **options))
     expected = events_of(plain)["a"]

@@ -1,0 +1,120 @@
+"""Guessing the next tokens of a sequence, for a step that verifies several of them at once.
+
+What verifies them draws each token as it would without a guess (backends/base.py), so guesses
+cost or save time and change no token. How many are worth it follows from how often a sequence's
+guesses were right, and from what a step costs with them: at large batches that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Sequence_
+from math import inf
+from typing import Final, Protocol
+
+from engines.errors import EngineStartError
+from engines.native.backends.base import Capacity, StepCost
+from engines.native.config import Speculation
+from engines.native.ngrams import NgramLookup
+from engines.native.sequence import Sequence
+
+_MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the model of a step
+_MIN_CHANCE: Final = 0.1  # of a guess to be kept, below which it is not looked at
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of sequences that decode."""
+
+    def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        """Whether guessing will pay once the tokens of the step in flight are known.
+
+        The next step is then not launched before.
+        """
+        ...
+
+    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """The next tokens as guessed, of those for which that pays; all their tokens are known."""
+        ...
+
+
+class NoDrafter:
+    """A drafter that guesses nothing."""
+
+    def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        return False
+
+    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        return {}
+
+
+class NgramDrafter:
+    """Guesses what followed the last tokens when they occurred before, in prompt or answer.
+
+    "Prompt lookup decoding" (Saxena 2023), with as many guesses as pay. A sequence's guesses
+    are followed, at the cost of a dictionary's look-up, also while none is verified: so they come
+    on again when a text begins to repeat itself. Nothing depends on the time that steps take:
+    the same request alone takes the same steps.
+    """
+
+    def __init__(self, max_drafts: int, step_cost: StepCost) -> None:
+        """`max_drafts` of one sequence."""
+        self._max_drafts, self._step_cost = max_drafts, step_cost
+
+    def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        return any(self._numbers(decoding, num_unknown=1))
+
+    def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        guesses = {}
+        for sequence, num in zip(decoding, self._numbers(decoding), strict=True):
+            if num and sequence.ngrams is not None:
+                guesses[sequence] = sequence.ngrams.guess(num)
+        return guesses
+
+    def _numbers(self, decoding: Sequence_[Sequence], num_unknown: int = 0) -> list[int]:
+        """How many guesses of each sequence to verify, now or after so many unknown tokens."""
+        if self._step_cost(len(decoding), 1) == inf:
+            return [0] * len(decoding)
+        chances = [self._chances(sequence, num_unknown) for sequence in decoding]
+        return numbers_that_pay(chances, self._step_cost)
+
+    def _chances(self, sequence: Sequence, num_unknown: int) -> list[float]:
+        if not sequence.takes_drafts:
+            return []
+        lookup = sequence.ngrams
+        if lookup is None:
+            lookup = sequence.ngrams = NgramLookup(sequence.token_ids, sequence.num_prompt_tokens)
+        lookup.catch_up()
+        rate = lookup.rate if lookup.has_guess else 0.0
+        powers = [rate**i for i in range(1, num_unknown + self._max_drafts + 1)]
+        return [chance for chance in powers[num_unknown:] if chance >= _MIN_CHANCE]
+
+
+def numbers_that_pay(chances: Sequence_[Sequence_[float]], step_cost: StepCost) -> list[int]:
+    """How many guesses of each sequence give the most tokens in a unit of time.
+
+    chances[i][j]: that guess j of sequence i and all before it are right.
+    """
+    likeliest = sorted(
+        ((chance, i) for i, each in enumerate(chances) for chance in each), reverse=True
+    )
+    tokens, best = float(len(chances)), 0
+    best_rate = _MIN_GAIN * tokens / step_cost(len(chances), 0)
+    for num, (chance, _) in enumerate(likeliest, 1):
+        tokens += chance
+        if (rate := tokens / step_cost(len(chances), num)) > best_rate:
+            best, best_rate = num, rate
+    numbers = [0] * len(chances)
+    for _, i in likeliest[:best]:
+        numbers[i] += 1
+    return numbers
+
+
+def drafter_of(speculation: Speculation, capacity: Capacity) -> Drafter | None:
+    """The drafter that an option names; raises EngineStartError where nothing verifies guesses."""
+    if speculation == "none":
+        return None
+    if capacity.max_drafts == 0:
+        raise EngineStartError(
+            f"speculation is {speculation!r}, and this device verifies no guesses; use 'none'"
+        )
+    return NgramDrafter(capacity.max_drafts, capacity.step_cost)

@@ -1,0 +1,173 @@
+"""Guesses from what occurred before: when they are made, and that they change no token."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engines.base import EngineRequest
+from engines.errors import EngineStartError
+from engines.native.backends.base import Capacity
+from engines.native.backends.cpu.layers import Logits
+from engines.native.backends.cpu.layout import Slot
+from engines.native.backends.cpu.sampler import verify
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore
+from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
+from engines.native.ngrams import NgramLookup
+from tests.engines.native.scheduling.conftest import HashModel, step_cost
+
+MakeCore = Callable[..., EngineCore]
+MakeRequest = Callable[..., EngineRequest]
+RunAll = Callable[[EngineCore], dict[str, list[int]]]
+PROMPTS = [[(7 * i) % 50 for i in range(21)], [5, 6, 7], [0, 1, 2, 3, 4] * 4]
+
+
+def lookup_of(text: list[int], *later: int) -> NgramLookup:
+    lookup = NgramLookup(text, len(text))
+    text += later
+    lookup.catch_up()
+    return lookup
+
+
+def test_a_guess_is_what_followed_the_last_three_tokens_before() -> None:
+    assert lookup_of([1, 2, 3, 4, 5, 6, 1, 2, 3]).guess(2) == (4, 5)
+    assert lookup_of([1, 2, 3, 4, 5, 6], 1, 2, 3).guess(4) == (4, 5, 6, 1)
+    assert lookup_of([9, 1, 2, 3, 8, 1, 2, 3, 7], 1, 2, 3).guess(1) == (7,)  # the last time
+    assert lookup_of([1, 2, 3, 4, 5], 2, 3).guess(3) == ()
+
+
+def test_a_guess_goes_on_with_a_repetition_beyond_the_text() -> None:
+    assert lookup_of([1, 2, 3, 4, 1, 2, 3]).guess(7) == (4, 1, 2, 3, 4, 1, 2)
+    assert lookup_of([5], 5, 5, 5).guess(3) == (5, 5, 5)
+
+
+def test_the_rate_follows_the_guesses_whether_or_not_they_were_verified() -> None:
+    lookup = lookup_of([*range(20)], *range(20))
+    assert lookup.rate > 0.9
+    lookup = lookup_of([*range(20)], 0, 1, 2, 30, 0, 1, 2, 31, 0, 1, 2, 32, 0, 1, 2, 33)
+    assert lookup.rate < 0.5
+
+
+@pytest.mark.parametrize(
+    ("chances", "numbers"),
+    [
+        ([[0.9, 0.8, 0.7], []], [3, 0]),
+        ([[0.2, 0.1], [0.9, 0.8]], [0, 2]),
+        ([[0.3], [0.3]], [0, 0]),  # would not pay for the longer step
+        ([[0.9]] * 31, [0] * 31),  # one more fits, and brings less than it costs elsewhere
+        ([[], []], [0, 0]),
+    ],
+)
+def test_as_many_are_verified_as_bring_most_tokens_for_the_time(
+    chances: list[list[float]], numbers: list[int]
+) -> None:
+    def cost(num_sequences: int, num_drafts: int) -> float:
+        num = num_sequences + num_drafts
+        return 1 + num / 4 if num <= 32 else math.inf
+
+    assert numbers_that_pay(chances, cost) == numbers
+
+
+@pytest.mark.parametrize(
+    ("repetition", "sampling"), [(3.5, {}), (7.0, {"temperature": 1.0, "seed": 3, "min_p": 0.01})]
+)
+def test_a_repetitive_answer_is_the_same_in_fewer_steps(
+    repetition: float,
+    sampling: dict[str, Any],
+    make_core: MakeCore,
+    make_request: MakeRequest,
+    run_all: RunAll,
+) -> None:
+    answers, num_steps = [], []
+    for drafter in (None, NgramDrafter(8, step_cost)):
+        core = make_core(drafter=drafter, repetition=repetition, max_num_batched_tokens=64)
+        for i, prompt in enumerate(PROMPTS):
+            core.scheduler.add(make_request(prompt, 60, request_id=str(i), **sampling))
+        answers.append(run_all(core))
+        num_steps.append(core.stats().num_steps)
+    stats = core.stats()
+    assert answers[0] == answers[1]
+    assert num_steps[1] < 0.7 * num_steps[0]
+    assert stats.draft_tokens > stats.accepted_draft_tokens > 0.5 * stats.draft_tokens
+
+
+def test_guesses_that_are_wrong_are_given_up(
+    make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
+) -> None:
+    core = make_core(drafter=NgramDrafter(8, lambda n, d: 1 + (n + d) / 4))
+    # Three tokens that always come back, and what follows them never does.
+    prompt = [token for i in range(15) for token in (1, 2, 3, 10 + i)]
+    core.scheduler.add(make_request(prompt, 40, logit_bias={1: 20.0, 2: 20.0, 3: 20.0}))
+    run_all(core)
+    stats = core.stats()
+    assert stats.generated_tokens == 40
+    assert stats.draft_tokens - stats.accepted_draft_tokens < 20
+
+
+@pytest.mark.parametrize(
+    "asked", [{"frequency_penalty": 0.5}, {"repetition_penalty": 1.1}, {"min_tokens": 3}]
+)
+def test_what_depends_on_the_tokens_before_is_not_guessed(
+    asked: dict[str, Any], make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
+) -> None:
+    core = make_core(drafter=NgramDrafter(8, step_cost), repetition=40.0)
+    core.scheduler.add(make_request(PROMPTS[2], 30, **asked))
+    run_all(core)
+    assert core.stats().draft_tokens == 0
+
+
+def test_no_guesses_where_no_such_step_is(
+    make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
+) -> None:
+    core = make_core(drafter=NgramDrafter(8, lambda n, d: 1 if n + d <= 2 else math.inf))
+    core.scheduler.add(make_request(PROMPTS[2], 30))
+    core.scheduler.add(make_request(PROMPTS[2], 30))
+    run_all(core)
+    assert core.stats().draft_tokens == 0
+
+
+def test_the_tokens_of_a_verified_step_have_the_models_distribution(
+    make_slot: Callable[..., Slot],
+) -> None:
+    """Chi-square over 4,000 seeds; the outcomes are the drafts accepted and the token after."""
+    torch.manual_seed(0)
+    logits, drafts = torch.randn(3, 5), (2, 4)
+    shares = torch.softmax(logits / 0.8, dim=1).double()
+    expected: dict[tuple[int, ...], float] = {}
+    for num in range(3):
+        before = math.prod(float(shares[i, drafts[i]]) for i in range(num))
+        for token in range(5):
+            if num == 2 or token != drafts[num]:
+                expected[(*drafts[:num], token)] = before * float(shares[num, token])
+    num_draws = 4000
+    found = Counter(
+        verify(Logits(logits.clone()), make_slot(seed=seed, temperature=0.8), drafts).token_ids
+        for seed in range(num_draws)
+    )
+    assert found.keys() <= expected.keys()
+    statistic = sum(
+        (found[outcome] - num_draws * p) ** 2 / (num_draws * p) for outcome, p in expected.items()
+    )
+    assert len(expected) == 13
+    assert statistic < 32.9  # 12 degrees of freedom: 1 of 1,000 right samplers is above
+
+
+def test_the_option_names_the_drafter() -> None:
+    model = HashModel()
+    for speculation, max_drafts in (("none", 0), ("ngram", 8)):
+        core = model.core(model.backend(), speculation=speculation)
+        assert core.scheduler.limits.max_drafts == max_drafts
+
+
+def test_speculation_that_cannot_be_is_refused() -> None:
+    with pytest.raises(EngineStartError, match="speculation is 'eager'; use one of"):
+        NativeConfig(Path(), speculation="eager")  # type: ignore[arg-type]
+    with pytest.raises(EngineStartError, match="this device verifies no guesses; use 'none'"):
+        drafter_of("ngram", Capacity(2, 16, 32))
