@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import socket
 import statistics
@@ -86,7 +87,7 @@ class Figures:
         """Count what ended, and time what was asked, between the two times."""
         asked = [answer for answer in answers if start <= answer.asked_at < end]
         ended = [a for a in answers if a.is_complete and start <= a.ended_at < end]
-        times = sorted(answer.ttft_s for answer in asked if answer.status == 200)
+        times = sorted(answer.ttft_s for answer in asked if answer.status == 200) or [math.nan]
         return cls(
             load,
             len(asked) / (end - start),

@@ -3,8 +3,9 @@
 Tenants' fairness, the length of the queue, draining and waiting are dealt with here, so that an
 engine only has to run what it is given (`Runner`). It is given no more than it can begin soon:
 what lies within it is served in its own order, which knows no tenants. Nobody is let in so late
-that the first token would come after the request's own bound, and who has waited that long out
-here is told so: whoever admitted it may have been wrong, by a burst or a machine that grew slow.
+that the first token would come after the request's own bound, and who has waited that long is told
+so: whoever admitted it may have been wrong, by a burst or a machine that grew slow. Only a request
+that finds nobody before it has no bound, so that there is always news of what a prompt takes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from engines.base import (
     EngineInfo,
@@ -33,13 +34,13 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
+from engines.pace import Ahead, Pace
 from engines.queue import GENERATED_COST, FairQueue
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
 # the second before the tokens of the first are seen out here; and two requests however long.
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
-_MEMORY: Final = 0.9  # what the past still counts at the next first token
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +53,17 @@ class Entry(Generic[T]):
     __slots__ = (
         "_engine",
         "arrived_s",
-        "entered_s",
         "has_begun",
+        "is_bound",
         "is_inside",
         "is_open",
+        "num_left",
         "num_tokens_ahead",
         "queued_s",
         "receive",
         "request",
         "run",
+        "since_s",
         "too_late",
     )
 
@@ -79,8 +82,12 @@ class Entry(Generic[T]):
         self.arrived_s = arrived_s
         self.queued_s = time.monotonic()  # since then it waits for the engine's steps
         self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
-        self.entered_s = 0.0  # when the engine got it
-        self.num_tokens_ahead = 0  # to be computed before its first token then, its own included
+        self.is_bound = False  # it may be refused for waiting too long
+        # What the engine had to compute before its first token when it got it, its own prompt
+        # included, and since when it worked on that.
+        self.num_tokens_ahead = 0
+        self.since_s = 0.0
+        self.num_left = 0  # Ahead.num_left by then
         self.is_open = True  # it has not ended
         self.is_inside = False  # the engine has it
         self.has_begun = False  # the engine has given a token of it
@@ -112,44 +119,6 @@ class Entry(Generic[T]):
             self.too_late = None
 
 
-class _Ahead:
-    """Counts requests that are inside the engine and have no token yet, by priority."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, tuple[int, int]] = {}  # requests, tokens of their prompts
-
-    def add(self, entry: Entry[Any], sign: int = 1) -> None:
-        """Count an entry in (`sign` 1) or out (-1)."""
-        priority = entry.request.priority
-        num_requests, num_tokens = self._counts.pop(priority, (0, 0))
-        num_requests += sign
-        if num_requests:
-            num_tokens += sign * entry.num_known_tokens
-            self._counts[priority] = (num_requests, num_tokens)
-
-    def of(self, priority: int) -> tuple[int, int]:
-        """How many requests, and prompt tokens of them, are as urgent as this priority or more."""
-        counts = [count for p, count in self._counts.items() if p <= priority]
-        return sum(count[0] for count in counts), sum(count[1] for count in counts)
-
-
-class _Pace:
-    """How long the engine takes from being given a request to its first token."""
-
-    def __init__(self) -> None:
-        self._seconds = self._tokens = 0.0  # fading sums over first tokens
-
-    def note(self, seconds: float, num_tokens: int) -> None:
-        """Count a first token that came after so many seconds, with so many tokens computed before
-        it."""
-        self._seconds = _MEMORY * self._seconds + seconds
-        self._tokens = _MEMORY * self._tokens + num_tokens
-
-    def expected_s(self, num_tokens: int) -> float:
-        """Seconds to the first token behind so many tokens; 0 while nothing is known."""
-        return num_tokens * self._seconds / self._tokens if self._tokens else 0.0
-
-
 class QueuedEngine(Generic[T]):
     """A runner behind its queue; implements engines.base.Engine.
 
@@ -164,8 +133,8 @@ class QueuedEngine(Generic[T]):
         self._max_num_waiting = max_num_waiting
         self._queue: FairQueue[Entry[T]] = FairQueue()
         self._inside: set[Entry[T]] = set()
-        self._ahead = _Ahead()
-        self._pace = _Pace()
+        self._ahead = Ahead()
+        self._pace = Pace()
         self._num_preparing = 0
         self._max_inside = 0
         self._max_tokens_ahead = 0
@@ -202,12 +171,14 @@ class QueuedEngine(Generic[T]):
         try:
             run = await self._runner.prepare(request)
             entry = Entry(self, request, run, receive, arrived_s)
+            entry.is_bound = request.max_wait_s is not None and self._is_anybody_before(entry)
             self._add(entry)
         finally:
             self._num_preparing -= 1
             self._note_idle()
         self._admit()
-        self._limit_wait(entry)
+        if not entry.is_inside:
+            self._limit_wait(entry)
         return entry
 
     def close(self, entry: Entry[T]) -> None:
@@ -262,7 +233,6 @@ class QueuedEngine(Generic[T]):
             self._queue.charge(tenant, GENERATED_COST * len(outcome.token_ids))
             if not entry.has_begun:
                 self._queue.charge(tenant, -outcome.num_cached_tokens)
-                self._pace.note(time.monotonic() - entry.entered_s, entry.num_tokens_ahead)
                 self._on_begun(entry)
                 if not is_last:
                     self._admit()
@@ -308,45 +278,59 @@ class QueuedEngine(Generic[T]):
         num_tokens += entry.num_known_tokens
         return num_requests < _REQUESTS_AHEAD or num_tokens <= self._max_tokens_ahead
 
+    def _is_anybody_before(self, entry: Entry[T]) -> bool:
+        num_requests, _ = self._ahead.of(entry.request.priority)
+        return bool(num_requests or self._queue or len(self._inside) >= self._max_inside)
+
     def _limit_wait(self, entry: Entry[T]) -> None:
-        """Have it told in time when it comes too late; one that could enter at once never does."""
-        limit_s = entry.request.max_wait_s
-        if not entry.is_open or entry.is_inside or limit_s is None:
+        """Have it told when it waits too long; out here as soon as it cannot come in time."""
+        entry.stop_timer()
+        if not entry.is_open or not entry.is_bound:
             return
-        wait_s = limit_s - self._expected_s(entry.num_known_tokens, limit_s)
-        entry.too_late = asyncio.get_running_loop().call_later(wait_s, self._refuse, entry)
+        left_s = self._due_s(entry) - time.monotonic()
+        if not entry.is_inside:
+            left_s -= self._pace.expected_s(entry.num_known_tokens)
+        entry.too_late = asyncio.get_running_loop().call_later(left_s, self._refuse, entry)
 
     def _would_be_late(self, entry: Entry[T]) -> bool:
-        limit_s = entry.request.max_wait_s
-        if entry.too_late is None or limit_s is None:
+        if not entry.is_bound:
             return False
+        now_s = time.monotonic()
         _, num_tokens = self._ahead.of(entry.request.priority)
-        left_s = self._expected_s(num_tokens + entry.num_known_tokens, limit_s)
-        return time.monotonic() - entry.queued_s + left_s > limit_s
+        own_s = self._pace.expected_s(entry.num_known_tokens)
+        all_s = self._pace.expected_s(num_tokens + entry.num_known_tokens)
+        first_s = max(self._ahead.since_s(now_s) + all_s, now_s + own_s)
+        return first_s > self._due_s(entry)
 
-    def _expected_s(self, num_tokens: int, limit_s: float) -> float:
-        """Half of the limit at most: else one long pause would have all refused for a while."""
-        return min(self._pace.expected_s(num_tokens), limit_s / 2)
+    @staticmethod
+    def _due_s(entry: Entry[T]) -> float:
+        """When its first token must have come."""
+        assert entry.request.max_wait_s is not None
+        return entry.queued_s + entry.request.max_wait_s
 
     def _refuse(self, entry: Entry[T]) -> None:
-        waited_s = time.monotonic() - entry.queued_s
+        now_s = time.monotonic()
+        if entry.is_inside:
+            self._learn(entry, now_s)  # it takes even longer
+            self._runner.abort(entry.run)
         entry.take(
             Overloaded(
-                f"It waited for {waited_s:.1f} s, and its first token would come later than the "
-                f"{entry.request.max_wait_s:g} s that this server lets anybody wait; try again "
-                "later."
+                f"It waited for {now_s - entry.queued_s:.1f} s, and its first token would come "
+                f"later than the {entry.request.max_wait_s:g} s that this server lets anybody "
+                "wait; try again later."
             )
         )
 
     def _enter(self, entry: Entry[T]) -> None:
-        entry.stop_timer()
         # What turns out to be cached is given back with the first token.
         self._queue.charge(entry.request.tenant, entry.num_known_tokens)
         entry.is_inside = True
         self._inside.add(entry)
-        self._ahead.add(entry)
-        entry.entered_s = time.monotonic()
+        now_s = time.monotonic()
+        entry.since_s, entry.num_left = self._ahead.since_s(now_s), self._ahead.num_left
+        self._ahead.enter(entry.request.priority, entry.num_known_tokens, now_s)
         _, entry.num_tokens_ahead = self._ahead.of(entry.request.priority)
+        self._limit_wait(entry)
         try:
             self._runner.begin(entry.run, entry.take, entry.arrived_s)
         except EngineError as error:
@@ -357,7 +341,14 @@ class QueuedEngine(Generic[T]):
 
     def _on_begun(self, entry: Entry[T]) -> None:
         entry.has_begun = True
-        self._ahead.add(entry, -1)
+        entry.stop_timer()
+        now_s = time.monotonic()
+        self._learn(entry, now_s)
+        self._ahead.begin(entry.request.priority, entry.num_known_tokens, now_s)
+
+    def _learn(self, entry: Entry[T], now_s: float) -> None:
+        if entry.num_left == self._ahead.num_left:
+            self._pace.note(now_s - entry.since_s, entry.num_tokens_ahead)
 
     def _leave(self, entry: Entry[T]) -> None:
         entry.end()
@@ -365,7 +356,8 @@ class QueuedEngine(Generic[T]):
         if entry.is_inside:
             self._inside.discard(entry)
             if not entry.has_begun:
-                self._on_begun(entry)
+                priority, num_tokens = entry.request.priority, entry.num_known_tokens
+                self._ahead.leave(priority, num_tokens, time.monotonic())
         self._note_idle()
         self._admit()
 

@@ -56,8 +56,9 @@ class EngineRequest:
     priority: int = 0  # lower runs first
     cache_salt: str | None = None  # prompts share cached prefixes only under the same salt
     tenant: str = ""  # tenants of one priority share the engine evenly
-    # Seconds that it may wait for its first token: what would come later is refused (Overloaded)
-    # before anything of it is computed. What has begun is never ended for this.
+    # Seconds that it may wait for its first token behind others: what would come later is refused
+    # (Overloaded), as a rule before anything of it is computed. An answer that has begun is never
+    # ended for this, nor a request that found nobody before it.
     max_wait_s: float | None = None
     # Of a run that was cut off: this one gives what would have come after them, as if nothing had
     # happened. They count as generated in every respect, and none of them ends the answer.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from engines.base import Engine, EngineStats
-from engines.errors import EngineError
+from engines.errors import EngineError, Overloaded
 from service.admission.load import Load, Ticket
 from service.admission.quotas import Quotas
 from service.answer.plan import Plan
@@ -96,6 +96,9 @@ class Gate:
                 generation.max_wait_s = self._bounds.max_wait_s - (ticket.entered_at - begun_s)
             try:
                 yield
+            except Overloaded:
+                self._load.give_up(ticket, self._bounds.max_wait_s)
+                raise
             finally:
                 self._load.leave(ticket)
                 if generation.outcome == "success":

@@ -1,11 +1,11 @@
 """How long a new request would wait, judged by how long the last ones did.
 
-Work is counted in tokens as the engine's queue counts them. Each first token tells how many
-seconds a token of work ahead costs now, whatever makes it slow: prefill, decoding, the
-number of sequences, other workers of the same engine. The prediction is that price times the
-work ahead, which in a fair queue is not all that waits. Before the first few tokens have come there
-is no price, and a burst would be let in whole: so only a few requests wait in the engine then, and
-the others for what those tell.
+Work is counted in tokens as the engine's queue counts them. Each first token tells how long work
+ahead takes now, whatever makes it slow: prefill, decoding, the number of sequences, other workers
+of the same engine. The prediction is what nearly all had to wait behind as much work, which in a
+fair queue is not all that waits; or longer, if whoever waits now does. Before the first few tokens
+have come nothing is known, and a burst would be let in whole: so only a few requests wait in the
+engine then, and the others for what those tell.
 
 A grammar that the engine has not been seen to follow may first have to be compiled, for
 milliseconds or most of a minute. Who waits for that is no part of the queue for the engine's
@@ -22,11 +22,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from engines.pace import MIN_SAMPLES, Pace
 from engines.queue import GENERATED_COST
 from service.answer.plan import Plan
 
-_MEMORY: Final = 0.9  # what the past still counts at the next first token
-_MIN_SAMPLES: Final = 3  # before that nothing is predicted
+_MEMORY: Final = 0.9  # what the past still counts at the next answer's end
 _MOST_KNOWN: Final = 4096  # grammars
 _LONG_AGO: Final = 256.0  # tokens an answer is taken to have before one has ended
 
@@ -52,15 +52,14 @@ class Load:
         self._compiling: dict[Ticket, None] = {}
         self._known: OrderedDict[int, None] = OrderedDict()  # grammars, the last used at the end
         self._work: dict[int, dict[str, float]] = {}  # pending, by priority and tenant
-        self._seconds = self._tokens = 0.0  # fading sums over first tokens
-        self._num_samples = 0
+        self._pace = Pace()
         self._mean_output = _LONG_AGO
         self._news = asyncio.Event()
 
     @property
     def is_blind(self) -> bool:
         """Whether nothing is known yet, and enough wait for their first tokens to change that."""
-        return self._num_samples < _MIN_SAMPLES <= len(self._pending)
+        return not self._pace.is_known and len(self._pending) >= MIN_SAMPLES
 
     async def news(self, timeout_s: float) -> None:
         """Wait until one of the waiting requests has its first token, or leaves."""
@@ -86,9 +85,10 @@ class Load:
 
     def predicted_wait_s(self, ticket: Ticket) -> float:
         """Seconds to the request's first token; 0 when nothing is before it: so there is news."""
-        if not ticket.ahead or self._num_samples < _MIN_SAMPLES:
+        if not ticket.ahead or not self._pace.is_known:
             return 0.0
-        return self._price_s(ticket.priority) * (ticket.ahead + ticket.work)
+        work = ticket.ahead + ticket.work
+        return max(self._pace.expected_s(work), self._price_s(ticket.priority) * work)
 
     def num_new_grammars(self, tenant: str) -> int:
         """How many of the tenant's grammars may be waiting to be compiled."""
@@ -107,10 +107,13 @@ class Load:
         """Note the request's first token; every other call for the ticket has no effect."""
         if ticket in self._compiling:
             self._know(ticket)
-        elif ticket in self._pending and ticket.priority == min(self._work):
-            self._seconds = _MEMORY * self._seconds + self._clock() - ticket.entered_at
-            self._tokens = _MEMORY * self._tokens + ticket.ahead + ticket.work
-            self._num_samples += 1
+        else:
+            self._learn(ticket, self._clock() - ticket.entered_at)
+        self.leave(ticket)
+
+    def give_up(self, ticket: Ticket, limit_s: float) -> None:
+        """Note that the first token would have come later than after so many seconds."""
+        self._learn(ticket, limit_s)
         self.leave(ticket)
 
     def leave(self, ticket: Ticket) -> None:
@@ -154,11 +157,14 @@ class Load:
         others = sum(min(of, own + work) for name, of in lane.items() if name != tenant)
         return better + own + others
 
+    def _learn(self, ticket: Ticket, seconds: float) -> None:
+        """The less urgent wait for others than those that are counted ahead of them."""
+        if ticket in self._pending and ticket.priority == min(self._work):
+            self._pace.note(seconds, ticket.ahead + ticket.work)
+
     def _price_s(self, priority: int) -> float:
-        """Seconds a token of work ahead costs: by who came through, or by who still waits."""
-        learnt = self._seconds / self._tokens
+        """Seconds that a token of work ahead has cost whoever waits longest, by now."""
         first = next((t for t in self._pending if t.priority <= priority), None)
         if first is None:
-            return learnt
-        waited_s = self._clock() - first.entered_at
-        return max(learnt, waited_s / (first.ahead + first.work))
+            return 0.0
+        return (self._clock() - first.entered_at) / (first.ahead + first.work)
