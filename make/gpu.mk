@@ -1,7 +1,10 @@
 # What needs a GPU.
+GPU_E2E := gpu sdk responses_sdk anthropic_sdk replicas
+
 .PHONY: test-gpu
-test-gpu: installed-test ## Check the CUDA backend on this machine's GPU: kernels, steps, the engines' contract
-	@$(BIN)/pytest tests/engines/native/cuda tests/engines/contract
+test-gpu: installed-test ## Check the CUDA backend on this machine's GPU: kernels, steps, the contract, nano to real SDKs
+	@$(BIN)/pytest tests/engines/native/cuda tests/engines/contract $(GPU_E2E:%=tests/e2e/test_%.py)
+	@mkdir -p build && $(BIN)/python -m nano.report --device cuda --out build/nano-cuda.md
 
 .PHONY: bench-gpu
 bench-gpu: installed-test ## Measure the CUDA backend beside its floor

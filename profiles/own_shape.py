@@ -141,6 +141,8 @@ def _may_serve(profile: Profile, shape: ModelShape) -> bool:
         return False
     if profile.draft or profile.gpu_layers is not None:  # made for one model
         return False
+    if profile.gpu is not None and profile.model.is_demonstration:  # a GPU is for more than that
+        return False
     return shape.num_attention_heads % profile.parallelism.tp == 0
 
 

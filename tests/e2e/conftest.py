@@ -28,6 +28,9 @@ _ENGINE = {
     "NIM_ENGINE_PYTHON": str(_ENGINE_PYTHON),
     "NIM_MODEL_PROFILE": f"{os.environ.get('TEST_ENGINE')}-cpu-fp32-tp1-pp1-balanced",
 }
+# A machine with a GPU would fetch a larger model; these tests know nano.
+IS_GPU = Path("/dev/nvidiactl").exists()
+_MODEL = {"NIM_MODEL_NAME": "nano"} if IS_GPU else {}
 # Generous: the machine may be busy; start-up is measured by make bench.
 READY_WITHIN_S = 900 if _ENGINE_PYTHON else 180
 
@@ -141,6 +144,7 @@ def servers(nano_cache: Path, factory: pytest.TempPathFactory) -> Iterator[Start
             **{key: value for key, value in os.environ.items() if not key.startswith("NIM_")},
             "NIM_SERVER_PORT": "0",
             "NIM_CACHE_PATH": str(nano_cache),
+            **_MODEL,
             **(_ENGINE if _ENGINE_PYTHON else {}),
         }
         with log.open("w") as output:

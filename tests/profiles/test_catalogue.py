@@ -83,9 +83,10 @@ def test_the_shipped_catalogue_is_an_honest_set(catalogue: Catalogue) -> None:
         for engine in ("tensorrt_llm", "vllm", "native", "llama_cpp"):
             assert {(model, engine, "latency"), (model, engine, "throughput")} <= kinds
     nano = [p for p in catalogue.profiles if p.model.name == "nano"]
-    assert [(p.engine, p.gpu, p.precision, p.goal) for p in nano] == [
-        ("native", None, "fp32", "balanced"),
-        ("vllm", None, "fp32", "balanced"),
+    assert [(p.engine, p.gpu_label, p.precision, p.goal) for p in nano] == [
+        ("native", "cpu", "fp32", "balanced"),
+        ("native", "hopper", "bf16", "balanced"),
+        ("vllm", "cpu", "fp32", "balanced"),
     ]
     for profile in catalogue.profiles:
         assert profile.source
