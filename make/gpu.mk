@@ -21,3 +21,11 @@ bench-gpu-start: installed-test ## Measure starts on the GPU: with nothing, and 
 .PHONY: bench-gpu-http
 bench-gpu-http: installed-test ## Streams over HTTP from the engine on the GPU, beside the engine alone
 	@$(BIN)/python -m benchmarks.gpu_http
+
+.PHONY: bench-gpu-replicas
+bench-gpu-replicas: installed-test ## Two GPUs as replicas: throughput, routing, a death amid streams
+	@$(BIN)/python -m benchmarks.gpu_replicas
+
+.PHONY: bench-gpu-split
+bench-gpu-split: installed-test ## What tensor parallelism over two GPUs could bring at best
+	@$(BIN)/python -m benchmarks.gpu_split

@@ -226,7 +226,8 @@ class VllmRunner:
         words = f"{type(error).__name__}: {error}"
         if llm.errored:
             return EngineDead(f"vLLM is dead: {words}")
-        if isinstance(error, VLLMValidationError):
+        # Its own class in some places and versions; what fails later is no ValueError.
+        if isinstance(error, (ValueError, VLLMValidationError)):
             if run.request.grammar is None or self._grammars is None:
                 return InvalidRequest(f"vLLM refuses the request: {error}")
             return await self._grammars.refusal(run.request.grammar, str(error))
