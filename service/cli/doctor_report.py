@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from profiles.hardware import detect
 from profiles.notes import where
 from profiles.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
+from service.run.machine import detect
 from service.run.startup import prepare
 from service.settings.settings import (
     SECRETS,

@@ -18,11 +18,11 @@ from profiles.catalogue import Catalogue, load
 from profiles.checkpoint import check_shards
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
-from profiles.hardware import detect
 from profiles.machine import GB
 from profiles.models import Model, Profile
 from profiles.own_checkpoint import open_own
 from profiles.verdicts import Constraints
+from service.run.machine import detect
 from service.run.startup import engines_here, fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings

@@ -16,7 +16,6 @@ import click
 from profiles import own_shape
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
-from profiles.hardware import detect
 from profiles.machine import GB, Cpu, Gpu, Hardware
 from profiles.memory import memory_need
 from profiles.models import EngineName, Goal, Profile
@@ -25,6 +24,7 @@ from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from profiles.written import parse_hardware
+from service.run.machine import detect
 from service.run.startup import engines_here, own_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings

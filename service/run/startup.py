@@ -14,7 +14,6 @@ from engines.spec import EngineSpec
 from profiles import catalogue, own_shape, selector, store
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint
-from profiles.hardware import detect
 from profiles.machine import GB, Hardware
 from profiles.models import Profile
 from profiles.notes import where
@@ -24,6 +23,7 @@ from profiles.store import Fetching
 from profiles.verdicts import Constraints, Fit, Rejection, Selection
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
+from service.run.machine import detect
 from service.settings.settings import Settings, ngc_access, unknown_names
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "llama_cpp")  # engines that follow grammars by it

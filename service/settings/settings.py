@@ -117,6 +117,11 @@ def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
     return given if "OMP_WAIT_POLICY" in given else {**PATIENT_THREADS, **given}
 
 
+def visible_gpus() -> str | None:
+    """CUDA_VISIBLE_DEVICES as it is given to this process and inherited by its engines."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 def secret_values(settings: Settings) -> list[str]:
     """Every secret this process was given, by setting or by environment: never to be written."""
     given = [value for name, value in os.environ.items() if SECRET_NAMES.search(name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from profiles.cgroup import CgroupLimits
 from profiles.gpus import KNOWN_GPUS, gpu_key
 from profiles.hardware import detect, detect_cpu
 from profiles.machine import GB, family_of
+from profiles.visible import visible
+from profiles.written import parse_hardware
 
 
 def test_a_board_is_described_as_nvml_tells_it(nvml: Any, board: Any) -> None:
@@ -74,6 +77,28 @@ def test_no_gpu_is_an_answer_with_the_reason(nvml: Any) -> None:
         assert machine.gpus == ()
         assert reason in machine.no_gpu_reason
     assert detect(nvml()).no_gpu_reason == "the NVIDIA driver lists no GPU"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2", [2]),
+        ("3, 1", [3, 1]),
+        ("GPU-b", [1]),
+        ("0,9,1", [0]),  # CUDA stops at what names none
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_what_cuda_hides_is_not_there(names: str | None, shown: list[int]) -> None:
+    machine = parse_hardware("h200x4")
+    gpus = [replace(gpu, uuid=f"GPU-{'abcd'[gpu.index]}0") for gpu in machine.gpus]
+    found = visible(replace(machine, gpus=tuple(gpus)), names)
+    assert [gpu.index for gpu in found.gpus] == shown
+    assert bool(found.gpus) == (found.no_gpu_reason == "")
+    if not shown:
+        assert "CUDA_VISIBLE_DEVICES is" in found.no_gpu_reason
 
 
 def test_this_machine_is_described_without_failing() -> None:

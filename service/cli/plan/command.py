@@ -12,11 +12,11 @@ import click
 
 from profiles.catalogue import load
 from profiles.errors import InvalidConstraint, InvalidHardware
-from profiles.hardware import detect
 from profiles.models import EngineName
 from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
+from service.run.machine import detect
 
 SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 

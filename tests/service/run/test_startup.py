@@ -292,7 +292,8 @@ ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft"}
 def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
     # The model is the folder; how it is spread is the next test.
     assert {*REACHES, *ONLY_CHOOSE, "model", "parallelism"} == set(Profile.model_fields)
-    profile = launch(model_name="nano").selection.chosen.profile
+    wish = {"model_name": "nano", "model_profile": "native-cpu-fp32-tp1-pp1-balanced"}
+    profile = launch(**wish).selection.chosen.profile
     value, target = REACHES[name]
     plain, changed = (
         spec_of(each, 4096, Path("folder"))
