@@ -4,7 +4,7 @@ Every test of this folder then runs on it, in this process and behind the engine
 that passes them is right; what it cannot do it says in its capabilities, and the tests that
 need it say so and pass it over. An engine whose library has an environment of its own joins where
 TEST_ENGINE names it and TEST_ENGINE_PYTHON the Python of that environment (make test-vllm); then no
-other is tested.
+other is tested. It is given a GPU where TEST_ENGINE_DEVICES is 1.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _SCRIPT: Final = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": 
 _HAS_LLAMA: Final = find_spec("llama_cpp") is not None
 ASKED: Final = os.environ.get("TEST_ENGINE")
 ENGINE_PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON")
+_DEVICES: Final = int(os.environ.get("TEST_ENGINE_DEVICES", "0"))  # GPUs of that engine
 _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
 _AHEAD: Final = {"overlap_steps": True, "speculation": "ngram"}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
@@ -73,8 +74,9 @@ CONTENDERS: Final = {
     ),
     "vllm": Contender(
         lambda c: replace(
-            c.spec("vllm", _VLLM),
-            precision="fp32",
+            c.spec("vllm", _VLLM, num_devices=_DEVICES),
+            precision="bf16" if _DEVICES else "fp32",
+            memory_fraction=0.2 if _DEVICES else None,  # others may use the GPU too
         ),
         is_here=ASKED == "vllm",
         python=ENGINE_PYTHON,
