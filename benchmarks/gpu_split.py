@@ -14,13 +14,15 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.gpu import Bench, read_bandwidth
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
@@ -99,7 +101,7 @@ def reduces(count: int, width: int) -> dict[str, dict[str, float]]:
     """Microseconds of one all-reduce of so many, by NCCL and by symmetric memory, by rows."""
     os.environ |= _NO_MULTICAST
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (folder, count, width), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(_rank, (folder, count, width), nprocs=2)
         return dict(json.loads((Path(folder) / "found").read_text()))
 
 
@@ -123,24 +125,25 @@ def _by_nccl(device: torch.device, count: int, width: int) -> dict[str, float]:
     found = {}
     for rows in ROWS:
         values = torch.zeros((rows, width), dtype=torch.bfloat16, device=device)
-        found[str(rows)] = _timed(lambda values=values: dist.all_reduce(values), count)  # type: ignore[misc]
+        found[str(rows)] = _timed(partial(dist.all_reduce, values), count)
     return found
 
 
 def _by_symmetric_memory(device: torch.device, count: int, width: int) -> dict[str, float]:
     import torch.distributed._symmetric_memory as symmetric
 
+    assert dist.group.WORLD is not None
     found, group = {}, dist.group.WORLD.group_name
     reduce = torch.ops.symm_mem.one_shot_all_reduce
     for rows in ROWS:
         values = symmetric.empty((rows, width), dtype=torch.bfloat16, device=device)
         symmetric.rendezvous(values, group)
         values.zero_()
-        found[str(rows)] = _timed(lambda values=values: reduce(values, "sum", group), count)  # type: ignore[misc]
+        found[str(rows)] = _timed(partial(reduce, values, "sum", group), count)
     return found
 
 
-def _timed(launch: Any, count: int) -> float:
+def _timed(launch: Callable[[], Any], count: int) -> float:
     """Median microseconds of one of `count` launches in a CUDA graph."""
     for _ in range(5):
         launch()
@@ -150,7 +153,7 @@ def _timed(launch: Any, count: int) -> float:
     with torch.cuda.graph(graph):
         for _ in range(count):
             launch()
-    times = []
+    times: list[float] = []
     for _ in range(_REPLAYS):
         dist.barrier()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
