@@ -69,6 +69,11 @@ CONTENDERS: Final = {
         lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),
         is_here=_IS_GPU,
     ),
+    "native-cuda-ngram": Contender(
+        lambda c: c.spec("native", {"dtype": "bfloat16", **_AHEAD}, num_devices=1),
+        is_here=_IS_GPU,
+        is_variant=True,
+    ),
     "llama_cpp": Contender(
         lambda c: c.spec("llama_cpp", {"num_threads": 1, "block_size": 16}), is_here=_HAS_LLAMA
     ),

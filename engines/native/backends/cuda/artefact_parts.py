@@ -20,7 +20,7 @@ from engines.native.artefact.identity import (
 )
 from engines.native.artefact.store import Part, Store
 from engines.native.backends.cuda.fragment_order import LAYOUT
-from engines.native.backends.cuda.graphs import powers_up_to, prefill_sizes
+from engines.native.backends.cuda.graphs import powers_up_to, prefill_sizes, verify_sizes
 from engines.native.config import ModelConfig, NativeConfig
 
 
@@ -41,6 +41,8 @@ def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,
     }
+    if config.speculation != "none":
+        runs["verify_graphs"] = verify_sizes(config.max_num_seqs)
     sources = sources_digest(Path(__file__).parent)
     identity = {**versions("torch", "triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)

@@ -21,10 +21,18 @@ from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import choices_for
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes
+from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes, verify_sizes
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.verify import (
+    Guesses,
+    Verifier,
+    VerifyStep,
+    draft_capacity,
+    expanded,
+    num_accepted,
+)
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import (
@@ -39,6 +47,9 @@ _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 _MAX_ROWS = 256
 _MULTIPLES = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4}
 _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
+
+
+_Token = tuple[int, tuple[Tensor, ...] | None]  # and its log-probability, ids and values beside it
 
 
 @dataclass(slots=True)
@@ -60,6 +71,7 @@ class _Draw:
     slots: list[_Slot]
     tokens: Tensor | None = None  # on the host, once the step is done
     logprobs: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by place
+    is_verified: bool = False  # some of the rows are guesses
 
 
 class CudaBackend:
@@ -83,7 +95,8 @@ class CudaBackend:
         self._device_slots = slots = SlotTensors.allocate(max_num_seqs, blocks, self._device)
         self._slots: dict[int, _Slot] = {}
         sizes = powers_up_to(max_num_seqs)
-        most = sizes[-1]
+        draft_sizes = verify_sizes(max_num_seqs) if capacity.max_drafts else []
+        most = max(*sizes, *draft_sizes)
         scratch = Scratch(shape, most, self._device)
         self._decode, self._first = (
             Sampler(Rows(most, self._device), slots, model.vocab_size, self._device)
@@ -109,9 +122,22 @@ class CudaBackend:
             self._device,
         )
         self._draw_graphs = {
-            id(sampler): Graphs({n: partial(sampler.run, n) for n in sizes}, self._device)
+            id(sampler): Graphs(
+                {n: partial(sampler.run, n) for n in {*sizes, *draft_sizes}}, self._device
+            )
             for sampler in (self._decode, self._first)
         }
+        guesses = Guesses(most, self._device)
+
+        def verify(rows: int) -> VerifyStep:
+            choices = choices_for(rows, is_packed)
+            inputs, logits = self._decode.rows, self._decode.logits
+            return VerifyStep(*args, rows, choices, slots, inputs, scratch, logits, guesses=guesses)
+
+        steps = {n: verify(n) for n in draft_sizes}
+        self._verifier = (
+            Verifier(steps, guesses, self._decode, slots, self._device) if steps else None
+        )
 
     @classmethod
     def load(cls, config: NativeConfig, model: ModelConfig) -> CudaBackend:
@@ -126,7 +152,10 @@ class CudaBackend:
         budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
         num_blocks = choose_num_blocks(model, config, budget)
         capacity = Capacity(
-            num_blocks, config.block_size, longest_sequence(model, config, num_blocks)
+            num_blocks,
+            config.block_size,
+            longest_sequence(model, config, num_blocks),
+            **draft_capacity(config, model),
         )
         values = config.block_size * 2 * model.kv_size
         cache = torch.zeros(
@@ -218,7 +247,16 @@ class CudaBackend:
         return host.to(self._device, non_blocking=True)
 
     def _launch_decode(self, batch: Batch, indices: list[int]) -> _Draw:
-        draw = self._draw(self._decode, batch, indices)
+        rows = [batch.rows[i] for i in indices]
+        if self._verifier is not None and any(row.drafts for row in rows):
+            rows = self._verifier.fitting(rows)
+            self._verifier.load(self._to_device(self._verifier.pack(rows)))
+            rows, places = expanded(rows)
+            draw = self._draw(self._decode, rows, [indices[place] for place in places])
+            draw.is_verified = True
+            self._verifier.run(len(rows))
+            return draw
+        draw = self._draw(self._decode, rows, indices)
         self._decode_graphs.run(len(indices))
         return draw
 
@@ -233,7 +271,9 @@ class CudaBackend:
         self._buffers.packed.copy_(self._to_device(host))
         self._prefill_graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
         last = [place for place, row in enumerate(rows) if row.is_last]
-        draw = self._draw(self._first, batch, [indices[place] for place in last])
+        draw = self._draw(
+            self._first, [rows[place] for place in last], [indices[place] for place in last]
+        )
         if last:
             wanted = self._buffers.last_rows[self._upload(last)].long()
             hidden = self._buffers.normed[wanted, : self._head_in.shape[1]]
@@ -241,9 +281,8 @@ class CudaBackend:
             self._head_graphs.run(len(last))
         return draw
 
-    def _draw(self, sampler: Sampler, batch: Batch, indices: list[int]) -> _Draw:
-        """Tell a sampler its rows."""
-        rows = [batch.rows[i] for i in indices]
+    def _draw(self, sampler: Sampler, rows: list[Row], indices: list[int]) -> _Draw:
+        """Tell a sampler its rows; `indices` of them in the batch."""
         slots = [self._slots[row.slot] for row in rows]
         num = len(sampler.rows.slots)
         packed = torch.zeros((3, num), dtype=torch.int32)
@@ -279,6 +318,8 @@ class CudaBackend:
             params = [draw.slots[i].sampling.params for i in filtered]
             sampler.floors[index] = floors(logits[index], params)
         self._draw_graphs[id(sampler)].run(num)
+        if draw.is_verified and self._verifier is not None:
+            self._verifier.accept(num)
         if filtered:
             sampler.floors.fill_(OUT)
         tokens = sampler.rows.sampled[:num].clone()
@@ -310,6 +351,7 @@ class CudaStep:
 
     def __init__(self, backend: CudaBackend, batch: Batch, draws: list[_Draw]) -> None:
         self._backend, self._draws = backend, draws
+        self._rows = batch.rows
         self._order = [i for i, row in enumerate(batch.rows) if row.is_last]
         self._done = backend.done()
 
@@ -328,23 +370,29 @@ class CudaStep:
         """Wait for the step; what each row with is_last has brought."""
         if self._done is not None:
             self._done.synchronize()
-        sampled: dict[int, Sampled] = {}
+        tokens: dict[int, list[_Token]] = {}
         for draw in self._draws:
             if draw.tokens is None:
                 continue
             for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
-                sampled[row] = _sampled(token, draw.logprobs.get(place))
-        return [sampled[row] for row in self._order if row in sampled]
+                tokens.setdefault(row, []).append((token, draw.logprobs.get(place)))
+        return [_sampled(tokens[i], self._rows[i].drafts) for i in self._order if i in tokens]
 
 
-def _sampled(token: int, logprobs: tuple[Tensor, ...] | None) -> Sampled:
-    if token < 0:
+def _sampled(tokens: list[_Token], drafts: tuple[int, ...]) -> Sampled:
+    """The tokens that were drawn, up to the first that is not the draft at its place."""
+    num = num_accepted([token for token, _ in tokens], drafts)
+    kept = tokens[: num + 1]
+    if any(token < 0 for token, _ in kept):
         return Sampled(())
-    if logprobs is None:
-        return Sampled((token,))
-    chosen, ids, values = logprobs
+    logprobs = tuple(_logprob(token, of) for token, of in kept if of is not None)
+    return Sampled(tuple(token for token, _ in kept), logprobs or None)
+
+
+def _logprob(token: int, of: tuple[Tensor, ...]) -> TokenLogprob:
+    chosen, ids, values = of
     top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return Sampled((token,), (TokenLogprob(token, float(chosen), top),))
+    return TokenLogprob(token, float(chosen), top)
 
 
 def _is_single(row: Row) -> bool:

@@ -55,11 +55,7 @@ class DecodeStep:
 
     def run(self) -> None:
         """Launch the step on the current stream."""
-        s, shape = self._s, self._shape
-        self._launch(
-            norm.embed_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
-            self._weights.embedding, s.x, H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
-        )  # fmt: skip
+        self._embed()
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
@@ -75,6 +71,14 @@ class DecodeStep:
                 self._down(layer.down)
         if "head" not in self.skipped:
             self._head()
+
+    def _embed(self) -> None:
+        shape = self._shape
+        self._launch(
+            norm.embed_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
+            self._weights.embedding, self._s.x, H=shape.hidden, BLOCK=shape.hidden_block,
+            num_warps=4,
+        )  # fmt: skip
 
     def head(self, normed: Tensor) -> None:
         """The logits of rows (rows, hidden) bf16 that another pass has made."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 
 _MIN_PREFILL = 64  # tokens of the smallest graph
+_VERIFIED_ROWS = 4  # of a sequence, on the average, when all have guesses at once
+_MOST_VERIFIED_ROWS = 256
 
 
 class Graphs:
@@ -50,3 +52,9 @@ def prefill_sizes(max_num_tokens: int) -> list[int]:
     """The sizes of chunks: powers of two, the last cut to the largest chunk."""
     sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
+
+
+def verify_sizes(max_num_seqs: int) -> list[int]:
+    """The sizes of decode steps with guesses, which are rows too."""
+    most = min(max(_VERIFIED_ROWS * max_num_seqs, 8), _MOST_VERIFIED_ROWS)
+    return powers_up_to(most, smallest=2)

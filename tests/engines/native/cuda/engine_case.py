@@ -3,7 +3,7 @@ oracle."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,8 +14,9 @@ from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.reference import forward_reference
 from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.verify import draft_capacity
 from engines.native.backends.cuda.weights import ModelWeights
-from engines.native.config import ModelConfig, NativeConfig
+from engines.native.config import ModelConfig, NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
 from engines.native.sequence import Sequence
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
@@ -35,6 +36,7 @@ class EngineCase:
     max_model_len: int
     max_num_seqs: int = 4
     chunk: int = 256
+    speculation: Speculation = "none"
 
     def __post_init__(self) -> None:
         kinds = self.config.layer_types
@@ -48,17 +50,34 @@ class EngineCase:
             self.config,
             self.weights,
             cache,
-            Capacity(self.num_blocks, BLOCK, self.max_model_len),
+            Capacity(
+                self.num_blocks,
+                BLOCK,
+                self.max_model_len,
+                **draft_capacity(self._options(self.speculation), self.config),
+            ),
             self.max_num_seqs,
             self.chunk,
         )
 
-    def core(self, *, is_overlapped: bool = True, is_cached: bool = True) -> EngineCore:
-        config = NativeConfig(
+    def _options(self, speculation: Speculation) -> NativeConfig:
+        return NativeConfig(
             Path(), dtype="bfloat16", max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.chunk, overlap_steps=is_overlapped,
-            enable_prefix_caching=is_cached,
+            max_num_batched_tokens=self.chunk, speculation=speculation,
         )  # fmt: skip
+
+    def core(
+        self,
+        *,
+        is_overlapped: bool = True,
+        is_cached: bool = True,
+        speculation: Speculation | None = None,
+    ) -> EngineCore:
+        config = replace(
+            self._options(speculation or self.speculation),
+            overlap_steps=is_overlapped,
+            enable_prefix_caching=is_cached,
+        )
         window, size = self.config.sliding_window, self.config.vocab_size
         return assemble_core(config, self.backend, window, size)
 

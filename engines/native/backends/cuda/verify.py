@@ -1,0 +1,163 @@
+"""A decode step whose sequences bring guesses: their rows are decoded at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.base import Row
+from engines.native.backends.cuda.buffers import SlotTensors
+from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.graphs import Graphs, verify_sizes
+from engines.native.backends.cuda.kernels import verify
+from engines.native.backends.cuda.kernels.launch import launch
+from engines.native.backends.cuda.sampler import Sampler
+from engines.native.backends.cuda.weights import LayerWeights
+from engines.native.config import ModelConfig, NativeConfig
+
+MAX_DRAFTS: Final = 7  # of a sequence: its rows are 8 then
+
+# A layer's time, in parts of what one expert takes: what does not depend on the rows, each
+# expert that is read, each row. Of 20b and 120b on an H100, 1 to 128 rows (docs/engine.md).
+_FIXED: Final = 11.0
+_PER_ROW: Final = 0.16
+
+
+class StepTime(NamedTuple):
+    """The relative time of a step; implements engines.native.backends.base.StepCost."""
+
+    num_experts: int
+    top_k: int
+    max_rows: int
+
+    def __call__(self, num_sequences: int, num_drafts: int) -> float:
+        rows = num_sequences + num_drafts
+        if num_drafts and rows > self.max_rows:
+            return float("inf")
+        is_missed = (1 - self.top_k / self.num_experts) ** rows  # an expert, by all rows
+        return _FIXED + self.num_experts * (1 - is_missed) + _PER_ROW * rows
+
+
+def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
+    """What a Capacity says of guesses."""
+    if config.speculation == "none":
+        return {}
+    max_rows = verify_sizes(config.max_num_seqs)[-1]
+    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, max_rows)
+    return {"max_drafts": MAX_DRAFTS, "step_cost": cost}
+
+
+def expanded(rows: list[Row]) -> tuple[list[Row], list[int]]:
+    """A row of one token for each guess too, after its sequence's own; and whose each is."""
+    tokens, places = [], []
+    for place, row in enumerate(rows):
+        for i in range(1 + len(row.drafts)):
+            tokens.append(row._replace(start=row.start + i, end=row.end + i, drafts=()))
+            places.append(place)
+    return tokens, places
+
+
+def num_accepted(sampled: list[int], drafts: tuple[int, ...]) -> int:
+    """How many leading drafts were drawn at their place."""
+    pairs = zip(sampled, drafts, strict=False)
+    return next((i for i, (token, draft) in enumerate(pairs) if token != draft), len(drafts))
+
+
+class Guesses:
+    """What of a step's rows is guessed: parts of one tensor, which the host sets with one copy."""
+
+    def __init__(self, num: int, device: torch.device) -> None:
+        self.packed = torch.zeros(2 * num, dtype=torch.int32, device=device)
+        self.token_ids, self.firsts = self.packed.view(2, num)
+
+    def pack(self, rows: list[Row]) -> Tensor:
+        """A host tensor like `packed` of the rows of the batch."""
+        host = torch.full((2, len(self.firsts)), -1, dtype=torch.int32)
+        token_ids = [token for row in rows for token in (-1, *row.drafts)]
+        firsts: list[int] = []
+        for row in rows:
+            firsts += [len(firsts)] * (1 + len(row.drafts))
+        host[:, : len(firsts)] = torch.tensor([token_ids, firsts], dtype=torch.int32)
+        return host.flatten()
+
+
+class VerifyStep(DecodeStep):
+    """The launches of a step of one bucket of rows, some of which are guesses."""
+
+    def __init__(self, *args: Any, guesses: Guesses) -> None:
+        super().__init__(*args)
+        self._guesses = guesses
+
+    def _embed(self) -> None:
+        shape = self._shape
+        self._launch(
+            verify.embed_guesses_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
+            self._guesses.token_ids, self._weights.embedding, self._s.x, H=shape.hidden,
+            BLOCK=shape.hidden_block, num_warps=4,
+        )  # fmt: skip
+
+    def _attention(self, index: int, layer: LayerWeights) -> None:
+        self.write_kv(index)
+        super()._attention(index, layer)
+
+    def write_kv(self, index: int) -> None:
+        """Write a layer's K/V of all rows, before any row attends to them."""
+        shape = self._shape
+        config = shape.config
+        tables = self._slots.window_tables if shape.window(index) else self._slots.full_tables
+        launch(
+            verify.write_kv_kernel, (config.num_key_value_heads, self._rows), self._s.qkv,
+            self._cache[self._cache_layers[index]], tables, self._in.slots, self._in.positions,
+            self._in.num_rows, self._weights.cosines, self._weights.sines,
+            TABLE_STRIDE=tables.shape[1], KV_HEADS=config.num_key_value_heads, GROUP=shape.group,
+            D=config.head_dim, BLOCK=self._block_size, num_warps=1,
+        )  # fmt: skip
+
+
+class Verifier:
+    """The graphs of such steps, and of what follows the draw."""
+
+    def __init__(
+        self, steps: dict[int, VerifyStep], guesses: Guesses, sampler: Sampler, slots: SlotTensors,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self._guesses, self._sampler, self._slots = guesses, sampler, slots
+        self._graphs = Graphs({n: step.run for n, step in steps.items()}, device)
+        self._accept_graphs = Graphs({n: partial(self._accept, n) for n in steps}, device)
+
+    def fitting(self, rows: list[Row]) -> list[Row]:
+        """The rows, the last without their guesses if there are more than a step holds."""
+        room = self._graphs.sizes[-1] - len(rows)
+        fitting = []
+        for row in rows:
+            kept = row._replace(drafts=row.drafts[: max(room, 0)])
+            room -= len(kept.drafts)
+            fitting.append(kept)
+        return fitting
+
+    def pack(self, rows: list[Row]) -> Tensor:
+        """What load() takes of the rows, on the host."""
+        return self._guesses.pack(rows)
+
+    def load(self, packed: Tensor) -> None:
+        """Enqueue a step's guesses, packed and on the device."""
+        self._guesses.packed.copy_(packed)
+
+    def run(self, num: int) -> None:
+        """Enqueue the step of `num` rows, guesses included."""
+        self._graphs.run(num)
+
+    def accept(self, num: int) -> None:
+        """Enqueue what makes each sequence's next token its input, once all are sampled."""
+        self._accept_graphs.run(num)
+
+    def _accept(self, num: int) -> None:
+        rows = self._sampler.rows
+        launch(
+            verify.accept_kernel, (num,), rows.sampled, self._guesses.token_ids,
+            self._guesses.firsts, rows.slots, self._slots.token_ids, rows.num_rows,
+            MOST=MAX_DRAFTS + 1, num_warps=1,
+        )  # fmt: skip
