@@ -159,6 +159,7 @@ class NativeConfig:
     speculation: Speculation = "none"  # guess tokens, to verify several in one step: drafting.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
+    batch_invariant: bool = False  # a request's logits are the same to the bit in any batch
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
 
     def __post_init__(self) -> None:
@@ -172,6 +173,8 @@ class NativeConfig:
             )
         if self.artefact_dir is not None and self.device != "cuda":
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
+        if self.batch_invariant and self.device != "cuda":
+            raise EngineStartError("batch_invariant is true; only device cuda can keep that")
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -20,7 +20,7 @@ from engines.native.artefact.identity import (
 )
 from engines.native.artefact.store import Part, Store
 from engines.native.backends.cuda.fragment_order import LAYOUT
-from engines.native.backends.cuda.graphs import powers_up_to, prefill_sizes, verify_sizes
+from engines.native.backends.cuda.graphs import step_sizes
 from engines.native.config import ModelConfig, NativeConfig
 
 
@@ -33,16 +33,19 @@ def weights_part(config: NativeConfig) -> Part:
 def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
     """The part of compiled kernels; another version of torch, Triton or ours replaces it."""
     architecture = "{}{}".format(*capability)
+    sizes = step_sizes(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        has_drafts=config.speculation != "none",
+        is_invariant=config.batch_invariant,
+    )
     runs = {
         "architecture": f"sm_{architecture}",
         "model": asdict(model),
-        "decode_graphs": powers_up_to(config.max_num_seqs),
-        "prefill_graphs": prefill_sizes(config.max_num_batched_tokens),
+        "graphs": asdict(sizes),
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,
     }
-    if config.speculation != "none":
-        runs["verify_graphs"] = verify_sizes(config.max_num_seqs)
     sources = sources_digest(Path(__file__).parent)
     identity = {**versions("torch", "triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)

@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engines.base import TokenLogprob
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMask
 from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
@@ -21,7 +20,8 @@ from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import choices_for
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, powers_up_to, prefill_sizes, verify_sizes
+from engines.native.backends.cuda.graphs import Graphs, step_sizes
+from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
@@ -31,7 +31,6 @@ from engines.native.backends.cuda.verify import (
     VerifyStep,
     draft_capacity,
     expanded,
-    num_accepted,
 )
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
@@ -47,9 +46,6 @@ _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 _MAX_ROWS = 256
 _MULTIPLES = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4}
 _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
-
-
-_Token = tuple[int, tuple[Tensor, ...] | None]  # and its log-probability, ids and values beside it
 
 
 @dataclass(slots=True)
@@ -85,18 +81,25 @@ class CudaBackend:
         capacity: Capacity,
         max_num_seqs: int,
         max_num_tokens: int,
+        *,
+        is_batch_invariant: bool = False,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this."""
         self._device, self._capacity = cache.device, capacity
+        self._is_batch_invariant = is_batch_invariant
         shape = Shape(model)
         self._vocab_size = model.vocab_size
         blocks = -(-capacity.max_model_len // capacity.block_size) + 1
         self._table_stride = blocks
         self._device_slots = slots = SlotTensors.allocate(max_num_seqs, blocks, self._device)
         self._slots: dict[int, _Slot] = {}
-        sizes = powers_up_to(max_num_seqs)
-        draft_sizes = verify_sizes(max_num_seqs) if capacity.max_drafts else []
-        most = max(*sizes, *draft_sizes)
+        sizes = step_sizes(
+            max_num_seqs,
+            max_num_tokens,
+            has_drafts=capacity.max_drafts > 0,
+            is_invariant=is_batch_invariant,
+        )
+        most = sizes.most_rows
         scratch = Scratch(shape, most, self._device)
         self._decode, self._first = (
             Sampler(Rows(most, self._device), slots, model.vocab_size, self._device)
@@ -113,17 +116,20 @@ class CudaBackend:
             choices = choices_for(rows, is_packed)
             return DecodeStep(*args, rows, choices, slots, sampler.rows, scratch, sampler.logits)
 
-        self._decode_graphs = Graphs({n: decode(n, self._decode).run for n in sizes}, self._device)
+        self._decode_graphs = Graphs(
+            {n: decode(n, self._decode).run for n in sizes.decode}, self._device
+        )
         self._head_graphs = Graphs(
-            {n: partial(decode(n, self._first).head, self._head_in) for n in sizes}, self._device
+            {n: partial(decode(n, self._first).head, self._head_in) for n in sizes.decode},
+            self._device,
         )
         self._prefill_graphs = Graphs(
-            {n: Prefill(*args, n, slots, self._buffers).run for n in prefill_sizes(max_num_tokens)},
+            {n: Prefill(*args, n, slots, self._buffers).run for n in sizes.prefill},
             self._device,
         )
         self._draw_graphs = {
             id(sampler): Graphs(
-                {n: partial(sampler.run, n) for n in {*sizes, *draft_sizes}}, self._device
+                {n: partial(sampler.run, n) for n in {*sizes.decode, *sizes.verify}}, self._device
             )
             for sampler in (self._decode, self._first)
         }
@@ -134,7 +140,7 @@ class CudaBackend:
             inputs, logits = self._decode.rows, self._decode.logits
             return VerifyStep(*args, rows, choices, slots, inputs, scratch, logits, guesses=guesses)
 
-        steps = {n: verify(n) for n in draft_sizes}
+        steps = {n: verify(n) for n in sizes.verify}
         self._verifier = (
             Verifier(steps, guesses, self._decode, slots, self._device) if steps else None
         )
@@ -163,7 +169,13 @@ class CudaBackend:
         )
         with artefact.kernels(torch.cuda.get_device_capability(device)):
             return cls(
-                model, weights, cache, capacity, config.max_num_seqs, config.max_num_batched_tokens
+                model,
+                weights,
+                cache,
+                capacity,
+                config.max_num_seqs,
+                config.max_num_batched_tokens,
+                is_batch_invariant=config.batch_invariant,
             )
 
     @property
@@ -175,7 +187,7 @@ class CudaBackend:
     def launch(self, batch: Batch) -> CudaStep:
         """Enqueue a step; its sampling too, unless a row waits for its mask."""
         self._update_tables(batch)
-        decodes = [i for i, row in enumerate(batch.rows) if row.is_last and _is_single(row)]
+        decodes = [i for i, row in enumerate(batch.rows) if self._is_decode(row)]
         others = [i for i in range(len(batch.rows)) if i not in set(decodes)]
         draws = []
         if decodes:
@@ -186,6 +198,14 @@ class CudaBackend:
         if not any(row.is_masked for row in batch.rows):
             step.sample({})
         return step
+
+    def _is_decode(self, row: Row) -> bool:
+        """Whether the decode graph computes the row: also the last token of a prompt, if it is
+        alone and may be computed otherwise than the rest."""
+        if not row.is_last or row.end - row.start > 1:
+            return False
+        is_prompt = row.start < self._slots[row.slot].num_prompt_tokens
+        return not (is_prompt and self._is_batch_invariant)
 
     def _update_tables(self, batch: Batch) -> None:
         """Bring the device's slots up to date: what has changed, in one copy each."""
@@ -370,33 +390,13 @@ class CudaStep:
         """Wait for the step; what each row with is_last has brought."""
         if self._done is not None:
             self._done.synchronize()
-        tokens: dict[int, list[_Token]] = {}
+        tokens: dict[int, list[Token]] = {}
         for draw in self._draws:
             if draw.tokens is None:
                 continue
             for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
                 tokens.setdefault(row, []).append((token, draw.logprobs.get(place)))
-        return [_sampled(tokens[i], self._rows[i].drafts) for i in self._order if i in tokens]
-
-
-def _sampled(tokens: list[_Token], drafts: tuple[int, ...]) -> Sampled:
-    """The tokens that were drawn, up to the first that is not the draft at its place."""
-    num = num_accepted([token for token, _ in tokens], drafts)
-    kept = tokens[: num + 1]
-    if any(token < 0 for token, _ in kept):
-        return Sampled(())
-    logprobs = tuple(_logprob(token, of) for token, of in kept if of is not None)
-    return Sampled(tuple(token for token, _ in kept), logprobs or None)
-
-
-def _logprob(token: int, of: tuple[Tensor, ...]) -> TokenLogprob:
-    chosen, ids, values = of
-    top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-    return TokenLogprob(token, float(chosen), top)
-
-
-def _is_single(row: Row) -> bool:
-    return row.end - row.start == 1
+        return [sampled_of(tokens[i], self._rows[i].drafts) for i in self._order if i in tokens]
 
 
 def _signed(seed: int) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 _MIN_PREFILL = 64  # tokens of the smallest graph
+_VERIFIED_ALONE = 8  # rows of one sequence with guesses
 _VERIFIED_ROWS = 4  # of a sequence, on the average, when all have guesses at once
 _MOST_VERIFIED_ROWS = 256
 
@@ -54,7 +56,31 @@ def prefill_sizes(max_num_tokens: int) -> list[int]:
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
 
 
-def verify_sizes(max_num_seqs: int) -> list[int]:
-    """The sizes of decode steps with guesses, which are rows too."""
-    most = min(max(_VERIFIED_ROWS * max_num_seqs, 8), _MOST_VERIFIED_ROWS)
-    return powers_up_to(most, smallest=2)
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The sizes of step that are captured: rows, or tokens of a prefill."""
+
+    decode: list[int]
+    verify: list[int]  # of decode steps with guesses, which are rows too; none without guesses
+    prefill: list[int]
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest decode step, guesses included."""
+        return max(self.decode + self.verify)
+
+
+def step_sizes(
+    max_num_seqs: int, max_num_tokens: int, *, has_drafts: bool = False, is_invariant: bool = False
+) -> StepSizes:
+    """The sizes for so many sequences and so many tokens of prompts.
+
+    `is_invariant`: one size of each, as other sizes are other kernels, whose last bits differ.
+    """
+    prefill = prefill_sizes(max_num_tokens)
+    if is_invariant:
+        rows = powers_up_to(max(max_num_seqs, _VERIFIED_ALONE))[-1:]
+        return StepSizes(rows, rows if has_drafts else [], prefill[-1:])
+    most = max(min(_VERIFIED_ROWS * max_num_seqs, _MOST_VERIFIED_ROWS), _VERIFIED_ALONE)
+    verify = powers_up_to(most, smallest=2) if has_drafts else []
+    return StepSizes(powers_up_to(max_num_seqs), verify, prefill)

@@ -11,7 +11,7 @@ from torch import Tensor
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.buffers import SlotTensors
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, verify_sizes
+from engines.native.backends.cuda.graphs import Graphs, step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
 from engines.native.backends.cuda.sampler import Sampler
@@ -45,8 +45,13 @@ def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
     """What a Capacity says of guesses."""
     if config.speculation == "none":
         return {}
-    max_rows = verify_sizes(config.max_num_seqs)[-1]
-    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, max_rows)
+    sizes = step_sizes(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        has_drafts=True,
+        is_invariant=config.batch_invariant,
+    )
+    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, sizes.verify[-1])
     return {"max_drafts": MAX_DRAFTS, "step_cost": cost}
 
 
@@ -58,12 +63,6 @@ def expanded(rows: list[Row]) -> tuple[list[Row], list[int]]:
             tokens.append(row._replace(start=row.start + i, end=row.end + i, drafts=()))
             places.append(place)
     return tokens, places
-
-
-def num_accepted(sampled: list[int], drafts: tuple[int, ...]) -> int:
-    """How many leading drafts were drawn at their place."""
-    pairs = zip(sampled, drafts, strict=False)
-    return next((i for i, (token, draft) in enumerate(pairs) if token != draft), len(drafts))
 
 
 class Guesses:

@@ -37,6 +37,7 @@ class EngineCase:
     max_num_seqs: int = 4
     chunk: int = 256
     speculation: Speculation = "none"
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         kinds = self.config.layer_types
@@ -58,12 +59,14 @@ class EngineCase:
             ),
             self.max_num_seqs,
             self.chunk,
+            is_batch_invariant=self.batch_invariant,
         )
 
     def _options(self, speculation: Speculation) -> NativeConfig:
         return NativeConfig(
-            Path(), dtype="bfloat16", max_num_seqs=self.max_num_seqs,
+            Path(), "cuda", dtype="bfloat16", max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.chunk, speculation=speculation,
+            batch_invariant=self.batch_invariant,
         )  # fmt: skip
 
     def core(

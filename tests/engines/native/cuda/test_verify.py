@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from math import isinf
+from pathlib import Path
 
 import pytest
 import torch
 
+from engines.base import SamplingParams, TokenEvent, TokenLogprob
+from engines.errors import EngineStartError
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.buffers import Rows
 from engines.native.backends.cuda.choices import choices_for
-from engines.native.backends.cuda.graphs import verify_sizes
+from engines.native.backends.cuda.graphs import step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
+from engines.native.backends.cuda.outcome import num_accepted
 from tests.engines.native.cuda.kernel_fixtures import (
     DEVICE,
     IS_GPU,
@@ -29,11 +33,13 @@ from engines.native.backends.cuda.verify import (
     StepTime,
     VerifyStep,
     expanded,
-    num_accepted,
 )
+from engines.native.config import NativeConfig, Speculation
+from engines.native.core import EngineCore
+from engines.native.sequence import Sequence
 
 from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
-from tests.engines.native.cuda.engine_case import EngineCase, generate  # isort: skip
+from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip
 from tests.engines.native.cuda.test_decode import TIE, TOLERANCE  # isort: skip
 
 LENGTH = 300 if IS_GPU else 10
@@ -107,11 +113,61 @@ def test_a_guess_is_a_row_at_the_next_position() -> None:
 
 
 def test_a_step_of_more_rows_takes_longer_and_of_too_many_is_none() -> None:
-    cost = StepTime(num_experts=32, top_k=4, max_rows=verify_sizes(8)[-1])
+    cost = StepTime(num_experts=32, top_k=4, max_rows=32)
     assert 1.8 < cost(1, 7) / cost(1, 0) < 2.4  # measured: 4.1 ms and 1.9 ms
     assert cost(8, 0) == cost(1, 7)
     assert isinf(cost(8, 25))
     assert not isinf(cost(8, 24))
+
+
+def test_one_size_of_step_where_neighbours_may_not_matter() -> None:
+    sizes = step_sizes(20, 300, has_drafts=True, is_invariant=True)
+    assert (sizes.decode, sizes.verify, sizes.prefill) == ([32], [32], [300])
+    sizes = step_sizes(20, 300, has_drafts=True)
+    assert sizes.decode == [1, 2, 4, 8, 16, 32]
+    assert sizes.verify == [2, 4, 8, 16, 32, 64, 128]
+    assert sizes.prefill == [64, 128, 256, 300]
+    assert step_sizes(20, 300).verify == []
+
+
+def test_the_cpu_cannot_keep_bits_among_neighbours() -> None:
+    with pytest.raises(EngineStartError, match="only device cuda can keep that"):
+        NativeConfig(Path(), batch_invariant=True)
+
+
+@ON_GPU_ONLY
+@pytest.mark.parametrize("speculation", ["none", "ngram"])
+def test_the_same_bits_in_any_batch_where_that_is_asked_for(speculation: Speculation) -> None:
+    """Log-probabilities tell logits apart that differ in one bit."""
+    config = model_config()
+    weights = random_weights(config, 1024, DEVICE)
+    case = EngineCase(
+        config, weights, 800, 1024, max_num_seqs=32, chunk=512, speculation=speculation,
+        batch_invariant=True,
+    )  # fmt: skip
+    prompts = case.prompts(1, [40, 300, 700, 3, 129, 64] * 4)
+    prompts[1] = prompts[1][:20] * 15
+    sampling: dict[str, object] = {"temperature": 0.8, "seed": 5, "logprobs": 1}
+    together = by_request(generate_events(case.core(is_cached=False), prompts, **sampling))
+    for i in (0, 1, 2, 3, 5):
+        alone = by_request(generate_events(case.core(is_cached=False), [prompts[i]], **sampling))
+        assert alone["0"] == together[str(i)], f"prompt {i}"
+
+
+def by_request(outcomes: list[tuple[Sequence, TokenEvent]]) -> dict[str, list[TokenLogprob]]:
+    found: dict[str, list[TokenLogprob]] = {}
+    for sequence, event in outcomes:
+        found.setdefault(sequence.request.request_id, []).extend(event.logprobs or ())
+    return found
+
+
+def generate_events(
+    core: EngineCore, prompts: list[list[int]], **sampling: object
+) -> list[tuple[Sequence, TokenEvent]]:
+    params = SamplingParams(max_tokens=60, **sampling)  # type: ignore[arg-type]
+    for i, prompt in enumerate(prompts):
+        submit(core, str(i), prompt, params)
+    return [(sequence, event) for sequence, event in finish(core) if isinstance(event, TokenEvent)]
 
 
 @ON_GPU_ONLY
