@@ -17,7 +17,6 @@ import pytest
 
 from profiles.download import fetch as fetching
 from profiles.download.fetch import fetch, missing
-from profiles.download.progress import Progress, amount, span
 from profiles.download.source import NgcAccess, Source, source_of
 from profiles.errors import DownloadError
 from profiles.models import ArtifactFile, Artifacts
@@ -329,73 +328,3 @@ def test_an_owner_on_another_host_is_waited_for_until_its_lease_runs_out(
         bring(mirror, tmp_path / "m")
     assert contents(tmp_path / "m") == CONTENTS
     assert "Another process fetches gpt-oss-20b" in caplog.text
-
-
-def test_how_far_it_is_and_how_long_it_will_take() -> None:
-    now = [0.0]
-    progress = Progress("gpt-oss-20b", 10_000_000_000, 1_000_000_000, clock=lambda: now[0])
-    now[0] = 9.9
-    progress.add(1_000_000_000)
-    assert progress.line() == "gpt-oss-20b: 2.0 of 10.0 GB (20%), 101 MB/s, about 1 min 19 s more"
-
-
-def test_a_line_that_grew_slow_is_told_as_it_is_now() -> None:
-    now = [0.0]
-    progress = Progress("gpt-oss-20b", 10_000_000_000, clock=lambda: now[0])
-    now[0] = 20.0
-    progress.add(1_000_000_000)  # 50 MB/s, and then next to nothing
-    for _ in range(7):
-        now[0] += 15
-        progress.add(1_200_000)
-    assert progress.line() == "gpt-oss-20b: 1.0 of 10.0 GB (10%), 80 kB/s, about 31 h 13 min more"
-
-
-def test_little_is_told_in_megabytes() -> None:
-    now = [0.0]
-    progress = Progress("nano", 30_000_000, clock=lambda: now[0])
-    now[0] = 2.0
-    progress.add(3_000_000)
-    assert progress.line() == "nano: 3.0 of 30.0 MB (10%), 1.5 MB/s, about 18 s more"
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "words"),
-    [(13_761_264_768, "13.8 GB"), (27_868_174, "27.9 MB"), (1806, "2 kB")],
-)
-def test_sizes_read_as_one_says_them(num_bytes: int, words: str) -> None:
-    assert amount(num_bytes) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(4.4, "4 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
-)
-def test_durations_read_as_one_says_them(seconds: float, words: str) -> None:
-    assert span(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("override", "source"),
-    [
-        (None, f"hf://{REPOSITORY}@{REVISION}"),
-        ("hf://mirror/gpt@v1", "hf://mirror/gpt@v1"),
-        ("hf://mirror/gpt", "hf://mirror/gpt@main"),
-        ("s3://bucket/models/", f"s3://bucket/models/{REPOSITORY}"),
-        ("https://host:8443", f"https://host:8443/{REPOSITORY}"),
-    ],
-)
-def test_sources_are_written_as_in_nim(override: str | None, source: str) -> None:
-    assert str(source_of(ARTIFACTS, override)) == source
-
-
-def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
-    with pytest.raises(DownloadError, match="a mirror serves without a login") as caught:
-        source_of(ARTIFACTS, "https://me:secret@host/m")
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "override", ["ftp://x/y", "hf://only-a-name", "s3://", "/models", "https:/x"]
-)
-def test_a_source_that_cannot_be_read_is_refused(override: str) -> None:
-    with pytest.raises(DownloadError, match="NIM_REPOSITORY_OVERRIDE is"):
-        source_of(ARTIFACTS, override)

@@ -1,0 +1,48 @@
+"""One H200 whose settings choose what is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles import store
+from profiles.written import parse_hardware
+from service.run import startup
+from service.run.startup import Launch, prepare
+from service.settings.settings import load
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
+    """One H200 with every engine installed; the folders that are asked for are noted."""
+    asked: list[tuple[Path, Path | None]] = []
+
+    def resolve(_profile: Any, cache_dir: Path, model_path: Path | None) -> Path:
+        asked.append((cache_dir, model_path))
+        return model_path or cache_dir / "models"
+
+    engines = dict.fromkeys(("native", "vllm", "tensorrt_llm", "llama_cpp"))
+    monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h200"))
+    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
+    monkeypatch.setattr(startup, "cpu_only_engines", dict)
+    monkeypatch.setattr(store, "resolve", resolve)
+    monkeypatch.setattr(store, "to_fetch", lambda *_: [])
+    return asked
+
+
+@pytest.fixture(scope="session")
+def default_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: writing the vocabulary takes half a second."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cache(default_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NIM_CACHE_PATH", str(default_cache))
+    return default_cache
+
+
+def launch(**settings: Any) -> Launch:
+    return prepare(load(settings))

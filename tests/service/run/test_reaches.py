@@ -1,0 +1,176 @@
+"""Every field of settings and profiles reaches the engine, the store or the runtime."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.fleet import Fleet
+from engines.process.supervisor import EngineSupervisor
+from profiles import catalogue, store
+from profiles.machine import GB
+from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from service.run.startup import obtain, prepare, spec_of, tell
+from service.run.wiring import build_runtime
+from service.settings.settings import load
+from tests.profiles.hub import serving
+from tests.profiles.test_store import shard
+from tests.service.run.conftest import launch
+
+pytestmark = pytest.mark.usefixtures("machine", "cache")
+
+REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the spec it changes
+    "engine": ("vllm", "engine"),
+    "precision": ("bf16", "precision"),
+    "gpu": (GpuRequirement(family="hopper"), "num_devices"),
+    "limits": (Limits(max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=7), "limits"),
+    "kv_dtype": ("fp8", "kv_dtype"),
+    "memory_fraction": (0.5, "memory_fraction"),
+    "options": ({"dtype": "bfloat16"}, "options"),
+    "environment": ({"A": "1"}, "environment"),
+}
+# They say when to take the profile, why, and how often.
+ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft"}
+
+
+def test_the_native_engine_is_given_the_vocabulary(cache: Path) -> None:
+    path = Path(launch(model_name="nano").spec.vocabulary_path or "")
+    assert cache in path.parents
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    # As published for o200k_base.
+    assert digest == "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+
+
+def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    launched = launch(model_name="nano", cache_path=tmp_path / "file")
+    assert launched.spec.vocabulary_path is None
+    assert "guided decoding will be refused" in caplog.text
+
+
+def test_the_context_length_reaches_the_engine() -> None:
+    assert launch(model_name="nano", max_model_len=100).spec.limits["max_model_len"] == 100
+    assert launch(model_name="nano").spec.limits["max_model_len"] > 100
+
+
+@pytest.mark.parametrize("name", REACHES)
+def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
+    # The model is the folder; how it is spread is the next test.
+    assert {*REACHES, *ONLY_CHOOSE, "model", "parallelism"} == set(Profile.model_fields)
+    wish = {"model_name": "nano", "model_profile": "native-cpu-fp32-tp1-pp1-balanced"}
+    profile = launch(**wish).selection.chosen.profile
+    value, target = REACHES[name]
+    plain, changed = (
+        spec_of(each, 4096, Path("folder"))
+        for each in (profile, profile.model_copy(update={name: value}))
+    )
+    names = [f.name for f in fields(plain) if getattr(plain, f.name) != getattr(changed, f.name)]
+    assert names == [target]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("tp", "tensor_parallel"),
+        ("pp", "pipeline_parallel"),
+        ("ep", "expert_parallel"),
+        ("attention_dp", "attention_dp"),
+    ],
+)
+def test_how_a_profile_is_spread_over_gpus_reaches_the_engine(name: str, target: str) -> None:
+    profile = launch(model_name="nano").selection.chosen.profile
+    assert set(Parallelism.model_fields) == {"tp", "pp", "ep", "attention_dp"}
+    changes: dict[str, Any] = {name: 2}
+    parallelism = Parallelism.model_construct(**changes)
+    spread = profile.model_copy(update={"parallelism": parallelism, "gpu": REACHES["gpu"][0]})
+    spec = spec_of(spread, 100, Path("folder"))
+    assert getattr(spec, target) == 2
+    assert spec.num_devices == (2 if name in ("tp", "pp") else 1)
+
+
+def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None:
+    launched = launch(model_name="nano", cache_path=tmp_path / "cache", model_path=tmp_path / "own")
+    assert machine == [(tmp_path / "cache", tmp_path / "own")]
+    assert launched.spec.model_dir == str(tmp_path / "own")
+
+
+def test_the_limits_and_keys_reach_the_runtime() -> None:
+    given = {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
+    settings = load(
+        given | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+    )
+    launched = prepare(settings)
+    supervisor = EngineSupervisor(launched.spec)
+    runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
+    assert runtime.limits.max_body_bytes == 2048
+    assert runtime.limits.sse_keepalive_s == 3
+    assert runtime.authenticator is not None
+    assert runtime.cors_origins == ("https://chat.example",)
+    assert not runtime.has_pages
+    assert runtime.model.license == "Apache-2.0"
+    assert runtime.model.profile is not None
+    assert runtime.model.profile.reason == launched.selection.reason
+    open_runtime = build_runtime(load(), launched, supervisor, Fleet([supervisor.client()]))
+    assert open_runtime.authenticator is None
+    assert open_runtime.has_pages
+
+
+def lack_one(monkeypatch: pytest.MonkeyPatch) -> ArtifactFile:
+    file = ArtifactFile(name="config.json", size_bytes=5 * GB, sha256="a" * 64)
+    monkeypatch.setattr(store, "to_fetch", lambda *_: [file])
+    return file
+
+
+def test_what_the_cache_lacks_is_said_before_it_is_fetched(
+    machine: list[tuple[Path, Path | None]],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = lack_one(monkeypatch)
+    launched = launch(model_name="gpt-oss-20b")
+    assert launched.to_fetch == (file,)
+    assert launched.model_dir == cache / "models" / "gpt-oss-20b"
+    assert machine == []  # deciding fetches nothing: so a dry run does not
+    with caplog.at_level("INFO"):
+        tell(launched)
+    assert "The cache lacks 1 files (5.0 GB) of gpt-oss-20b: a start fetches them" in caplog.text
+
+
+def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack_one(monkeypatch)
+    asked: list[store.Fetching] = []
+    monkeypatch.setattr(store, "resolve", lambda *_, fetching: asked.append(fetching))
+    settings = load({"model_name": "gpt-oss-20b", "repository_override": "s3://bucket/models"})
+    obtain(settings, prepare(settings))
+    assert asked == [store.Fetching(is_allowed=True, override="s3://bucket/models")]
+
+
+@pytest.mark.parametrize("own", [{"disable_model_download": True}, {"model_path": Path("/own")}])
+def test_nothing_is_fetched_where_it_is_forbidden_or_not_needed(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+) -> None:
+    lack_one(monkeypatch)
+    assert launch(model_name="gpt-oss-20b", **own).to_fetch == ()
+
+
+def test_a_model_path_on_the_network_is_chosen_for_by_its_config_and_fetched_later(
+    tmp_path: Path,
+) -> None:
+    config = catalogue.load().models["gpt-oss-20b"].shape.model_dump_json().encode()
+    files = {"m/tuned/config.json": config, "m/tuned/model.safetensors": shard("a")}
+    with serving(files) as served:
+        settings = load({"model_path": f"{served.url}/m/tuned", "cache_path": tmp_path})
+        launched = prepare(settings)
+        assert launched.served_name == "gpt-oss-20b"
+        assert [file.name for file in launched.to_fetch] == ["model.safetensors"]
+        assert not (launched.model_dir / "model.safetensors").exists()
+        obtain(settings, launched)
+    assert (launched.model_dir / "model.safetensors").read_bytes() == shard("a")
+    assert launched.spec.model_dir == str(launched.model_dir)
