@@ -3,7 +3,8 @@
 AuthError
 ├── MissingCredentials   the caller presented nothing that any authenticator recognises
 ├── InvalidCredentials   the caller presented something that is wrong
-└── Forbidden            the caller is known and may not do this
+├── Forbidden            the caller is known and may not do this
+└── KeysUnavailable      nobody can tell now: this is our failure, not the caller's
 
 Their words are for the audit log: clients are told none of them, so that nobody learns which
 part of a forgery was wrong.
@@ -36,12 +37,21 @@ class Forbidden(AuthError):
     """The caller is known and may not do this."""
 
 
+class KeysUnavailable(AuthError):
+    """The keys of tokens cannot be had now: this is our failure, not the caller's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What the caller presented; `scheme` is lower-case, e.g. "bearer" or "x-api-key"."""
 
     scheme: str
     value: str
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it looks like a signed JWT: three parts, the first the start of a JSON object."""
+        return self.value.startswith("ey") and self.value.count(".") == 2
 
 
 class Scope(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 
 from auth import audit
 from auth.base import Credentials, InvalidCredentials, Principal, Scope
-from auth.jwt_verify import TokenPolicy, is_token, read_header, verify
+from auth.jwt_verify import TokenPolicy, read_header, verify
 from auth.key_source import KeySource
 
 _MAX_KNOWN = 10_000
@@ -40,7 +40,7 @@ class JwtBearer:
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Return the principal that a token names, None for what is no token; raises AuthError."""
-        if credentials.scheme != "bearer" or not is_token(credentials.value):
+        if credentials.scheme != "bearer" or not credentials.is_token:
             return None
         header = read_header(credentials.value)
         key = await self._keys.key(header.kid)

@@ -36,11 +36,6 @@ class TokenHeader:
     kid: str | None
 
 
-def is_token(text: str) -> bool:
-    """Whether text looks like a signed JWT: three parts, the first the start of a JSON object."""
-    return text.startswith("ey") and text.count(".") == 2
-
-
 def read_header(token: str) -> TokenHeader:
     """The header of a token; raises InvalidCredentials for what we would never accept.
 

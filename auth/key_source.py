@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from auth.address import check_url, is_loopback
-from auth.base import AuthError, InvalidCredentials
+from auth.base import InvalidCredentials, KeysUnavailable
 from auth.jwk import KeySet, PublicKey, keys_of
 
 log = logging.getLogger("harmonium")
@@ -26,10 +26,6 @@ TIMEOUT_S = 2.0  # for one whole answer, however it trickles
 _DISCOVERY = "/.well-known/openid-configuration"
 # No compression: a small answer must not unfold into a large one.
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
-
-
-class KeysUnavailable(AuthError):
-    """The keys of tokens cannot be had now: this is our failure, not the caller's."""
 
 
 class KeySource(Protocol):

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from auth.base import AuthError, Credentials
-from auth.jwt_verify import is_token
 from auth.key_record import SCHEMES, key_id
 
 RETRY_S = 2.0
@@ -86,7 +85,7 @@ class Throttle:
 def _is_guessable(credentials: Credentials) -> bool:
     """Whether an operator may have made it up: fixed keys are any text."""
     is_text = credentials.scheme in SCHEMES
-    return is_text and key_id(credentials.value) is None and not is_token(credentials.value)
+    return is_text and key_id(credentials.value) is None and not credentials.is_token
 
 
 def _group(address: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
+import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = in_order(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collection makes stays: nobody looks for garbage in it, now or in a test's time."""
+    gc.disable()
+    with Path(__file__).open() as checkout:
+        if not has_bytecode("torch"):
+            # The first process compiles what all import; the others wait rather than do it, too.
+            fcntl.flock(checkout, fcntl.LOCK_EX)
+            if has_bytecode("torch"):
+                fcntl.flock(checkout, fcntl.LOCK_UN)
+        yield
+    gc.enable()
+    gc.freeze()
+
+
+def has_bytecode(package: str) -> bool:
+    """Whether a package was imported before, so that its bytecode is there."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(importlib.util.cache_from_source(found.origin)).exists()
+
+
+def pytest_unconfigure() -> None:
+    """Native libraries complain at exit of what was never let go."""
+    gc.unfreeze()
 
 
 @pytest.fixture

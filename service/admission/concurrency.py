@@ -11,12 +11,12 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
-
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from typing import TYPE_CHECKING, Final
 
 from service.admission.counters import TIMEOUT_S, redis_guard
+
+if TYPE_CHECKING:  # the library takes a tenth of a second to load, and few servers have a Redis
+    from redis.asyncio import Redis
 
 LEASE_S: Final = 30.0
 _PREFIX: Final = "harmonium:limits:running:"
@@ -88,7 +88,7 @@ class ConcurrencyLimit:
             is_taken = await self._redis.eval(
                 _TAKE, 1, _PREFIX + who, str(at_once), self._lease_ms, lease
             )
-        except RedisError as error:
+        except _redis_error() as error:
             self._guard.close(error)
             return self._running[who] < at_once
         if is_taken:
@@ -102,7 +102,7 @@ class ConcurrencyLimit:
             return
         try:
             await self._redis.zrem(_PREFIX + who, lease)
-        except RedisError as error:
+        except _redis_error() as error:
             self._guard.close(error)
 
     async def _renew(self) -> None:
@@ -114,9 +114,17 @@ class ConcurrencyLimit:
                     break
                 try:
                     await self._redis.eval(_RENEW, 1, _PREFIX + who, self._lease_ms, lease)
-                except RedisError as error:
+                except _redis_error() as error:
                     self._guard.close(error)
 
 
 def _redis(url: str) -> Redis:
+    from redis.asyncio import Redis
+
     return Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+
+
+def _redis_error() -> type[Exception]:
+    from redis.exceptions import RedisError
+
+    return RedisError

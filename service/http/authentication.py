@@ -16,11 +16,11 @@ from auth.base import (
     Credentials,
     Forbidden,
     InvalidCredentials,
+    KeysUnavailable,
     MissingCredentials,
     Principal,
 )
 from auth.base import Scope as Access
-from auth.key_source import KeysUnavailable
 from auth.throttle import Throttle, TooManyFailures
 from service.http.routes import scope_of
 from service.http.tls import CERTIFICATE

@@ -8,8 +8,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from auth.base import AuthError, Forbidden, InvalidCredentials, MissingCredentials
-from auth.key_source import KeysUnavailable
+from auth.base import AuthError, Forbidden, InvalidCredentials, KeysUnavailable, MissingCredentials
 from auth.throttle import RETRY_S, TooManyFailures
 from engines import errors as engine
 from service.admission.lifecycle import NotReady

@@ -92,7 +92,7 @@ class Serving:
             return next((line for line in self.log if text in line), None)
 
         with self._grown:
-            self._grown.wait_for(lambda: found() or self.process.poll() is not None, 60)
+            self._grown.wait_for(lambda: found() or self.process.poll() is not None, 180)
         line = found()
         assert line is not None, f"no {text!r} in:\n{''.join(self.log)}"
         return line

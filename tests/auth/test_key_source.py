@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from auth.base import InvalidCredentials
+from auth.base import InvalidCredentials, KeysUnavailable
 from auth.jwk import KeySet, PublicKey, keys_of
 from auth.key_source import (
     MAX_BYTES,
     CachePolicy,
     FetchedKeys,
-    KeysUnavailable,
     discover_keys,
     fetch_keys,
     get_json,

@@ -14,8 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from auth.base import Authenticator, Credentials, InvalidCredentials, Principal
-from auth.key_source import KeysUnavailable
+from auth.base import Authenticator, Credentials, InvalidCredentials, KeysUnavailable, Principal
 from service.run.wiring import authenticator_of
 from service.settings.settings import load
 
