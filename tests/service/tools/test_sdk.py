@@ -38,7 +38,7 @@ async def test_events_and_items_are_the_sdks(service: Fixture, script: dict[str,
     for item, kind in ((search, "search"), (opened, "open_page"), (found, "find_in_page")):
         assert isinstance(item, ResponseFunctionWebSearch)
         assert type(item).model_validate(item.model_dump()).action.type == kind
-    assert opened.action.url == "https://a.example/b"  # type: ignore[union-attr]
+    assert opened.action.url == "https://a.example/b"
     assert message.type == "message"
     assert final.output_text == "It is 4."
     again: Any = [*final.output, {"role": "user", "content": "Thanks"}]

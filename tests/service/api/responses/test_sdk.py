@@ -8,10 +8,10 @@ from typing import Any, get_args
 import openai
 import pydantic
 import pytest
+from openai import AsyncOpenAI as Client
 from openai.types import responses as sdk
 
 Fixture = Callable[..., Any]
-Client = openai.AsyncOpenAI
 
 MODEL = "gpt-oss-20b"
 EVENT_TYPES = {
