@@ -84,23 +84,24 @@ class Bench:
         }
 
     def prefill(
-        self, tokens: int, up: Grouped | None = None, down: Grouped | None = None,
-        skipped: frozenset[str] = frozenset(),
+        self, tokens: int, prompts: int = 1, up: Grouped | None = None,
+        down: Grouped | None = None, skipped: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:  # fmt: skip
-        """Median milliseconds of one prompt of `tokens`, as one captured chunk."""
-        blocks = -(-tokens // self.block_size) + 1
-        slots = SlotTensors.allocate(1, blocks, _DEVICE)
-        table = torch.randperm(blocks, device=_DEVICE) + 1
+        """Median milliseconds of `tokens` of so many equal prompts, as one captured chunk."""
+        each = tokens // prompts
+        blocks = -(-each // self.block_size) + 1
+        slots = SlotTensors.allocate(prompts, blocks, _DEVICE)
+        table = torch.randperm(prompts * blocks, device=_DEVICE).view(prompts, blocks) + 1
         slots.full_tables.copy_(table)
         slots.window_tables.copy_(table)
-        buffers = PrefillBuffers(self.shape, tokens, 1, _DEVICE)
-        prompt = torch.randint(0, 200000, (tokens,)).tolist()
+        buffers = PrefillBuffers(self.shape, tokens, prompts, _DEVICE)
+        ids = torch.randint(0, 200000, (prompts, each)).tolist()
         host = buffers.packed.cpu()
-        buffers.pack([TokenRun(0, 0, prompt)], host)
+        buffers.pack([TokenRun(slot, 0, prompt) for slot, prompt in enumerate(ids)], host)
         buffers.packed.copy_(host)
         prefill = Prefill(
-            self.shape, self.weights, self.cache(blocks + 1), self.block_size, tokens, slots,
-            buffers, up, down,
+            self.shape, self.weights, self.cache(prompts * blocks + 1), self.block_size, tokens,
+            slots, buffers, up, down,
         )  # fmt: skip
         prefill.skipped = skipped
         graph = capture(prefill.run)
@@ -115,6 +116,7 @@ class Bench:
         median = sorted(times)[5]
         return {
             "tokens": tokens,
+            "prompts": prompts,
             "ms": round(median, 3),
             "tokens_per_s": round(tokens / median * 1e3),
             "is_finite": bool(torch.isfinite(buffers.x).all()),
@@ -168,22 +170,27 @@ class Bench:
         return float(total / self.bandwidth * 1e3)
 
 
-def serve(bench: Bench, streams: int, prompt: int, answer: int) -> dict[str, Any]:
-    """The engine with its scheduler and overlapped loop: `streams` requests at once, to the end."""
-    config = bench.shape.config
-    blocks = 2 * (-(-(prompt + answer) // bench.block_size) + 2) * streams + 1
+def serve(
+    bench: Bench, streams: int, prompt: int, answer: int, chunk: int = 2048,
+    requests: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The engine with its scheduler and overlapped loop: `requests` at once (as many as
+    `streams`, if not told), of which `streams` run beside each other, to the end."""
+    config, requests = bench.shape.config, requests or streams
     longest = prompt + answer + 64
+    held = -(-longest // bench.block_size) + -(-config.sliding_window // bench.block_size) + 2
+    blocks = held * streams + 2 * chunk // bench.block_size + 1
     backend = CudaBackend(
-        config, bench.weights, bench.cache(blocks),
-        Capacity(blocks, bench.block_size, longest), streams, max(2048, prompt),
+        config, bench.weights, bench.cache(blocks), Capacity(blocks, bench.block_size, longest),
+        streams, chunk,
     )  # fmt: skip
     native = NativeConfig(
-        Path(), dtype="bfloat16", max_num_seqs=streams, max_num_batched_tokens=max(2048, prompt),
+        Path(), dtype="bfloat16", max_num_seqs=streams, max_num_batched_tokens=chunk,
         overlap_steps=True, enable_prefix_caching=False,
     )  # fmt: skip
     core = assemble_core(native, backend, config.sliding_window, config.vocab_size)
     generator = torch.Generator().manual_seed(streams)
-    for number in range(streams):
+    for number in range(requests):
         ids = torch.randint(0, 200000, (prompt,), generator=generator).tolist()
         params = SamplingParams(max_tokens=answer, temperature=1.0, seed=number)
         core.scheduler.add(EngineRequest(str(number), tuple(ids), params))
@@ -195,8 +202,12 @@ def serve(bench: Bench, streams: int, prompt: int, answer: int) -> dict[str, Any
         for sequence, event in outcomes:
             assert isinstance(event, TokenEvent), event
             arrivals.setdefault(sequence, []).append(now)
-    per_token = sorted((times[-1] - times[0]) / (len(times) - 1) for times in arrivals.values())
-    median = per_token[len(per_token) // 2]
+    whole = now - start
+    last_first = max(times[0] for times in arrivals.values()) - start
+    per_token = sorted(
+        (times[-1] - times[0]) / max(len(times) - 1, 1) for times in arrivals.values()
+    )
+    median = max(per_token[len(per_token) // 2], 1e-9)
     floor = bench.floor_ms(streams, prompt + answer // 2, bench.expected_experts(streams))
     return {
         "streams": streams,
@@ -205,7 +216,12 @@ def serve(bench: Bench, streams: int, prompt: int, answer: int) -> dict[str, Any
         "tokens_per_s": round(streams / median, 1),
         "ms_per_token": round(median * 1e3, 4),
         "first_token_ms": round((min(t[0] for t in arrivals.values()) - start) * 1e3, 2),
-        "last_first_token_ms": round((max(t[0] for t in arrivals.values()) - start) * 1e3, 2),
+        "last_first_token_ms": round(last_first * 1e3, 2),
+        "chunk": chunk,
+        "requests": requests,
+        "prompt_tokens_per_s": round(requests * prompt / last_first, 1),
+        "seconds": round(whole, 3),
+        "answer_tokens_per_s_of_all": round(requests * answer / whole, 1),
         "floor_ms_uniform_routing": round(floor, 4),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -39,10 +38,7 @@ class Grouped(NamedTuple):
     num_warps: int
     stages: int = 3
     tiles: int = 3  # of the inputs in a step
-
-    def divided(self, groups: int) -> Grouped:
-        """The variant with no more groups in a program than divide `groups`."""
-        return self._replace(groups=math.gcd(self.groups, groups))
+    tail: int = 0  # rows up to which an expert's last tile is a smaller one
 
 
 @dataclass(frozen=True, slots=True)

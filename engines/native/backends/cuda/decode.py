@@ -182,16 +182,15 @@ class DecodeStep:
         config = shape.config
         shared: dict[str, Any] = {
             "K": shape.hidden_stride, "INNER": shape.inner, "H_STRIDE": shape.inner_stride,
-            "CAPACITY": s.pairs.shape[1], "TOP_K": shape.top_k, "ALPHA": config.swiglu_alpha,
-            "LIMIT": config.swiglu_limit,
+            "TOP_K": shape.top_k, "ALPHA": config.swiglu_alpha, "LIMIT": config.swiglu_limit,
         }  # fmt: skip
         if isinstance(choice, Grouped):
-            choice = choice.divided(shape.inner // 8)
             self._launch(
                 experts_grouped.gate_up_grouped_kernel,
-                (shape.inner // 8 // choice.groups, self._num_tiles(choice.bm)),
+                (-(-shape.inner // 8 // choice.groups), self._num_tiles(choice.bm)),
                 s.placed, packed.halves, packed.scales, packed.bias,
-                s.tiles, s.counts, s.pairs, s.inner_wide, X_STRIDE=shape.hidden_stride,
+                s.tiles, s.counts, s.pairs, s.pairs.shape[1], s.inner_wide,
+                X_STRIDE=shape.hidden_stride,
                 IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
             )  # fmt: skip
             return
@@ -200,19 +199,19 @@ class DecodeStep:
             (shape.inner // 8 // choice.groups // choice.side, self._num_slots()),
             s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
             s.counts, s.pairs, s.inner, X_WORDS=shape.hidden_stride // 2,
+            CAPACITY=s.pairs.shape[1],
             **_stream(choice, self._rows), **shared,
         )  # fmt: skip
 
     def _down(self, packed: PackedExperts) -> None:
         s, shape, choice = self._s, self._shape, self._choices.down
         if isinstance(choice, Grouped):
-            choice = choice.divided(shape.hidden // 16)
             self._launch(
                 experts_grouped.down_grouped_kernel,
-                (shape.hidden // 16 // choice.groups, self._num_tiles(choice.bm)),
+                (-(-shape.hidden // 16 // choice.groups), self._num_tiles(choice.bm)),
                 s.inner_wide, packed.halves, packed.scales, packed.bias, s.tiles,
-                s.counts, s.pairs, s.outputs, K=shape.inner_stride, HIDDEN=shape.hidden,
-                H_STRIDE=shape.inner_stride, CAPACITY=s.pairs.shape[1],
+                s.counts, s.pairs, s.pairs.shape[1], s.outputs, K=shape.inner_stride,
+                HIDDEN=shape.hidden, H_STRIDE=shape.inner_stride,
                 IS_PACKED=packed.is_packed, **_grouped(choice),
             )  # fmt: skip
             return
@@ -274,6 +273,7 @@ def _stream(choice: StreamLaunch, rows: int) -> dict[str, Any]:
 def _grouped(choice: Grouped) -> dict[str, Any]:
     return {
         "BM": choice.bm,
+        "TAIL": choice.tail,
         "GROUPS": choice.groups,
         "STAGES": choice.stages,
         "TILES": choice.tiles,

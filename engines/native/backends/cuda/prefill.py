@@ -6,6 +6,7 @@ for a number of tokens; what is beyond the batch's own is padding, which no kern
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -154,7 +155,7 @@ class Prefill:
             prefill_attention.rotate_write_kernel, (n,), b.qkv, b.q, cache, tables, b.slots,
             b.positions, self._weights.cosines, self._weights.sines,
             HEADS=config.num_attention_heads, BH=next_power_of_2(config.num_attention_heads),
-            SCALE=config.head_dim**-0.5, num_warps=4, **shared,
+            SCALE=config.head_dim**-0.5 * math.log2(math.e), num_warps=4, **shared,
         )  # fmt: skip
         if "attention" not in self.skipped:
             num_tiles = n // TILE_TOKENS + len(b.last_rows)
@@ -180,22 +181,23 @@ class Prefill:
         launch(
             router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
             b.expert_tiles, b.arrivals, E=num, BE=wide, BM=up.bm, NUM_TILES=tiles,
-            CAPACITY=b.pairs.shape[1], BLOCK=1024, num_warps=4,
+            CAPACITY=b.pairs.shape[1], BLOCK=1024 if n < 4096 else 4096,
+            num_warps=4 if n < 4096 else 8,
         )  # fmt: skip
         shared: dict[str, Any] = {
-            "H_STRIDE": shape.inner_stride, "CAPACITY": b.pairs.shape[1], "BM": up.bm,
+            "H_STRIDE": shape.inner_stride, "BM": up.bm, "TAIL": up.tail,
             "IS_PACKED": layer.gate_up.is_packed,
         }  # fmt: skip
-        lists = (b.expert_tiles, b.counts, b.pairs)
+        lists = (b.expert_tiles, b.counts, b.pairs, b.pairs.shape[1])
         launch(
-            experts_grouped.gate_up_grouped_kernel, (shape.inner // 8 // up.groups, tiles),
+            experts_grouped.gate_up_grouped_kernel, (-(-shape.inner // 8 // up.groups), tiles),
             b.placed, layer.gate_up.halves, layer.gate_up.scales, layer.gate_up.bias, *lists,
             b.inner, K=shape.hidden_stride, INNER=shape.inner, X_STRIDE=shape.hidden_stride,
             TOP_K=shape.top_k, ALPHA=config.swiglu_alpha, LIMIT=config.swiglu_limit,
             GROUPS=up.groups, TILES=up.tiles, STAGES=up.stages, num_warps=up.num_warps, **shared,
         )  # fmt: skip
         launch(
-            experts_grouped.down_grouped_kernel, (shape.hidden // 16 // down.groups, tiles),
+            experts_grouped.down_grouped_kernel, (-(-shape.hidden // 16 // down.groups), tiles),
             b.inner, layer.down.halves, layer.down.scales, layer.down.bias, *lists, b.outputs,
             K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups, TILES=down.tiles,
             STAGES=down.stages, num_warps=down.num_warps, **shared,
@@ -207,5 +209,5 @@ def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
     rows = tokens * shape.top_k // shape.num_experts
     bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
     if is_gate_up:
-        return Grouped(bm, 4 if bm == 128 else 8, 4, tiles=1).divided(shape.inner // 8)
-    return Grouped(bm, 4, 4, tiles=1).divided(shape.hidden // 16)
+        return Grouped(bm, 4 if bm == 128 else 8, 4, tiles=1)
+    return Grouped(bm, 4, 4, tiles=1)

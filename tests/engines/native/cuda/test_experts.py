@@ -109,10 +109,12 @@ def test_streamed_experts(tokens: int, step: int, side: int, groups: int, depth:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "steps", "is_packed"), [(5, 1, True), (40, 3, True), (20, 1, False)]
+    ("tokens", "steps", "is_packed", "groups", "tail"),
+    [(5, 1, True, 4, 0), (40, 3, True, 8, 16), (40, 1, False, 8, 16)],
 )
-def test_grouped_experts(tokens: int, steps: int, is_packed: bool) -> None:
-    case, rows = Case(tokens), 16
+def test_grouped_experts(tokens: int, steps: int, is_packed: bool, groups: int, tail: int) -> None:
+    """Tiles of 16 rows, or of 32 with smaller ones last; more groups of rows than there are."""
+    case, rows = Case(tokens), 2 * tail or 16
     num_tiles = NUM_EXPERTS + tokens * TOP_K // rows
     tiles = torch.zeros(num_tiles, dtype=torch.int32, device=DEVICE)
     counts, pairs = torch.zeros_like(case.counts), torch.zeros_like(case.pairs)
@@ -130,12 +132,13 @@ def test_grouped_experts(tokens: int, steps: int, is_packed: bool) -> None:
     h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).bfloat16()
     h[:, INNER:] = 0
     shared: dict[str, Any] = {
-        "CAPACITY": tokens, "BM": rows, "STAGES": 1, "GROUPS": 4, "TILES": steps,
+        "BM": rows, "TAIL": tail, "STAGES": 1, "GROUPS": groups,
+        "TILES": steps,
         "IS_PACKED": is_packed,
     }  # fmt: skip
-    lists = (tiles, counts, pairs)
+    lists = (tiles, counts, pairs, tokens)
     launch(
-        experts_grouped.gate_up_grouped_kernel, (INNER // 8 // 4, num_tiles),
+        experts_grouped.gate_up_grouped_kernel, (-(-INNER // 8 // groups), num_tiles),
         case.x[:, places].contiguous(), *up, case.up_bias, *lists, h, K=PADDED, INNER=INNER,
         X_STRIDE=PADDED, H_STRIDE=PADDED, TOP_K=TOP_K, ALPHA=1.702, LIMIT=7.0, **shared,
     )  # fmt: skip
@@ -143,7 +146,7 @@ def test_grouped_experts(tokens: int, steps: int, is_packed: bool) -> None:
     assert relative_error(found[:, :INNER], case.expected_h()) < 5e-3  # bf16's rounding
     outputs = torch.full((tokens * TOP_K, HIDDEN), float("nan"), device=DEVICE)
     launch(
-        experts_grouped.down_grouped_kernel, (HIDDEN // 16 // 4, num_tiles),
+        experts_grouped.down_grouped_kernel, (-(-HIDDEN // 16 // groups), num_tiles),
         h, *down, case.down_bias, *lists, outputs,
         K=PADDED, HIDDEN=HIDDEN, H_STRIDE=PADDED, **shared,
     )  # fmt: skip

@@ -18,26 +18,29 @@ TOLERANCE = (
 )  # of the logits' norm: activations are bf16 between the products
 TIE = 1e-2  # between router logits; closer, either expert is right
 
-# Tokens cached before, and new ones, of each sequence of a chunk; then the padded size.
+# Tokens cached before, and new ones, of each sequence of a chunk; the padded size, the
+# block size.
 CASES = (
     [
-        ([0, 300], [130, 7], 256),
-        ([0, 1000, 2500], [1, 200, 40], 256),
-        ([0], [2000], 2048),
-        ([0, 0], [500, 12], 512),
-        ([0], [1024], 1024),
-        ([0], [100], 128),
-        ([31_800], [200], 256),
+        ([0, 300], [130, 7], 256, 16),
+        ([0, 1000, 2500], [1, 200, 40], 256, 64),
+        ([0], [2000], 2048, 64),
+        ([0, 0], [500, 12], 512, 32),
+        ([0], [1024], 1024, 64),
+        ([0], [100], 128, 16),
+        ([31_800], [200], 256, 64),
     ]
     if IS_GPU
-    else [([0, 20], [3, 18], 24)]
+    else [([0, 70], [3, 18], 24, 64)]
 )
 
 
-@pytest.mark.parametrize(("cached", "new", "size"), CASES)
-def test_the_last_token_of_each_chunk(cached: list[int], new: list[int], size: int) -> None:
+@pytest.mark.parametrize(("cached", "new", "size", "block"), CASES)
+def test_the_last_token_of_each_chunk(
+    cached: list[int], new: list[int], size: int, block: int
+) -> None:
     lengths = [past + count for past, count in zip(cached, new, strict=True)]
-    case = DecodeCase(model_config(), lengths, block_size=16)
+    case = DecodeCase(model_config(), lengths, block_size=block)
     tokens = [torch.randint(0, case.shape.config.vocab_size, (n,), device=DEVICE) for n in new]
     slots = case.inputs.slots.tolist()
     outcomes = []

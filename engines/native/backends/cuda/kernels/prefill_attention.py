@@ -79,6 +79,47 @@ def rotate_write_kernel(
 
 
 @triton.jit
+def _walk(
+    query, position, peak, total, acc, cache, table, start, end, HEAD_STRIDE: tl.constexpr,
+    SLOT: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr, BT: tl.constexpr,
+    STAGES: tl.constexpr, IS_MASKED: tl.constexpr,
+):  # fmt: skip
+    """Attend to keys `start` (a multiple of BT) to `end`; all of them are seen by every query
+    unless IS_MASKED. `peak`, `total` and `acc` are the softmax so far."""
+    D: tl.constexpr = query.shape[1]
+    dv = tl.arange(0, D)
+    for t0 in tl.range(start, end, BT, num_stages=STAGES):
+        t = t0 + tl.arange(0, BT)
+        is_t = t < end if IS_MASKED else t >= 0
+        if BLOCK % BT == 0:
+            block = tl.load(table + t0 // BLOCK).to(tl.int64)
+            at = block * BLOCK + t0 % BLOCK + tl.arange(0, BT)
+        else:
+            block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
+            at = block * BLOCK + t % BLOCK
+        source = cache + at * SLOT
+        if IS_MASKED:
+            k = tl.load(source[None, :] + dv[:, None], mask=is_t[None, :], other=0)
+            v = tl.load(source[:, None] + HEAD_STRIDE + dv[None, :], mask=is_t[:, None], other=0)
+        else:
+            k = tl.load(source[None, :] + dv[:, None])
+            v = tl.load(source[:, None] + HEAD_STRIDE + dv[None, :])
+        score = dot(query, k, tl.zeros([query.shape[0], BT], tl.float32))
+        if IS_MASKED:
+            is_seen = t[None, :] <= position[:, None]
+            if WINDOW > 0:
+                is_seen = is_seen & (t[None, :] > position[:, None] - WINDOW)
+            score = tl.where(is_seen, score, -1e30)
+        new_peak = tl.maximum(peak, tl.max(score, 1))
+        weight = tl.exp2(score - new_peak[:, None])
+        shrink = tl.exp2(peak - new_peak)
+        acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
+        total = total * shrink + tl.sum(weight, 1)
+        peak = new_peak
+    return peak, total, acc
+
+
+@triton.jit
 def prefill_attention_kernel(
     q,
     cache,
@@ -97,7 +138,8 @@ def prefill_attention_kernel(
     STAGES: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (tiles, kv_heads): q (tokens, heads * d) rotated and scaled -> out of that shape."""
+    """Grid (tiles, kv_heads): q (tokens, heads * d) rotated and scaled, log2(e) included -> out
+    of that shape."""
     tile = tiles + tl.program_id(0) * 4
     head = tl.program_id(1)
     if IS_DEPENDENT:
@@ -112,33 +154,24 @@ def prefill_attention_kernel(
         token = m // GROUP
         is_m = token < num
         table = tables + tl.load(tile).to(tl.int64) * TABLE_STRIDE
-        position = tl.load(tile + 2) + token
+        first = tl.load(tile + 2)
         row = (tl.load(tile + 1) + token).to(tl.int64)
         at = row * (KV_HEADS * GROUP * D) + (head * GROUP + m % GROUP) * D
         query = tl.load(q + at[:, None] + dv[None, :], mask=is_m[:, None], other=0)
-        peak = tl.load(sinks + head * GROUP + m % GROUP).to(tl.float32)
+        peak = tl.load(sinks + head * GROUP + m % GROUP).to(tl.float32) * 1.4426950408889634
         total = tl.full([M], 1.0, tl.float32)
         acc = tl.zeros([M, D], tl.float32)
-        last = tl.load(tile + 2) + num  # one past the last key that is seen
-        start = 0
-        if WINDOW > 0:
-            start = tl.maximum(tl.load(tile + 2) - WINDOW + 1, 0) // BT * BT
-        for t0 in tl.range(start, last, BT, num_stages=STAGES):
-            t = t0 + tl.arange(0, BT)
-            is_t = t < last
-            block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
-            source = cache + (block * BLOCK + t % BLOCK) * SLOT + head * D
-            k = tl.load(source[None, :] + dv[:, None], mask=is_t[None, :], other=0)
-            v = tl.load(source[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
-            is_seen = t[None, :] <= position[:, None]
-            if WINDOW > 0:
-                is_seen = is_seen & (t[None, :] > position[:, None] - WINDOW)
-            score = tl.where(is_seen, dot(query, k, tl.zeros([M, BT], tl.float32)), -1e30)
-            new_peak = tl.maximum(peak, tl.max(score, 1))
-            weight = tl.exp(score - new_peak[:, None])
-            shrink = tl.exp(peak - new_peak)
-            acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
-            total = total * shrink + tl.sum(weight, 1)
-            peak = new_peak
+        keys = cache + head * D
+        start = tl.maximum(first - WINDOW + 1, 0) // BT * BT if WINDOW > 0 else 0
+        if WINDOW == 0:
+            start = (first + 1) // BT * BT  # keys before it are seen by all
+            peak, total, acc = _walk(
+                query, first + token, peak, total, acc, keys, table, 0, start, KV_HEADS * D,
+                SLOT, BLOCK, WINDOW, BT, STAGES, IS_MASKED=False,
+            )  # fmt: skip
+        peak, total, acc = _walk(
+            query, first + token, peak, total, acc, keys, table, start, first + num,
+            KV_HEADS * D, SLOT, BLOCK, WINDOW, BT, STAGES, IS_MASKED=True,
+        )  # fmt: skip
         value = (acc / total[:, None]).to(out.dtype.element_ty)
         tl.store(out + at[:, None] + dv[None, :], value, mask=is_m[:, None])
