@@ -34,10 +34,7 @@ class SlotSampling:
                 ids[start.num_prompt_tokens :], minlength=vocab_size
             ).float()
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the logits are drawn from as the model gives them: no filter, bias or penalty."""
-        return not self.is_filtered and self._bias is None and self._seen is None
+        self.is_biased = self._bias is not None or self._seen is not None
 
     def bias(self, logits: Tensor) -> None:
         """Apply logit_bias and penalties to one row, in place."""

@@ -18,7 +18,7 @@ from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStar
 from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import choices_for
+from engines.native.backends.cuda.choices import MAX_ROWS, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.graphs import Graphs, step_sizes
 from engines.native.backends.cuda.outcome import Token, sampled_of
@@ -43,7 +43,6 @@ from engines.native.kv_pool import (
 from engines.native.weights import Checkpoint, tensor_specs
 
 _GREEDY_BELOW = 1e-5  # temperatures under this are greedy
-_MAX_ROWS = 256
 _MULTIPLES = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4}
 _LEFT_FREE = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
 
@@ -187,8 +186,10 @@ class CudaBackend:
     def launch(self, batch: Batch) -> CudaStep:
         """Enqueue a step; its sampling too, unless a row waits for its mask."""
         self._update_tables(batch)
-        decodes = [i for i, row in enumerate(batch.rows) if self._is_decode(row)]
-        others = [i for i in range(len(batch.rows)) if i not in set(decodes)]
+        decodes: list[int] = []
+        others: list[int] = []
+        for i, row in enumerate(batch.rows):
+            (decodes if self._is_decode(row) else others).append(i)
         draws = []
         if decodes:
             draws.append(self._launch_decode(batch, decodes))
@@ -330,7 +331,7 @@ class CudaBackend:
                 draw.logprobs[place] = (torch.log_softmax(logits[place], 0),)
             if row in masks:
                 exclude(logits[place], masks[row])
-            if not slot.sampling.is_plain:
+            if slot.sampling.is_biased:
                 slot.sampling.bias(logits[place])
         filtered = [i for i, slot in enumerate(draw.slots) if slot.sampling.is_filtered]
         if filtered:
@@ -344,7 +345,8 @@ class CudaBackend:
             sampler.floors.fill_(OUT)
         tokens = sampler.rows.sampled[:num].clone()
         for place, slot in enumerate(draw.slots):
-            slot.sampling.count(tokens[place : place + 1])
+            if slot.sampling.is_biased:
+                slot.sampling.count(tokens[place : place + 1])
         for place, (values,) in draw.logprobs.items():
             top = values.topk(draw.slots[place].sampling.params.logprobs or 0)
             chosen = values[tokens[place].clamp(min=0).long()]
@@ -422,9 +424,9 @@ def _check(config: NativeConfig, model: ModelConfig) -> None:
         )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
-    if config.max_num_seqs > _MAX_ROWS:
+    if config.max_num_seqs > MAX_ROWS:
         raise EngineStartError(
-            f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {_MAX_ROWS}"
+            f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {MAX_ROWS}"
         )
     longest = model.max_position_embeddings
     if config.max_model_len and config.max_model_len > longest:

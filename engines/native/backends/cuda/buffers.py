@@ -10,6 +10,7 @@ from torch import Tensor
 from engines.native.backends.cuda.shape import Shape
 
 _MAX_PARTS = 8  # of a product's inputs
+_MAX_SPLITS = 2048  # of all rows' contexts: 16 for up to 128 rows, 2 for 1,024
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Scratch:
         self.counts = make(shape.num_experts, dtype=torch.int32)
         self.pairs = make(shape.num_experts, rows, dtype=torch.int32)
         self.tiles = make(shape.num_experts + pairs, dtype=torch.int32)
-        splits = rows * config.num_key_value_heads * 16
+        splits = min(rows * 16, _MAX_SPLITS) * config.num_key_value_heads
         self.part_out = make(splits * 16, config.head_dim)
         self.part_max = make(splits * 16)
         self.part_sum = make(splits * 16)

@@ -15,6 +15,7 @@ class Tiles(NamedTuple):
     stages: int
     is_swapped: bool = True
     num_warps: int = 4
+    bm: int = 256  # rows of a tile, at most
 
 
 class StreamLaunch(NamedTuple):
@@ -54,6 +55,7 @@ class Choices:
     min_split: int = 256
     context_tile: int = 128
     attention_warps: int = 8
+    attention_stages: int = 2
     router_each: int = 1
     is_dependent: bool = False  # programmatic dependent launch of all kernels but attention
 
@@ -113,7 +115,26 @@ _BY_ROWS = {
         down=Grouped(32, 4, 4),
         splits=1,
     ),
+    512: replace(
+        _FEW,
+        qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        out=Tiles(64, 64, 1, 4, is_swapped=False, bm=128),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        down=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        splits=1,
+    ),
+    1024: replace(
+        _FEW,
+        qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        out=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(128, 8, 4, 4, tiles=1, tail=32),
+        down=Grouped(128, 8, 4, 4, tiles=1, tail=32),
+        splits=1,
+    ),
 }
+MAX_ROWS = max(_BY_ROWS)  # of a decode step
 
 
 def choices_for(rows: int, is_packed: bool = True) -> Choices:

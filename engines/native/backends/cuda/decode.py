@@ -124,6 +124,7 @@ class DecodeStep:
             TABLE_STRIDE=tables.shape[1], KV_HEADS=shape.config.num_key_value_heads,
             GROUP=shape.group, D=shape.config.head_dim, BLOCK=self._block_size, WINDOW=window,
             SPLITS=splits, MIN_SPLIT=c.min_split, BT=c.context_tile,
+            STAGES=c.attention_stages,
             SCALE=shape.config.head_dim**-0.5, num_warps=c.attention_warps,
         )  # fmt: skip
 
@@ -250,10 +251,12 @@ class DecodeStep:
         is_added: bool = False,
     ) -> None:  # fmt: skip
         n, k = weight.shape
+        bm = min(max(16, next_power_of_2(self._rows)), tiles.bm)
+        num_tiles = -(-n // tiles.bn) * -(-self._rows // bm)
         self._launch(
-            linear.rows_kernel, (-(-n // tiles.bn), tiles.splits), x, weight,
+            linear.rows_kernel, (num_tiles, tiles.splits), x, weight,
             weight if bias is None else bias, y, self._s.parts, self._s.tile_arrivals, n,
-            M=self._rows, K=k, BM=max(16, next_power_of_2(self._rows)), BN=tiles.bn, BK=tiles.bk,
+            M=self._rows, K=k, BM=bm, BN=tiles.bn, BK=tiles.bk,
             SPLITS=tiles.splits, STAGES=tiles.stages, HAS_BIAS=bias is not None,
             IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped, num_warps=tiles.num_warps,
         )  # fmt: skip

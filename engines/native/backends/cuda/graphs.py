@@ -11,6 +11,7 @@ _MIN_PREFILL = 64  # tokens of the smallest graph
 _VERIFIED_ALONE = 8  # rows of one sequence with guesses
 _VERIFIED_ROWS = 4  # of a sequence, on the average, when all have guesses at once
 _MOST_VERIFIED_ROWS = 256
+_WIDE = 256  # rows from which on doubling leaves too much of a step to padding
 
 
 class Graphs:
@@ -42,8 +43,15 @@ class Graphs:
         return min(s for s in self.sizes if s >= size)
 
 
-def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
-    """The sizes from `smallest` on, doubled until one holds `largest`."""
+def decode_sizes(max_num_seqs: int) -> list[int]:
+    """The sizes of decode steps: powers of two, and from 128 on one more between two of them."""
+    powers = _powers_up_to(max_num_seqs, 1)
+    between = [size * 3 // 4 for size in powers if size >= _WIDE]
+    sizes = sorted(powers + between)
+    return [n for n in sizes if n < max_num_seqs] + [min(n for n in sizes if n >= max_num_seqs)]
+
+
+def _powers_up_to(largest: int, smallest: int) -> list[int]:
     sizes = [smallest]
     while sizes[-1] < largest:
         sizes.append(2 * sizes[-1])
@@ -52,7 +60,7 @@ def powers_up_to(largest: int, smallest: int = 1) -> list[int]:
 
 def prefill_sizes(max_num_tokens: int) -> list[int]:
     """The sizes of chunks: powers of two, the last cut to the largest chunk."""
-    sizes = powers_up_to(max_num_tokens, _MIN_PREFILL)
+    sizes = _powers_up_to(max_num_tokens, _MIN_PREFILL)
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
 
 
@@ -79,8 +87,8 @@ def step_sizes(
     """
     prefill = prefill_sizes(max_num_tokens)
     if is_invariant:
-        rows = powers_up_to(max(max_num_seqs, _VERIFIED_ALONE))[-1:]
+        rows = _powers_up_to(max(max_num_seqs, _VERIFIED_ALONE), 1)[-1:]
         return StepSizes(rows, rows if has_drafts else [], prefill[-1:])
     most = max(min(_VERIFIED_ROWS * max_num_seqs, _MOST_VERIFIED_ROWS), _VERIFIED_ALONE)
-    verify = powers_up_to(most, smallest=2) if has_drafts else []
-    return StepSizes(powers_up_to(max_num_seqs), verify, prefill)
+    verify = _powers_up_to(most, 2) if has_drafts else []
+    return StepSizes(decode_sizes(max_num_seqs), verify, prefill)

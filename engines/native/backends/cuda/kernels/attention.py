@@ -50,6 +50,7 @@ def decode_attention_kernel(
     SPLITS: tl.constexpr,
     MIN_SPLIT: tl.constexpr,
     BT: tl.constexpr,
+    STAGES: tl.constexpr,
     SCALE: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
@@ -110,11 +111,16 @@ def decode_attention_kernel(
             weight = tl.exp(score - peak)
             total = weight + tl.exp(sink - peak)
             acc = weight[:, None] * v.to(tl.float32)[None, :]
-        for t0 in tl.range(first, end, BT, num_stages=1 if WINDOW > 0 else 2):
+        for t0 in tl.range(first, end, BT, num_stages=1 if WINDOW > 0 else STAGES):
             t = t0 + tl.arange(0, BT)
             is_t = t < end
-            block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
-            at = cache + (block * BLOCK + t % BLOCK) * SLOT + head * D
+            if WINDOW == 0 and BLOCK % BT == 0:
+                block = tl.load(table + t0 // BLOCK).to(tl.int64)
+                at = block * BLOCK + t0 % BLOCK + tl.arange(0, BT)
+            else:
+                block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
+                at = block * BLOCK + t % BLOCK
+            at = cache + at * SLOT + head * D
             k_low = tl.load(at[None, :] + d[:, None], mask=is_t[None, :], other=0)
             k_high = tl.load(at[None, :] + HALF + d[:, None], mask=is_t[None, :], other=0)
             v = tl.load(at[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)

@@ -1,4 +1,4 @@
-"""bf16 weights times one row (`gemv_kernel`) or up to some hundred rows (`rows_kernel`)."""
+"""bf16 weights times one row (`gemv_kernel`) or up to a thousand rows (`rows_kernel`)."""
 
 from __future__ import annotations
 
@@ -86,16 +86,18 @@ def rows_kernel(
     IS_SWAPPED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (N / BN, SPLITS): y = x @ weight.T + bias, x (M, K) bf16, y (M, N) float32.
+    """Grid (N / BN * M / BM, SPLITS): y = x @ weight.T + bias, x (M, K) bf16, y (M, N) float32.
 
-    K is shared out over SPLITS programs; the last of them to arrive adds the parts (splits, M, N)
-    in their order, so equal inputs give equal bits. IS_SWAPPED: the weights are the tensor cores'
-    first operand, of which they take 64 rows, and the rows of x the second, of which 8 suffice.
+    Neighbouring programs share their weights. K is shared out over SPLITS programs; the last of
+    them to arrive adds the parts (splits, M, N) in their order, so equal inputs give equal bits.
+    IS_SWAPPED: the weights are the tensor cores' first operand, of which they take 64 rows, and
+    the rows of x the second, of which 8 suffice.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    n = tile * BN + tl.arange(0, BN)
-    m = tl.arange(0, BM)
+    ROW_TILES: tl.constexpr = (M + BM - 1) // BM
+    n = tile // ROW_TILES * BN + tl.arange(0, BN)
+    m = tile % ROW_TILES * BM + tl.arange(0, BM)
     is_n = n < N
     is_m = m < M
     w_rows = weight + n.to(tl.int64) * K
