@@ -1,17 +1,17 @@
 """The CUDA backend on this machine's GPU: decode steps and prefill beside their floors.
 
-    python -m benchmarks.gpu [--model 20b|120b] [--json FILE]
+    python -m benchmarks.gpu [--model 20b|120b] [--prompts 32x2048] [--json FILE]
+    python -m benchmarks.gpu --rows --contexts --prefill --streams --offline 512x1024x1024x768
 
 Random MXFP4 weights of the true shape, made on the device. The floor of a step is the exact bytes
 it must read (weights of the experts it really hits, bf16 rest, K/V) over the read bandwidth
-measured on this very card. Prints a table and one JSON line.
+measured on this very card. Prints a line for each case and one JSON line of all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.base import EngineRequest, SamplingParams, TokenEvent
-from engines.native.backends.base import Capacity
-from engines.native.backends.cuda.backend import CudaBackend
+from benchmarks.gpu_engine import Load
+from benchmarks.gpu_engine import serve as engine_of
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
@@ -32,8 +31,6 @@ from engines.native.backends.cuda.random_model import gpt_oss, random_weights
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import ModelWeights
-from engines.native.config import NativeConfig
-from engines.native.core import assemble_core
 
 _DEVICE = torch.device("cuda")
 _STEPS = 512
@@ -170,62 +167,6 @@ class Bench:
         return float(total / self.bandwidth * 1e3)
 
 
-def serve(
-    bench: Bench, streams: int, prompt: int, answer: int, chunk: int = 2048,
-    requests: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The engine with its scheduler and overlapped loop: `requests` at once (as many as
-    `streams`, if not told), of which `streams` run beside each other, to the end."""
-    config, requests = bench.shape.config, requests or streams
-    longest = prompt + answer + 64
-    held = -(-longest // bench.block_size) + -(-config.sliding_window // bench.block_size) + 2
-    blocks = held * streams + 2 * chunk // bench.block_size + 1
-    backend = CudaBackend(
-        config, bench.weights, bench.cache(blocks), Capacity(blocks, bench.block_size, longest),
-        streams, chunk,
-    )  # fmt: skip
-    native = NativeConfig(
-        Path(), dtype="bfloat16", max_num_seqs=streams, max_num_batched_tokens=chunk,
-        overlap_steps=True, enable_prefix_caching=False,
-    )  # fmt: skip
-    core = assemble_core(native, backend, config.sliding_window, config.vocab_size)
-    generator = torch.Generator().manual_seed(streams)
-    for number in range(requests):
-        ids = torch.randint(0, 200000, (prompt,), generator=generator).tolist()
-        params = SamplingParams(max_tokens=answer, temperature=1.0, seed=number)
-        core.scheduler.add(EngineRequest(str(number), tuple(ids), params))
-    arrivals: dict[object, list[float]] = {}
-    start = time.perf_counter()
-    while core.has_work:
-        outcomes = core.step()
-        now = time.perf_counter()
-        for sequence, event in outcomes:
-            assert isinstance(event, TokenEvent), event
-            arrivals.setdefault(sequence, []).append(now)
-    whole = now - start
-    last_first = max(times[0] for times in arrivals.values()) - start
-    per_token = sorted(
-        (times[-1] - times[0]) / max(len(times) - 1, 1) for times in arrivals.values()
-    )
-    median = max(per_token[len(per_token) // 2], 1e-9)
-    floor = bench.floor_ms(streams, prompt + answer // 2, bench.expected_experts(streams))
-    return {
-        "streams": streams,
-        "prompt": prompt,
-        "answer": answer,
-        "tokens_per_s": round(streams / median, 1),
-        "ms_per_token": round(median * 1e3, 4),
-        "first_token_ms": round((min(t[0] for t in arrivals.values()) - start) * 1e3, 2),
-        "last_first_token_ms": round(last_first * 1e3, 2),
-        "chunk": chunk,
-        "requests": requests,
-        "prompt_tokens_per_s": round(requests * prompt / last_first, 1),
-        "seconds": round(whole, 3),
-        "answer_tokens_per_s_of_all": round(requests * answer / whole, 1),
-        "floor_ms_uniform_routing": round(floor, 4),
-    }
-
-
 def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Compile by running once, then record."""
 
@@ -271,7 +212,7 @@ def read_bandwidth() -> float:
     return data.numel() * 4 / best * 1e3
 
 
-def load(model: str, num_positions: int, block_size: int = 64) -> Bench:
+def load_bench(model: str, num_positions: int, block_size: int = 64) -> Bench:
     """Random weights of one model, and the card's bandwidth."""
     bandwidth = read_bandwidth()
     torch.cuda.empty_cache()
@@ -280,51 +221,85 @@ def load(model: str, num_positions: int, block_size: int = 64) -> Bench:
     return Bench(Shape(config), weights, block_size, bandwidth)
 
 
-def main() -> None:
+def serve(bench: Bench, load: Load) -> dict[str, Any]:
+    """The load through the engine, with the floor of a decode step halfway through the answers."""
+    config = bench.shape.config
+    cache = bench.cache(load.num_blocks(bench.block_size, config.sliding_window))
+    found = engine_of(config, bench.weights, cache, bench.block_size, load)
+    context = load.prompt + load.answer // 2
+    experts = bench.expected_experts(load.streams)
+    if load.answer > 1:
+        floor = bench.floor_ms(load.streams, context, experts)
+        found["floor_ms_uniform_routing"] = round(floor, 4)
+    return found
+
+
+def pairs(text: str) -> list[int]:
+    """Numbers of an argument such as 32x2048."""
+    return [int(number) for number in text.split("x")]
+
+
+def loads(arguments: argparse.Namespace) -> list[Load]:
+    """What the engine is to serve, in the order of the arguments."""
+    found = [Load(n, 128, 512, n) for n in arguments.streams]
+    for streams, prompt in arguments.prompts:
+        found.append(Load(streams, prompt, 1, streams, min(arguments.chunk, streams * prompt)))
+    for streams, prompt, answer, requests in arguments.offline:
+        found.append(Load(streams, prompt, answer, requests, arguments.chunk))
+    return found
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["20b", "120b"], default="20b")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
+    parser.add_argument("--contexts", type=int, nargs="*", default=[8000], help="of one row")
     parser.add_argument("--prefill", type=int, nargs="*", default=[128, 512, 2048])
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 32, 128])
+    parser.add_argument(
+        "--prompts", type=pairs, nargs="*", default=[[32, 2048]], help="prompts x tokens"
+    )
+    parser.add_argument(
+        "--offline", type=pairs, nargs="*", default=[], help="streams x prompt x answer x requests"
+    )
+    parser.add_argument("--chunk", type=int, default=8192, help="of --prompts and --offline")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    bench = load(arguments.model, num_positions=9000)
-    cases = [(rows, 128) for rows in arguments.rows] + [(1, 8000)]
-    print(f"{torch.cuda.get_device_name()}, reads {bench.bandwidth / 1e12:.2f} TB/s")
-    print(f"{'rows':>5} {'context':>8} {'ms':>8} {'tok/s':>9} {'floor ms':>9} {'share':>6} experts")
-    found = []
-    for rows, context in cases:
-        result = bench.decode(rows, context)
-        found.append(result)
-        print(
-            f"{rows:5} {context:8} {result['ms']:8.3f} {result['tokens_per_s']:9.0f} "
-            f"{result['floor_ms']:9.3f} {result['share_of_floor']:6.0%} "
-            f"{result['experts_last_layer']}",
-            flush=True,
-        )
-        torch.cuda.empty_cache()
-    prefills = []
-    for tokens in arguments.prefill:
-        prefills.append(bench.prefill(tokens))
-        print("prefill", prefills[-1], flush=True)
-        torch.cuda.empty_cache()
-    served = []
-    for streams in arguments.streams:
-        served.append(serve(bench, streams, 128, 512))
-        print("engine", served[-1], flush=True)
-        torch.cuda.empty_cache()
-    line = {
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parsed()
+    longest = max([600, *arguments.contexts]) + 1000
+    bench = load_bench(arguments.model, num_positions=max(longest, 9000))
+    line: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "model": arguments.model,
         "bandwidth_tb_per_s": round(bench.bandwidth / 1e12, 3),
-        "decode": found,
-        "prefill": prefills,
-        "engine": served,
+        "decode": [],
+        "prefill": [],
+        "engine": [],
     }
+    print(f"{line['gpu']}, reads {bench.bandwidth / 1e12:.2f} TB/s")
+
+    def found(kind: str, result: dict[str, Any]) -> None:
+        """Print and keep it at once: a run that is cut loses nothing."""
+        line[kind].append(result)
+        print(kind, json.dumps(result), flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(line, indent=1) + "\n")
+        torch.cuda.empty_cache()
+
+    for rows, context in [
+        *((rows, 128) for rows in arguments.rows),
+        *((1, context) for context in arguments.contexts),
+    ]:
+        found("decode", bench.decode(rows, context))
+    for tokens in arguments.prefill:
+        found("prefill", bench.prefill(tokens))
+    for load in loads(arguments):
+        found("engine", serve(bench, load))
     print(json.dumps(line))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(line, indent=1) + "\n")
 
 
 if __name__ == "__main__":
