@@ -72,8 +72,8 @@ _FEW = Choices(
 
 _BY_ROWS = {
     1: Choices(
-        qkv=Tiles(2, 0, 1, 1),
-        out=Tiles(4, 0, 1, 1),
+        qkv=Tiles(4, 0, 1, 1),
+        out=Tiles(2, 0, 1, 1),
         head=Tiles(8, 0, 1, 1),
         gate_up=StreamLaunch(1, 1, 1),
         down=StreamLaunch(4, 4, 1, depth=2),
@@ -129,12 +129,22 @@ _BY_ROWS = {
         qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
         out=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
-        gate_up=Grouped(128, 8, 4, 4, tiles=1, tail=32),
-        down=Grouped(128, 8, 4, 4, tiles=1, tail=32),
+        gate_up=Grouped(128, 8, 8, 4, tiles=1),
+        down=Grouped(128, 8, 8, 4, tiles=1),
         splits=1,
     ),
 }
 MAX_ROWS = max(_BY_ROWS)  # of a decode step
+
+
+def prefill_choice(tokens_an_expert: int, is_gate_up: bool) -> Grouped:
+    """The variant of a product of a chunk: tiles of about as many rows as an expert has."""
+    if tokens_an_expert >= 512:
+        return Grouped(256, 8, 8, 3, tiles=1, tail=64)
+    if tokens_an_expert >= 128:
+        return Grouped(128, 8, 8, 4, tiles=1)
+    bm = max(1 << tokens_an_expert.bit_length() >> 1, 16)
+    return Grouped(bm, 8 if is_gate_up else 4, 4, tiles=1)
 
 
 def choices_for(rows: int, is_packed: bool = True) -> Choices:

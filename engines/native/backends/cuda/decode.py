@@ -142,8 +142,8 @@ class DecodeStep:
             self._route_few(layer)
 
     def _route_few(self, layer: LayerWeights) -> None:
-        s, shape, each = self._s, self._shape, self._choices.router_each
-        experts_ = shape.num_experts
+        s, shape, experts_ = self._s, self._shape, self._shape.num_experts
+        each = max(self._choices.router_each, experts_ // 64)
         self._launch(
             router.route_few_kernel, (experts_ // each, self._rows),
             s.x, layer.moe_norm, layer.router, layer.router_bias, self._in.num_rows,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.cuda.buffers import SlotTensors
-from engines.native.backends.cuda.choices import Grouped
+from engines.native.backends.cuda.choices import Grouped, prefill_choice
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     norm,
@@ -111,8 +111,9 @@ class Prefill:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
-        self.gate_up = gate_up or _grouped(shape, tokens, is_gate_up=True)
-        self.down = down or _grouped(shape, tokens, is_gate_up=False)
+        each = tokens * shape.top_k // shape.num_experts
+        self.gate_up = gate_up or prefill_choice(each, is_gate_up=True)
+        self.down = down or prefill_choice(each, is_gate_up=False)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -202,12 +203,3 @@ class Prefill:
             K=shape.inner_stride, HIDDEN=shape.hidden, GROUPS=down.groups, TILES=down.tiles,
             STAGES=down.stages, num_warps=down.num_warps, **shared,
         )  # fmt: skip
-
-
-def _grouped(shape: Shape, tokens: int, is_gate_up: bool) -> Grouped:
-    """Tiles of as many rows as an expert has on the average, up to 128: larger ones stay empty."""
-    rows = tokens * shape.top_k // shape.num_experts
-    bm = min(max(next_power_of_2(rows + 1) // 2, 16), 128)
-    if is_gate_up:
-        return Grouped(bm, 4 if bm == 128 else 8, 4, tiles=1)
-    return Grouped(bm, 4, 4, tiles=1)

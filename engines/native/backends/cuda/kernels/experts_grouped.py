@@ -109,9 +109,10 @@ def _gate_up_tile(
     up += tl.load(b + 1, mask=is_i, other=0).to(tl.float32)[None, :]
     gate = tl.minimum(gate, LIMIT)
     up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
-    out = (gate * tl.sigmoid(ALPHA * gate) * (up + 1.0)).to(h.dtype.element_ty)
+    out = tl.where(is_i[None, :], gate * tl.sigmoid(ALPHA * gate) * (up + 1.0), 0.0)
     at = h + pair[:, None] * H_STRIDE + i[None, :]
-    tl.store(at, _by_place(out, BM, GROUPS), mask=is_m[:, None] & is_i[None, :])
+    placed = _by_place(out.to(h.dtype.element_ty), BM, GROUPS)
+    tl.store(at, placed, mask=is_m[:, None] & (i < H_STRIDE)[None, :])
 
 
 @triton.jit
@@ -142,8 +143,9 @@ def gate_up_grouped_kernel(
 ):
     """Grid (INNER / 8 / GROUPS, tiles): h[pair] = SwiGLU(gate_up(x[token])).
 
-    x and h are bf16, by place; pairs (experts, capacity). INNER is a multiple of 32 and GROUPS
-    of 4. A tile of which at most TAIL rows are left is multiplied as one of TAIL.
+    x and h are bf16, by place; pairs (experts, capacity). GROUPS is a multiple of 4, and what of
+    h lies beyond INNER becomes zero. A tile of which at most TAIL rows are left is multiplied as
+    one of TAIL.
     """
     if IS_DEPENDENT:
         gdc_launch_dependents()
