@@ -212,7 +212,7 @@ def read_bandwidth() -> float:
     return data.numel() * 4 / best * 1e3
 
 
-def load_bench(model: str, num_positions: int, block_size: int = 64) -> Bench:
+def load(model: str, num_positions: int, block_size: int = 64) -> Bench:
     """Random weights of one model, and the card's bandwidth."""
     bandwidth = read_bandwidth()
     torch.cuda.empty_cache()
@@ -270,7 +270,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     arguments = parsed()
     longest = max([600, *arguments.contexts]) + 1000
-    bench = load_bench(arguments.model, num_positions=max(longest, 9000))
+    bench = load(arguments.model, num_positions=max(longest, 9000))
     line: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -297,8 +297,8 @@ def main() -> None:
         found("decode", bench.decode(rows, context))
     for tokens in arguments.prefill:
         found("prefill", bench.prefill(tokens))
-    for load in loads(arguments):
-        found("engine", serve(bench, load))
+    for case in loads(arguments):
+        found("engine", serve(bench, case))
     print(json.dumps(line))
 
 
