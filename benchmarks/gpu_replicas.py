@@ -101,6 +101,12 @@ async def _measure(run: Run, folder: Path, model: str) -> None:
         finally:
             await started.stop()
     await run.part("start_http", lambda: asyncio.to_thread(_http, folder, model, vocab_size))
+    invariant = _Started()
+    if await run.part("start_invariant", lambda: invariant.start(folder, batch_invariant=True)):
+        try:
+            await run.part("death_invariant", lambda: _death(invariant, vocab_size))
+        finally:
+            await invariant.stop()
 
 
 async def _written(folder: Path, model: str) -> dict[str, Any]:
@@ -119,10 +125,11 @@ class _Started:
     def __init__(self) -> None:
         self.supervisors: list[EngineSupervisor] = []
 
-    async def start(self, folder: Path) -> dict[str, Any]:
+    async def start(self, folder: Path, **options: Any) -> dict[str, Any]:
         """Start them side by side, with what `harmonium serve` would leave for the next start."""
         spec = spec_for(folder / "model", torch.device("cuda"), LIMITS)
-        spec = replace(spec, artefact_dir=str(folder / "cache" / "engines"))
+        artefacts = str(folder / "cache" / "engines")
+        spec = replace(spec, artefact_dir=artefacts, options={**spec.options, **options})
         began = time.perf_counter()
         for gpu in _gpus():
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
