@@ -166,11 +166,12 @@ class VllmRunner:
             await asyncio.to_thread(llm.shutdown)
 
     def _load(self) -> AsyncLLM:
-        config = checked_config(Path(str(self._spec.model_dir)), self._spec.precision)
+        stored = checked_config(Path(str(self._spec.model_dir)), self._spec.precision)
         import vllm
         from vllm import AsyncEngineArgs
         from vllm.config import StructuredOutputsConfig
         from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
         arguments = self._arguments
@@ -181,7 +182,7 @@ class VllmRunner:
             )
         given: dict[str, Any] = {**arguments.engine, "skip_tokenizer_init": True}
         if arguments.vocabulary_path is not None:
-            folder = tokenizer_folder(arguments.vocabulary_path, config["vocab_size"])
+            folder = tokenizer_folder(arguments.vocabulary_path, stored["vocab_size"])
             given |= {
                 "skip_tokenizer_init": False,
                 "tokenizer": str(folder),
@@ -189,9 +190,14 @@ class VllmRunner:
             }
         known = [field.name for field in fields(AsyncEngineArgs)]
         check_options(given, known, vllm.__version__)
+        config = AsyncEngineArgs(**given).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        # Of gpt-oss it would apply no grammar before its own parser sees the end of the thoughts.
+        config.structured_outputs_config.reasoning_parser = ""
         counters = self._counters
-        return AsyncLLM.from_engine_args(
-            AsyncEngineArgs(**given), stat_loggers=[lambda config, index: _Logger(counters)]
+        return AsyncLLM.from_vllm_config(
+            config,
+            stat_loggers=[lambda config, index: _Logger(counters)],
+            disable_log_stats=arguments.engine["disable_log_stats"],
         )
 
     async def _follow(self, llm: AsyncLLM, run: Run, arrived_s: float) -> None:
