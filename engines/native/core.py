@@ -9,14 +9,23 @@ thrown away. Every request gets the same tokens from both.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.native.backends import load_backend
-from engines.native.backends.base import Backend, Batch, Row, Sampled, SlotStart, Step, TokenMask
+from engines.native.backends.base import (
+    Backend,
+    Batch,
+    Row,
+    Sampled,
+    SlotStart,
+    Step,
+    TokenMask,
+    TokenMasks,
+)
 from engines.native.block_manager import BlockManager
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.drafting import drafter_of
@@ -33,6 +42,7 @@ class Launched:
 
     chunks: list[Chunk]
     step: Step
+    masks: dict[Sequence, TokenMasks]  # of those with drafts, made before them
 
 
 class EngineCore:
@@ -49,6 +59,7 @@ class EngineCore:
         self.backend = backend
         self.scheduler = scheduler
         self.vocab_size = vocab_size
+        self._num_words = -(-vocab_size // 32)  # of a mask
         self._is_overlapped = is_overlapped
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._failures = FailureCount()
@@ -100,12 +111,28 @@ class EngineCore:
         chunks = self.scheduler.schedule()
         if not chunks:
             return None
+        chunks, masks = self._guided(chunks)
         try:
-            return Launched(chunks, self.backend.launch(build_batch(chunks)))
+            return Launched(chunks, self.backend.launch(build_batch(chunks)), masks)
         except Exception as error:
             failure = self._failures.on_error(error, chunks)
         self._fail(failure, chunks)
         return None
+
+    def _guided(self, chunks: list[Chunk]) -> tuple[list[Chunk], dict[Sequence, TokenMasks]]:
+        """Cut drafts where a grammar ends them; the masks between those that stay."""
+        masks: dict[Sequence, TokenMasks] = {}
+        guided = []
+        for chunk in chunks:
+            sequence, drafts = chunk.sequence, chunk.drafts
+            if drafts and sequence.guide is not None:
+                of = np.empty((1 + len(drafts), self._num_words), np.int32)
+                num = sequence.guide.fill_along(of, drafts)
+                chunk = replace(chunk, drafts=drafts[:num])
+                if num:
+                    masks[sequence] = of[: num + 1]
+            guided.append(chunk)
+        return guided, masks
 
     def _mask(self, launched: Launched) -> bool:
         """Give the step its masks now that the tokens before them are known; False if it failed."""
@@ -116,7 +143,7 @@ class EngineCore:
         }
         if not masked:
             return True
-        masks = self._masks(masked)
+        masks = self._masks(masked, launched.masks)
         try:
             launched.step.mask(masks)
             return True
@@ -126,12 +153,17 @@ class EngineCore:
         self._fail(failure, launched.chunks)
         return False
 
-    def _masks(self, masked: dict[int, Sequence]) -> dict[int, TokenMask]:
+    def _masks(
+        self, masked: dict[int, Sequence], made: dict[Sequence, TokenMasks]
+    ) -> dict[int, TokenMasks]:
         """The masks of those sequences that have not ended, by row; ends those without a way on."""
-        bits = np.empty((len(masked), -(-self.vocab_size // 32)), np.int32)
-        masks: dict[int, TokenMask] = {}
+        bits = np.empty((len(masked), self._num_words), np.int32)
+        masks: dict[int, TokenMasks] = {}
         for (row, sequence), mask in zip(masked.items(), bits, strict=True):
             if sequence.is_ended:
+                continue
+            if sequence in made:
+                masks[row] = made[sequence]
                 continue
             try:
                 _fill(mask, sequence)
@@ -139,7 +171,7 @@ class EngineCore:
                 self._end_with(sequence, error)
                 continue
             if mask.any():
-                masks[row] = mask
+                masks[row] = mask[np.newaxis]
             else:
                 reason = "the grammar leads to a place where no token may follow"
                 self._end_with(sequence, InvalidGrammar(reason))

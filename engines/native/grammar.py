@@ -19,6 +19,7 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
+from engines.native.backends.base import TokenMask, TokenMasks
 from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, named, readable
 from engines.native.grammar_vocabulary import LazyTokenizer
 
@@ -69,12 +70,35 @@ class Guide:
 
         Raises InvalidGrammar for a grammar whose masks take too long.
         """
+        self._fill(mask, self._matcher)
+
+    def fill_along(self, masks: TokenMasks, drafts: tuple[int, ...]) -> int:
+        """Write the masks before, between and after as many of the drafts as may follow and leave
+        a way on; their number. The guide stays where it is."""
+        matcher = self._matcher.deep_copy()
+        for i, draft in enumerate(drafts):
+            if not self._leaves_a_way(masks[i], matcher):
+                return max(i - 1, 0)
+            if draft == self._stop or not _is_set(masks[i], draft):
+                return i
+            matcher.consume_token(draft)
+        num = len(drafts)
+        return num if self._leaves_a_way(masks[num], matcher) else num - 1
+
+    def _leaves_a_way(self, mask: TokenMask, matcher: LLMatcher) -> bool:
+        try:
+            self._fill(mask, matcher)
+        except InvalidGrammar:
+            return False  # fill() will say so if the answer comes to this place
+        return bool(mask.any())
+
+    def _fill(self, mask: NDArray[np.int32], matcher: LLMatcher) -> None:
         started_s = time.thread_time()
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         spent_s = time.thread_time() - started_s
         self._budget_s = min(_FREE_S, self._budget_s + _TOKEN_S) - spent_s
-        if self._matcher.is_error():
-            error = self._matcher.get_error()
+        if matcher.is_error():
+            error = matcher.get_error()
             if "NoExtensionBias" not in error:
                 raise InvalidGrammar(_unfollowed(readable(error)))
             mask.fill(0)
@@ -99,6 +123,11 @@ class Guide:
                 self.accept(token_id)
         except RuntimeError as error:
             raise RequestFailed(f"the answer cannot be continued: {error}") from error
+
+
+def _is_set(mask: TokenMask, token_id: int) -> bool:
+    """Whether a mask allows the token."""
+    return bool(mask.view(np.uint32)[token_id // 32] >> np.uint32(token_id % 32) & np.uint32(1))
 
 
 def _take(words: NDArray[np.uint32], token_id: int) -> bool:

@@ -108,10 +108,10 @@ class Sequence:
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether the tokens after the next may be guessed: no mask or penalty depends on it."""
+        """Whether the tokens after the next may be guessed: no penalty depends on it."""
         p = self.sampling
         is_penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
-        return not (self.is_masked or is_penalised)
+        return not (p.min_tokens or is_penalised)
 
     @property
     def may_stop(self) -> bool:

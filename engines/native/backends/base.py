@@ -46,6 +46,7 @@ StepCost = Callable[[int, int], float]
 unit; infinite if there is no such step."""
 
 TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
+TokenMasks = NDArray[np.int32]  # (1 + drafts, words): of the token at `end`, and after each draft
 
 
 def without_drafts(_num_sequences: int, num_drafts: int) -> float:
@@ -110,8 +111,8 @@ class Sampled(NamedTuple):
 
     token_ids: the accepted drafts and one token more; empty if the logits were not finite. A
     draft is accepted if it is the token that is sampled at its place, so that they are those
-    that would have been sampled one by one, draw for draw. A row with a mask or with penalties,
-    which depend on the tokens before, has no drafts; a backend may accept none of a row that has.
+    that would have been sampled one by one, draw for draw. A row with penalties, which depend on
+    the tokens before, has no drafts; a backend may accept none of a row that has.
     The next row of the slot begins at the position of the last of the tokens.
     """
 
@@ -122,7 +123,7 @@ class Sampled(NamedTuple):
 class Step(Protocol):
     """A launched step."""
 
-    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
         """Give the masks of a batch with masked rows, by the row's index.
 
         Called once, before the next launch and before collect(). A masked row without a mask is

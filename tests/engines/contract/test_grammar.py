@@ -116,3 +116,13 @@ async def test_what_cannot_be_followed_is_refused(
     with pytest.raises(InvalidGrammar, match=reason):
         await written(engine, request_)
     assert await written(engine, asked(Literal("a")))  # and it goes on
+
+
+async def test_guesses_keep_to_a_grammar_that_repeats_itself(model: Engine) -> None:
+    before = await model.stats()
+    text, _ = await written(model, asked(Regex("([a-d]xyzxyz){8}"), seed=4))
+    assert re.fullmatch("([a-d]xyzxyz){8}", text.removesuffix(f"<{END}>"))
+    assert len(set(text[::7])) > 1  # a guess that the grammar allows may be wrong
+    after = await model.stats()
+    if model.info.capabilities.max_drafts:
+        assert after.accepted_draft_tokens - before.accepted_draft_tokens > 10

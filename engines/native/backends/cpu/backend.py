@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.base import Batch, Capacity, Sampled, TokenMask
+from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
 from engines.native.backends.cpu.attention import KVCache
 from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
@@ -66,7 +66,7 @@ class CpuStep:
         self._spans = spans
         self._sampled: list[Sampled] = []
 
-    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
         """Sample with these masks, by the row in the batch."""
         assert self._logits is not None
         self._sampled = _sample(self._logits, self._spans, masks)
@@ -80,19 +80,19 @@ class CpuStep:
 
 
 def _sample(
-    logits: Logits, spans: dict[int, Span], masks: Mapping[int, TokenMask]
+    logits: Logits, spans: dict[int, Span], masks: Mapping[int, TokenMasks]
 ) -> list[Sampled]:
     if not any(span.drafts for span in spans.values()):
-        masks = {i: masks[row] for i, row in enumerate(spans) if row in masks}
-        return sample(logits, [span.slot for span in spans.values()], masks)
+        first_masks = {i: masks[row][0] for i, row in enumerate(spans) if row in masks}
+        return sample(logits, [span.slot for span in spans.values()], first_masks)
     sampled, first = [], 0
     for row, span in spans.items():
         end = first + span.num_sampled
         rows = Logits(logits.values[first:end], logits.columns)
         if span.drafts:
-            sampled.append(verify(rows, span.slot, span.drafts))
+            sampled.append(verify(rows, span.slot, span.drafts, masks.get(row)))
         else:
-            sampled += sample(rows, [span.slot], {0: masks[row]} if row in masks else {})
+            sampled += sample(rows, [span.slot], {0: masks[row][0]} if row in masks else {})
         first = end
     return sampled
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from engines.base import TokenLogprob
-from engines.native.backends.base import Sampled, TokenMask
+from engines.native.backends.base import Sampled, TokenMask, TokenMasks
 from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import Slot
 
@@ -55,7 +55,9 @@ def sample(
     return [next(free_tokens if free else others) for free in is_free]
 
 
-def verify(logits: Logits, slot: Slot, drafts: tuple[int, ...]) -> Sampled:
+def verify(
+    logits: Logits, slot: Slot, drafts: tuple[int, ...], masks: TokenMasks | None = None
+) -> Sampled:
     """Sample one token after another for as long as each is the draft, and one more.
 
     logits: a row after each draft, and one before them. What is drawn is what would be without
@@ -65,7 +67,7 @@ def verify(logits: Logits, slot: Slot, drafts: tuple[int, ...]) -> Sampled:
     logprobs: list[TokenLogprob] = []
     num_known = len(slot.token_ids)
     for i, draft in enumerate((*drafts, None)):
-        [one] = sample(logits.row(i), [slot])
+        [one] = sample(logits.row(i), [slot], None if masks is None else {0: masks[i]})
         token_ids += one.token_ids
         logprobs += one.logprobs or ()
         if one.token_ids != (draft,):

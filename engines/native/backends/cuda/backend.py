@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMask
+from engines.native.backends.base import Batch, Capacity, Row, Sampled, SlotStart, TokenMasks
 from engines.native.backends.cuda.adjust import OUT, SlotSampling, exclude, floors
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
@@ -322,7 +322,7 @@ class CudaBackend:
         sampler.rows.packed.copy_(self._to_device(torch.cat((count, packed.flatten()))))
         return _Draw(sampler, indices, slots)
 
-    def draw(self, draw: _Draw, masks: Mapping[int, TokenMask]) -> None:
+    def draw(self, draw: _Draw, masks: Mapping[int, TokenMasks]) -> None:
         """Enqueue the sampling of a draw's rows; `masks` by the row of the batch."""
         sampler, num = draw.sampler, len(draw.rows)
         logits = sampler.logits
@@ -330,7 +330,7 @@ class CudaBackend:
             if slot.sampling.params.logprobs is not None:
                 draw.logprobs[place] = (torch.log_softmax(logits[place], 0),)
             if row in masks:
-                exclude(logits[place], masks[row])
+                exclude(logits[place], masks[row][place - draw.rows.index(row)])
             if slot.sampling.is_biased:
                 slot.sampling.bias(logits[place])
         filtered = [i for i, slot in enumerate(draw.slots) if slot.sampling.is_filtered]
@@ -377,12 +377,12 @@ class CudaStep:
         self._order = [i for i, row in enumerate(batch.rows) if row.is_last]
         self._done = backend.done()
 
-    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
         """Enqueue the sampling with these masks, by the row of the batch."""
         self.sample(masks)
 
     @torch.inference_mode()
-    def sample(self, masks: Mapping[int, TokenMask]) -> None:
+    def sample(self, masks: Mapping[int, TokenMasks]) -> None:
         """Enqueue the draws."""
         for draw in self._draws:
             self._backend.draw(draw, masks)

@@ -21,7 +21,7 @@ from engines.native.backends.base import (
     Capacity,
     Sampled,
     SlotStart,
-    TokenMask,
+    TokenMasks,
 )
 from engines.native.backends.cpu.backend import CpuBackend
 from engines.native.backends.cpu.layers import Logits
@@ -153,11 +153,11 @@ class LateStep:
 
     def __init__(self, backend: LateBackend, batch: Batch) -> None:
         self._backend, self._batch = backend, batch
-        self._masks: dict[int, TokenMask] | None = None
+        self._masks: dict[int, TokenMasks] | None = None
         self._sampled: list[Sampled] = []
         self._error: Exception | None = None
 
-    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
         assert self._masks is None, "masks come once"
         self._masks = {row: mask.copy() for row, mask in masks.items()}
 

@@ -12,7 +12,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import OutOfMemory, RequestFailed
-from engines.native.backends.base import Backend, Batch, Capacity, Sampled, Step, TokenMask
+from engines.native.backends.base import Backend, Batch, Capacity, Sampled, Step, TokenMasks
 from engines.native.core import EngineCore
 
 MakeRequest = Callable[..., EngineRequest]
@@ -48,7 +48,7 @@ class RecordedStep:
     def __init__(self, recorder: Recorder, number: int, inner: Step) -> None:
         self._recorder, self._number, self._inner = recorder, number, inner
 
-    def mask(self, masks: Mapping[int, TokenMask]) -> None:
+    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
         self._inner.mask(masks)
         self._recorder.note("mask", self._number)
 
