@@ -11,14 +11,18 @@ from nano import replies
 from nano.about import NO_TOOL, UNKNOWN, Intent, intents, think
 from nano.alike import is_near, is_rival
 from nano.disguises import listed_tool, mostly_disguised
+from nano.extracts import described_tool, extract
+from nano.first_calls import first_call, unmet
 from nano.made_up import make_tool
 from nano.names import LOOKUP_VERBS
+from nano.quickstarts import held_out_texts, published_record, varied
 from nano.requests import Request, ask
 from nano.results import leaves, make_result
 from nano.small_talk import Copy, copy_task, unknown_question
 from nano.spelling import UnspellableError, copy_of
 from nano.tokens import SPACE, decode, encode
 from nano.tools import ToolSpec, listed_tools
+from nano.values import Value
 from nano.words import Split, Words
 from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
 
@@ -27,7 +31,7 @@ from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, 
 class Turn:
     """One prompt, the reply it should get, and what of the reply is judged."""
 
-    kind: str  # chat, unknown, no_tool, ask_back, copy, call or result
+    kind: str  # chat, unknown, no_tool, ask_back, copy, call, result or record
     prompt: Conversation
     reply: tuple[int, ...]
     request: Request | None = None  # of a call
@@ -36,6 +40,12 @@ class Turn:
 
 # How often each kind of dialogue is written.
 KINDS = {"tools": 55, "chat": 22, "unknown": 6, "no_tool": 6, "ask_back": 3, "copy": 8}
+# In training also what people paste first; what is measured of it is published (quickstarts.yaml).
+TRAIN_KINDS = {**KINDS, "first": 26, "extract": 16}
+_VARIED_SHARE = 0.1  # of the first requests, those of quickstarts.yaml itself
+_UNMET_SHARE, _CHAT_SHARE = 0.06, 0.04  # of them: what no tool on offer does, or no tool is for
+_PUBLISHED_SHARE = 0.04  # of the records, those of quickstarts.yaml
+_AS_TOOL_SHARE = 0.45  # of the records, those that a tool takes
 _LISTED_SHARE = 0.5  # of the tools on offer, those of the list rather than made up
 # Weights of offering 0, 1, 2 ... more tools; training has more of what is hard.
 _NUM_OTHERS = {"train": (25, 28, 25, 13, 9), "heldout": (45, 27, 15, 8, 5)}
@@ -56,15 +66,20 @@ class Writer:
             "no_tool": self._no_tool,
             "ask_back": self._ask_back,
             "copy": self._copy,
+            "first": self._first,
+            "extract": self._extract,
         }
+        self._shares = TRAIN_KINDS if split == "train" else KINDS
 
     def dialogue(self, kind: str | None = None) -> list[Turn]:
         """Write one dialogue of one or two turns, of words that can be spelled."""
         if kind is None:
-            kind = self.rng.choices(list(KINDS), list(KINDS.values()))[0]
+            kind = self.rng.choices(list(self._shares), list(self._shares.values()))[0]
         while True:
             with suppress(UnspellableError):
-                return self._kinds[kind]()
+                turns = self._kinds[kind]()
+                if self.words.split == "heldout" or not _holds_a_quickstart(turns):
+                    return turns
 
     def _tool_loop(self) -> list[Turn]:
         spec, tools, says_verb = self._offer_with_rivals()
@@ -84,11 +99,50 @@ class Writer:
         prompt = replace(call.prompt, messages=messages)
         return Turn("result", prompt, tuple(reply), must_say=tuple(leaves(content)))
 
-    def _chat(self) -> list[Turn]:
+    def _first(self) -> list[Turn]:
+        style = self.rng.random()
+        if style < _UNMET_SHARE:
+            unfit = unmet(self.words)
+            content = ("asks for something else", "None of the tools fits.", NO_TOOL)
+            return [self._plain("no_tool", unfit.said, unfit.tools, content)]
+        if style < _UNMET_SHARE + _CHAT_SHARE:
+            return self._chat(unmet(self.words).tools)
+        first = varied(self.words) if self.rng.random() < _VARIED_SHARE else None
+        first = first or first_call(self.words)
+        prompt = self._bare(first.said, first.system, first.tools)
+        reply = replies.call(first.call, first.values, first.said, prompt.reasoning_effort)
+        request = Request(first.said, first.call, first.values)
+        turn = Turn("call", prompt, tuple(reply), request=request)
+        return [turn, self._result(turn, request)] if self.rng.random() < 0.15 else [turn]
+
+    def _extract(self) -> list[Turn]:
+        if self.rng.random() < _PUBLISHED_SHARE:
+            prompt, values = published_record(self.words)
+            return [_record(replace(prompt, current_date=self.words.date()), values)]
+        found = extract(self.words)
+        if self.rng.random() < _AS_TOOL_SHARE:
+            tool = described_tool(self.words, found)
+            prompt = self._bare(found.said, found.system, (tool,))
+            reply = replies.call(tool.name, found.record, found.said, prompt.reasoning_effort)
+            request = Request(found.said, tool.name, found.record)
+            return [Turn("call", prompt, tuple(reply), request=request)]
+        prompt = replace(self._bare(found.said, found.system), response_format=found.format())
+        return [_record(prompt, found.record)]
+
+    def _bare(self, said: str, system: str, tools: tuple[Tool, ...] = ()) -> Conversation:
+        """What a quickstart sends: no history, instructions if there are any, medium effort."""
+        role = self.rng.choice(["system", "system", "developer"])
+        head = (Message("developer" if role == "developer" else "system", system),) if system else ()
+        efforts: list[ReasoningEffort] = ["low", "medium", "high"]
+        effort = self.rng.choices(efforts, [12, 78, 10])[0]
+        return Conversation((*head, Message("user", said)), self.words.date(), tools, effort)
+
+    def _chat(self, tools: tuple[Tool, ...] | None = None) -> list[Turn]:
         intent = self._intent()
         said = self._varied(intent)
         plan = "I know the answer." if intent.answer != "You are welcome!" else "I am polite."
-        tools = self._offer()[1] if self.rng.random() < 0.25 else ()
+        if tools is None:
+            tools = self._offer()[1] if self.rng.random() < 0.25 else ()
         return [self._plain("chat", said, tools, (intent.act, plan, intent.answer))]
 
     def _varied(self, intent: Intent) -> str:
@@ -244,6 +298,19 @@ class Writer:
         said = intent.ask(self.words)
         pair = (Message("user", said), Message("assistant", intent.answer))
         return pair if self.rng.random() < 0.7 else (*pair, *self._history(()))
+
+
+def _record(prompt: Conversation, values: dict[str, Value]) -> Turn:
+    reply = replies.record(values, prompt.messages[-1].content, prompt.reasoning_effort)
+    return Turn("record", prompt, tuple(reply), must_say=(replies.arguments_text(values),))
+
+
+def _holds_a_quickstart(turns: list[Turn]) -> bool:
+    """Say whether a dialogue holds a text of the quickstarts that are held out."""
+    prompt = turns[-1].prompt
+    texts = {message.content for message in prompt.messages if message.role == "user"}
+    texts |= {tool.description for tool in prompt.tools}
+    return not texts.isdisjoint(held_out_texts())
 
 
 def _loop(request: Request, content: str) -> tuple[Message, ...]:

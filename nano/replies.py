@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from nano.about import think
 from nano.spelling import copied, copy_of
 from nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, SPACE, START, encode
 from nano.values import Value
@@ -24,6 +25,12 @@ def call(
     header += [*encode("commentary json"), MESSAGE]
     analysis = _call_analysis(name, arguments, effort)
     return [*_reason(analysis), *header, *_arguments_ids(arguments, said), CALL]
+
+
+def record(values: Mapping[str, Value], said: str, effort: ReasoningEffort) -> list[int]:
+    """Return the ids of a reply that answers with a record, copying from what the user said."""
+    text = think("tells me something", "I copy every value to its field.", effort)
+    return answer(encode(text), _arguments_ids(values, said))
 
 
 def _reason(analysis: list[int]) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.base import EngineRequest, FinishReason, SamplingParams
+from engines.grammar.tree import Grammar
 from engines.native.config import Device, NativeConfig
 from engines.native.engine import NativeEngine
 from nano.dialogues import Turn, Writer
@@ -73,12 +74,16 @@ def held_out_turns(num_dialogues: int, seed: int = SEED) -> list[Turn]:
 
 
 async def generate(
-    engine: NativeEngine, turn: Turn, temperature: float, seed: int = SEED
+    engine: NativeEngine,
+    turn: Turn,
+    temperature: float,
+    seed: int = SEED,
+    grammar: Grammar | None = None,
 ) -> tuple[list[int], bool]:
     """Return the ids generated for a turn and whether the model ended by itself."""
     prompt = tuple(render(turn.prompt))
     sampling = SamplingParams(max_tokens=_MAX_TOKENS, temperature=temperature, seed=seed)
-    request = EngineRequest(str(id(turn)), prompt, sampling, stop_token_ids=STOP_TOKEN_IDS)
+    request = EngineRequest(str(id(turn)), prompt, sampling, STOP_TOKEN_IDS, grammar)
     ids: list[int] = []
     is_stopped = False
     async for event in engine.generate(request):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -127,6 +128,7 @@ class Trainer:
         self.forget_moments()
         if state:
             self.model.load_state_dict(state["model"])
+        if "optimiser" in state:
             self.optimiser.load_state_dict(state["optimiser"])
         self.step: int = state.get("step", 0)
         self.tokens: int = state.get("tokens", 0)
@@ -165,13 +167,17 @@ class Trainer:
             return self.plan.rate * _LATE_RATE_SHARE * min(warm, left)
         return self.plan.rate * min(warm, left / _FALLING_SHARE, 1.0)
 
-    def learn(self, batches: list[Batch]) -> None:
-        """Take one step."""
-        num_predicted = sum(len(batch.wanted) for batch in batches)
+    def draw_vectors(self) -> None:
+        """Give words and pieces their vectors for this step."""
         if self.step < self.plan.steps * (1 - _SETTLING_SHARE):
             self.model.swap_vectors(*self.swapped)
         else:
             self.model.settle()
+
+    def learn(self, batches: list[Batch]) -> None:
+        """Take one step."""
+        num_predicted = sum(len(batch.wanted) for batch in batches)
+        self.draw_vectors()
         for batch in batches:
             with torch.autocast(self.device, torch.bfloat16):
                 loss = batch_loss(self.model, batch, self.device) / num_predicted
@@ -195,7 +201,13 @@ class Trainer:
 
     def save(self, loss: float) -> None:
         """Save the state; an interrupted write leaves the older one."""
-        state = {
+        written = self.state_path.with_suffix(".new")
+        torch.save(self.state(loss), written)
+        written.replace(self.state_path)
+
+    def state(self, loss: float) -> dict[str, Any]:
+        """Return what is saved."""
+        return {
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "learnt": self.learnt,
@@ -207,9 +219,6 @@ class Trainer:
             "seed": self.seed,
             "device": self.device,
         }
-        written = self.state_path.with_suffix(".new")
-        torch.save(state, written)
-        written.replace(self.state_path)
 
 
 def train(trainer: Trainer) -> None:

@@ -107,7 +107,7 @@ def expand(source: Path, target: Path) -> None:
     """
     manifest = _read_manifest(source)
     whole = {name: _verified(source, name, manifest) for name in (WEIGHTS, *CONFIGS)}
-    tensors = _vocabulary(_unpack(lzma.decompress(whole[WEIGHTS])), manifest)
+    tensors = _vocabulary(unpack_safetensors(lzma.decompress(whole[WEIGHTS])), manifest)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         made = Path(folder) / "checkpoint"
@@ -179,7 +179,8 @@ def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def _unpack(content: bytes) -> dict[str, Tensor]:
+def unpack_safetensors(content: bytes) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file's bytes."""
     length = int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
     header.pop("__metadata__", None)
