@@ -132,7 +132,9 @@ class Writer:
     def _bare(self, said: str, system: str, tools: tuple[Tool, ...] = ()) -> Conversation:
         """What a quickstart sends: no history, instructions if there are any, medium effort."""
         role = self.rng.choice(["system", "system", "developer"])
-        head = (Message("developer" if role == "developer" else "system", system),) if system else ()
+        head = (
+            (Message("developer" if role == "developer" else "system", system),) if system else ()
+        )
         efforts: list[ReasoningEffort] = ["low", "medium", "high"]
         effort = self.rng.choices(efforts, [12, 78, 10])[0]
         return Conversation((*head, Message("user", said)), self.words.date(), tools, effort)

@@ -125,7 +125,10 @@ def train_further(trainer: Further, left: Callable[[], float]) -> None:
             continue
         loss = trainer.mean_loss()
         trainer.seconds, clock = trainer.seconds + time.monotonic() - clock, time.monotonic()
-        print(f"step {trainer.step}, loss {loss:.4f}, {trainer.tokens} tokens, left {left():.3f}", flush=True)
+        print(
+            f"step {trainer.step}, loss {loss:.4f}, {trainer.tokens} tokens, left {left():.3f}",
+            flush=True,
+        )
         if trainer.step % _SAVE_EVERY == 0:
             trainer.save(loss)
     trainer.seconds += time.monotonic() - clock

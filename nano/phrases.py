@@ -1,4 +1,4 @@
-"""The phrasings of phrases.txt, by section."""
+"""The phrasings of phrases.txt and its like, by section."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Phrases(NamedTuple):
 
 
 @cache
-def sections() -> Mapping[str, Phrases]:
-    """Read every section."""
-    text = Path(__file__).with_name("phrases.txt").read_text()
+def sections(file: str = "phrases.txt") -> Mapping[str, Phrases]:
+    """Read every section of a file."""
+    text = Path(__file__).with_name(file).read_text()
     blocks = re.split(r"^= ", text, flags=re.MULTILINE)[1:]
     return dict(_parse(block.splitlines()) for block in blocks)
 
 
-def phrases(section: str) -> Phrases:
+def phrases(section: str, file: str = "phrases.txt") -> Phrases:
     """Return a section; KeyError when there is none of this name."""
-    return sections()[section]
+    return sections(file)[section]
 
 
 def _parse(lines: Sequence[str]) -> tuple[str, Phrases]:

@@ -1,6 +1,6 @@
 """Ask nano the quickstart examples at temperature 0, through what the service enforces.
 
-    python -m nano.quickstart_report [--source FOLDER] [--device cuda] [--out FILE]
+python -m nano.quickstart_report [--source FOLDER] [--device cuda] [--out FILE]
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def is_right(one: Quickstart, written: Written) -> bool:
     if not isinstance(value, dict) or not written.is_clean:
         return False
     schema = _schema(one)
-    if not jsonschema.Draft202012Validator({**schema, "additionalProperties": False}).is_valid(value):
+    if not jsonschema.Draft202012Validator({**schema, "additionalProperties": False}).is_valid(
+        value
+    ):
         return False
     return all(
         key in value and any(_agrees(wish, value[key]) for wish in wishes)
@@ -89,7 +91,7 @@ def _agrees(wish: Any, value: Any) -> bool:
 async def measure(
     checkpoint: Path, device: str = "cpu", chosen: Iterable[Quickstart] = ()
 ) -> dict[str, list[str]]:
-    """Ask every example at temperature 0; return what was wrong by id, nothing where it was right."""
+    """Ask every example at temperature 0; return the wrong answers by id."""
     config = config_for(checkpoint, "cuda" if device == "cuda" else "cpu")
     engine = NativeEngine(replace(config, vocabulary_path=write_vocabulary(checkpoint.parent)))
     await engine.start()
