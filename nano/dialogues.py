@@ -15,7 +15,7 @@ from nano.extracts import described_tool, extract
 from nano.first_calls import first_call, unmet
 from nano.made_up import make_tool
 from nano.names import LOOKUP_VERBS
-from nano.quickstarts import held_out_texts, published_record, varied
+from nano.quickstarts import held_out_texts, known_names, published_record, varied
 from nano.requests import Request, ask
 from nano.results import leaves, make_result
 from nano.small_talk import Copy, copy_task, unknown_question
@@ -23,7 +23,7 @@ from nano.spelling import UnspellableError, copy_of
 from nano.tokens import SPACE, decode, encode
 from nano.tools import ToolSpec, listed_tools
 from nano.values import Value
-from nano.words import Split, Words
+from nano.words import Split, Words, is_held_out
 from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
 
 
@@ -78,7 +78,7 @@ class Writer:
         while True:
             with suppress(UnspellableError):
                 turns = self._kinds[kind]()
-                if self.words.split == "heldout" or not _holds_a_quickstart(turns):
+                if self.words.split == "heldout" or not _holds_what_is_kept_out(turns):
                     return turns
 
     def _tool_loop(self) -> list[Turn]:
@@ -307,12 +307,13 @@ def _record(prompt: Conversation, values: dict[str, Value]) -> Turn:
     return Turn("record", prompt, tuple(reply), must_say=(replies.arguments_text(values),))
 
 
-def _holds_a_quickstart(turns: list[Turn]) -> bool:
-    """Say whether a dialogue holds a text of the quickstarts that are held out."""
+def _holds_what_is_kept_out(turns: list[Turn]) -> bool:
+    """Say whether a dialogue holds a held-out text of the quickstarts or a held-out name."""
     prompt = turns[-1].prompt
     texts = {message.content for message in prompt.messages if message.role == "user"}
     texts |= {tool.description for tool in prompt.tools}
-    return not texts.isdisjoint(held_out_texts())
+    names = {tool.name for tool in prompt.tools} - known_names()
+    return not texts.isdisjoint(held_out_texts()) or any(map(is_held_out, names))
 
 
 def _loop(request: Request, content: str) -> tuple[Message, ...]:

@@ -105,6 +105,14 @@ def held_out_texts() -> frozenset[str]:
     return frozenset[str]().union(*kept)
 
 
+@cache
+def known_names() -> frozenset[str]:
+    """Return the names of listed tools and of the examples that training may see."""
+    seen = (one.prompt.tools for one in quickstarts() if one.id not in held_out())
+    listed = (spec.name for spec in listed_tools("train"))
+    return frozenset((*listed, *(tool.name for tools in seen for tool in tools)))
+
+
 def varied(words: Words) -> First | None:
     """Draw a tool example that is not held out, mostly with other places, codes and numbers."""
     one = words.rng.choice(quickstarts())
