@@ -17,6 +17,7 @@ from typing import Any
 import jsonschema
 
 from engines.grammar.tree import Grammar
+from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from nano.dialogues import Turn
 from nano.judge import Written, parse
@@ -85,15 +86,17 @@ def _agrees(wish: Any, value: Any) -> bool:
     if isinstance(wish, dict):
         same = isinstance(value, dict) and wish.keys() == value.keys()
         return same and all(_agrees(wish[key], value[key]) for key in wish)
-    return bool(type(wish) is type(value) or not isinstance(wish, bool)) and bool(wish == value)
+    return isinstance(wish, bool) == isinstance(value, bool) and bool(wish == value)
 
 
 async def measure(
-    checkpoint: Path, device: str = "cpu", chosen: Iterable[Quickstart] = ()
+    config: NativeConfig, folder: Path, chosen: Iterable[Quickstart] = ()
 ) -> dict[str, list[str]]:
-    """Ask every example at temperature 0; return the wrong answers by id."""
-    config = config_for(checkpoint, "cuda" if device == "cuda" else "cpu")
-    engine = NativeEngine(replace(config, vocabulary_path=write_vocabulary(checkpoint.parent)))
+    """Ask every example at temperature 0; return the wrong answers by id.
+
+    `folder` is for the vocabulary's file, which the engine enforces schemas with.
+    """
+    engine = NativeEngine(replace(config, vocabulary_path=write_vocabulary(folder)))
     await engine.start()
 
     async def ask(one: Quickstart, prompt: Conversation) -> list[str]:
@@ -123,7 +126,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "nano"
         expand(arguments.source, checkpoint)
-        found = asyncio.run(measure(checkpoint, arguments.device))
+        config = config_for(checkpoint, arguments.device)
+        found = asyncio.run(measure(config, Path(folder)))
     for half, ids in (("held out", held_out()), ("trained", found.keys() - held_out())):
         right = [name for name in found if name in ids and not found[name]]
         print(f"{half}: {len(right)} of {len(ids)} right")

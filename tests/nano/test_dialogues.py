@@ -12,11 +12,12 @@ import pytest
 
 from nano import names
 from nano.about import intents
-from nano.dialogues import KINDS, Turn, Writer
+from nano.dialogues import KINDS, TRAIN_KINDS, Turn, Writer
 from nano.disguises import disguised, reworded
 from nano.judge import judge
 from nano.made_up import make_tool
 from nano.phrases import phrases, sections
+from nano.quickstarts import held_out_texts, known_names
 from nano.requests import ask
 from nano.samples import make_sample, steps
 from nano.tokens import CALL, RETURN
@@ -42,9 +43,9 @@ def test_same_seed_writes_the_same_dialogues() -> None:
 
 
 def test_a_seed_writes_every_kind() -> None:
-    names_of = {"tools": {"call", "result"}}
-    for split in SPLITS:
-        wanted = set().union(*(names_of.get(kind, {kind}) for kind in KINDS))
+    names_of = {"tools": {"call", "result"}, "first": {"call"}, "extract": {"record"}}
+    for split, kinds in zip(SPLITS, (TRAIN_KINDS, KINDS), strict=True):
+        wanted = set().union(*(names_of.get(kind, {kind}) for kind in kinds))
         assert {turn.kind for turn in _turns(split, 150)} == wanted
 
 
@@ -130,7 +131,16 @@ def test_nothing_held_out_reaches_training() -> None:
     listed, listed_out = ({spec.name for spec in listed_tools(split)} for split in SPLITS)
     offered = {tool.name for turn in turns for tool in turn.prompt.tools}
     assert not offered & listed_out
-    assert not [name for name in offered - listed if is_held_out(name)]
+    assert not [name for name in offered - listed - known_names() if is_held_out(name)]
+
+
+def test_no_training_dialogue_holds_a_text_of_the_quickstarts_that_are_held_out() -> None:
+    for kind in ("first", "extract", "tools"):
+        writer = Writer(9, "train", is_late=True)
+        for turn in (turn for _ in range(400) for turn in writer.dialogue(kind)):
+            said = {message.content for message in turn.prompt.messages if message.role == "user"}
+            told = {tool.description for tool in turn.prompt.tools}
+            assert not (said | told) & held_out_texts()
 
 
 def test_the_two_sides_share_no_list() -> None:

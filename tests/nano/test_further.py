@@ -1,0 +1,52 @@
+"""Training packed weights further: they are read back whole, and words with a meaning stay."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+import torch
+
+from nano.further import Further, meant_words, start_state, train_further
+from nano.pack import compact_tensors
+from nano.rows import make_makeup, swapped
+from nano.tokens import encode
+from nano.train import Plan
+from nano.unpack import load_packed
+from profiles.compact import WEIGHTS, bundled_nano, pack_safetensors
+
+pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
+
+
+def test_packed_weights_are_read_back_bit_for_bit() -> None:
+    model, manifest = load_packed(bundled_nano())
+    packed = lzma.decompress((bundled_nano() / WEIGHTS).read_bytes())
+    assert pack_safetensors(compact_tensors(model)) == packed
+    assert manifest["num_learnt_ids"] == len(model.makeup.learnt)
+
+
+def test_words_with_a_meaning_keep_their_vectors() -> None:
+    assert {"weather", "eighteen", "monday", "umbrella"} <= meant_words()
+    makeup = make_makeup(5, [])
+    words, pieces = swapped(makeup, frozenset({"weather"}))
+    weather, digits = makeup.word[encode(" weather")[0]], encode("18")[0]
+    assert weather not in words
+    assert makeup.word[encode(" heather")[0]] in words
+    assert list(makeup.written).index(digits) not in pieces
+
+
+def test_a_part_ends_with_its_time_and_saves_the_mean_of_its_weights(tmp_path: Path) -> None:
+    start_state(bundled_nano(), tmp_path)
+    looks = iter([1.0, 1.0, 0.5, 0.25, 0.25])
+
+    def left() -> float:
+        return next(looks, 0.0)
+
+    plan = Plan(steps=1, late_steps=1, tokens=900, rate=2e-3, workers=0)
+    trainer = Further(plan, tmp_path, "cpu", left)
+    first = trainer.step
+    train_further(trainer, left)
+    state = torch.load(tmp_path / "state.pt")
+    assert first < state["step"] <= first + 2
+    assert state["mean"].keys() == dict(trainer.model.named_parameters()).keys()
