@@ -148,10 +148,10 @@ def main() -> None:
     arguments = parser.parse_args()
     start_state(arguments.source, arguments.out)
     plan = Plan(plan.steps, plan.late_steps, arguments.tokens, plan.rate, arguments.workers)
-    start = time.monotonic()
+    start, seconds = time.monotonic(), float(arguments.seconds)
 
     def left() -> float:
-        return 1 - (time.monotonic() - start) / arguments.seconds
+        return 1 - (time.monotonic() - start) / seconds
 
     torch.manual_seed(SEED)
     train_further(Further(plan, arguments.out, device, left), left)
