@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from benchmarks.gpu import Bench, load
@@ -123,10 +124,11 @@ def step_times(bench: Bench, rows: tuple[int, ...]) -> list[dict[str, float]]:
     """Milliseconds of a step beside what the engine takes them for, relative to one row."""
     config = bench.shape.config
     cost = StepTime(config.num_local_experts, config.num_experts_per_tok, max(rows))
-    found = []
+    found, none = [], np.zeros(1)
     for num in rows:
         ms = bench.decode(num, 128, steps=64)["ms"]
-        found.append({"rows": num, "ms": ms, "as_taken": round(cost(num, 0) / cost(1, 0), 2)})
+        taken = cost(num, none)[0] / cost(1, none)[0]
+        found.append({"rows": num, "ms": ms, "as_taken": round(float(taken), 2)})
         torch.cuda.empty_cache()
     return found
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Sequence_
-from math import inf
 from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity, StepCost
@@ -19,7 +21,6 @@ from engines.native.ngrams import NgramLookup
 from engines.native.sequence import Sequence
 
 _MIN_GAIN: Final = 1.1  # in tokens a second: what it costs here is not in the model of a step
-_MIN_CHANCE: Final = 0.1  # of a guess to be kept, below which it is not looked at
 
 
 class Drafter(Protocol):
@@ -72,41 +73,41 @@ class NgramDrafter:
 
     def _numbers(self, decoding: Sequence_[Sequence], num_unknown: int = 0) -> list[int]:
         """How many guesses of each sequence to verify, now or after so many unknown tokens."""
-        if self._step_cost(len(decoding), 1) == inf:
-            return [0] * len(decoding)
-        chances = [self._chances(sequence, num_unknown) for sequence in decoding]
-        return numbers_that_pay(chances, self._step_cost)
-
-    def _chances(self, sequence: Sequence, num_unknown: int) -> list[float]:
-        if not sequence.takes_drafts:
-            return []
-        lookup = sequence.ngrams
-        if lookup is None:
-            lookup = sequence.ngrams = NgramLookup(sequence.token_ids, sequence.num_prompt_tokens)
-        lookup.catch_up()
-        rate = lookup.rate if lookup.has_guess else 0.0
-        powers = [rate**i for i in range(1, num_unknown + self._max_drafts + 1)]
-        return [chance for chance in powers[num_unknown:] if chance >= _MIN_CHANCE]
+        num = len(decoding)
+        if num == 0 or np.isinf(self._step_cost(num, np.ones(1))[0]):
+            return [0] * num
+        rates = np.array([_rate(sequence) for sequence in decoding])
+        if not rates.any():
+            return [0] * num
+        powers = np.arange(1, self._max_drafts + 1) + num_unknown
+        return numbers_that_pay(rates[:, np.newaxis] ** powers, self._step_cost)
 
 
-def numbers_that_pay(chances: Sequence_[Sequence_[float]], step_cost: StepCost) -> list[int]:
+def _rate(sequence: Sequence) -> float:
+    """How often the sequence's guesses are right; 0 if there is none of the next token."""
+    if not sequence.takes_drafts:
+        return 0.0
+    lookup = sequence.ngrams
+    if lookup is None:
+        lookup = sequence.ngrams = NgramLookup(sequence.token_ids, sequence.num_prompt_tokens)
+    lookup.catch_up()
+    return lookup.rate if lookup.has_guess else 0.0
+
+
+def numbers_that_pay(chances: NDArray[np.float64], step_cost: StepCost) -> list[int]:
     """How many guesses of each sequence give the most tokens in a unit of time.
 
-    chances[i][j]: that guess j of sequence i and all before it are right.
+    chances (sequences, guesses): that a guess and all before it are right; falling.
     """
-    likeliest = sorted(
-        ((chance, i) for i, each in enumerate(chances) for chance in each), reverse=True
-    )
-    tokens, best = float(len(chances)), 0
-    best_rate = _MIN_GAIN * tokens / step_cost(len(chances), 0)
-    for num, (chance, _) in enumerate(likeliest, 1):
-        tokens += chance
-        if (rate := tokens / step_cost(len(chances), num)) > best_rate:
-            best, best_rate = num, rate
-    numbers = [0] * len(chances)
-    for _, i in likeliest[:best]:
-        numbers[i] += 1
-    return numbers
+    num = len(chances)
+    order = np.argsort(-chances, axis=None, kind="stable")
+    tokens = num + np.cumsum(chances.ravel()[order])
+    rates = tokens / step_cost(num, np.arange(1.0, chances.size + 1))
+    best = int(np.argmax(rates))
+    if rates[best] <= _MIN_GAIN * num / step_cost(num, np.zeros(1))[0]:
+        return [0] * num
+    of = order[: best + 1] // chances.shape[1]
+    return np.bincount(of, minlength=num).tolist()  # type: ignore[no-any-return]
 
 
 def drafter_of(speculation: Speculation, capacity: Capacity) -> Drafter | None:

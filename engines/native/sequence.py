@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from engines.base import EngineRequest, FinishReason
+from engines.base import EngineRequest, FinishReason, SamplingParams
 from engines.native.grammar import Guide
 from engines.native.ngrams import NgramLookup
 
@@ -50,6 +50,7 @@ class Sequence:
         "seed",
         "slot",
         "stop_token_ids",
+        "takes_drafts",
         "token_ids",
         "window_blocks",
     )
@@ -78,6 +79,7 @@ class Sequence:
         self.num_scheduled_tokens = 0
         self.num_pending_tokens = 0
         self.is_verifying = False  # how many drafts are right is not known yet
+        self.takes_drafts = not (sampling.min_tokens or _is_penalised(sampling))
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
@@ -107,13 +109,6 @@ class Sequence:
         return self.guide is not None or self.sampling.min_tokens > 0
 
     @property
-    def takes_drafts(self) -> bool:
-        """Whether the tokens after the next may be guessed: no penalty depends on it."""
-        p = self.sampling
-        is_penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
-        return not (p.min_tokens or is_penalised)
-
-    @property
     def may_stop(self) -> bool:
         """Whether min_tokens tokens have been generated, so that a stop token may come."""
         return self.num_generated_tokens >= self.sampling.min_tokens
@@ -132,3 +127,8 @@ class Sequence:
         if token_id in self.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(self.token_ids) >= self.max_len else None
+
+
+def _is_penalised(p: SamplingParams) -> bool:
+    """Whether what a token is drawn from depends on the tokens before it."""
+    return bool(p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0)

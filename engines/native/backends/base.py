@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -41,17 +40,17 @@ from engines.base import SamplingParams, TokenLogprob
 
 NULL_BLOCK = 0  # no K/V: stands in a table where the window has left a block behind
 
-StepCost = Callable[[int, int], float]
-"""The time of a step that decodes so many sequences and verifies so many guesses in all, in any
-unit; infinite if there is no such step."""
+StepCost = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
+"""The times, in any unit, of steps that decode so many sequences and verify so many guesses in all:
+each of an array of such numbers; infinite where there is no such step."""
 
 TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
 TokenMasks = NDArray[np.int32]  # (1 + drafts, words): of the token at `end`, and after each draft
 
 
-def without_drafts(_num_sequences: int, num_drafts: int) -> float:
+def without_drafts(_num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
     """The cost of a step where nothing verifies guesses."""
-    return inf if num_drafts else 1.0
+    return np.where(num_drafts > 0, np.inf, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
@@ -133,7 +135,7 @@ class TorchModel:
         return self._model.forward(self._layouts.build(spans), self._cache)
 
 
-def step_cost(num_sequences: int, num_drafts: int) -> float:
+def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
     """As with nano on one core: 1 to 32 sequences, 0 to 7 guesses each, and rather more.
 
     A sequence with guesses is attended to by itself.

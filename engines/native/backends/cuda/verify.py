@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engines.native.backends.base import Row
@@ -33,12 +35,11 @@ class StepTime(NamedTuple):
     top_k: int
     max_rows: int
 
-    def __call__(self, num_sequences: int, num_drafts: int) -> float:
+    def __call__(self, num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = num_sequences + num_drafts
-        if num_drafts and rows > self.max_rows:
-            return float("inf")
         is_missed = (1 - self.top_k / self.num_experts) ** rows  # an expert, by all rows
-        return _FIXED + self.num_experts * (1 - is_missed) + _PER_ROW * rows
+        time = _FIXED + self.num_experts * (1 - is_missed) + _PER_ROW * rows
+        return np.where((num_drafts > 0) & (rows > self.max_rows), np.inf, time)
 
 
 def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field, replace
 from itertools import count
-from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import (
@@ -47,10 +48,10 @@ def logits_of(value: int) -> torch.Tensor:
     return torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(value & (2**63 - 1)))
 
 
-def step_cost(num_sequences: int, num_drafts: int) -> float:
+def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
     """A step of 32 tokens takes twice the time of one, and more do not fit."""
     num = num_sequences + num_drafts
-    return 1 + num / 32 if num <= 32 else inf
+    return np.where(num <= 32, 1 + num / 32, np.inf)
 
 
 @dataclass

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from engines.base import EngineRequest
 from engines.errors import EngineStartError
@@ -58,21 +60,20 @@ def test_the_rate_follows_the_guesses_whether_or_not_they_were_verified() -> Non
 @pytest.mark.parametrize(
     ("chances", "numbers"),
     [
-        ([[0.9, 0.8, 0.7], []], [3, 0]),
+        ([[0.9, 0.8, 0.7], [0.0, 0.0, 0.0]], [3, 0]),
         ([[0.2, 0.1], [0.9, 0.8]], [0, 2]),
         ([[0.3], [0.3]], [0, 0]),  # would not pay for the longer step
         ([[0.9]] * 31, [0] * 31),  # one more fits, and brings less than it costs elsewhere
-        ([[], []], [0, 0]),
     ],
 )
 def test_as_many_are_verified_as_bring_most_tokens_for_the_time(
     chances: list[list[float]], numbers: list[int]
 ) -> None:
-    def cost(num_sequences: int, num_drafts: int) -> float:
+    def cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
         num = num_sequences + num_drafts
-        return 1 + num / 4 if num <= 32 else math.inf
+        return np.where(num <= 32, 1 + num / 4, np.inf)
 
-    assert numbers_that_pay(chances, cost) == numbers
+    assert numbers_that_pay(np.array(chances), cost) == numbers
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_what_depends_on_the_tokens_before_is_not_guessed(
 def test_no_guesses_where_no_such_step_is(
     make_core: MakeCore, make_request: MakeRequest, run_all: RunAll
 ) -> None:
-    core = make_core(drafter=NgramDrafter(8, lambda n, d: 1 if n + d <= 2 else math.inf))
+    core = make_core(drafter=NgramDrafter(8, lambda n, d: np.where(n + d <= 2, 1.0, np.inf)))
     core.scheduler.add(make_request(PROMPTS[2], 30))
     core.scheduler.add(make_request(PROMPTS[2], 30))
     run_all(core)
