@@ -22,10 +22,24 @@ def test_no_test_folder_is_a_package() -> None:
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
-def test_importing_what_serves_does_not_import_torch() -> None:
-    modules = "service.run.server, service.run.startup, profiles.selector, auth.base, engines.base"
-    check = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+# Each takes a tenth of a second or more to import, and few servers need it: for tools, a Redis,
+# tokens, traces; torch is the engine's.
+LATE = ("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc")
+LATE += ("opentelemetry.exporter", "service.telemetry.otel", "service.tools.connection")
+
+
+def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:
+    program = f"""
+import sys
+import profiles.selector, service.run.server, service.run.startup, service.run.worker
+from service.run.wiring import gate_of, telemetry_of, toolbox_of
+from service.settings.settings import load
+settings = load()
+telemetry_of(settings, None, "nano"), gate_of(settings), toolbox_of(settings)
+print([name for name in sys.modules if name.startswith({LATE})])
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "[]\n", found.stderr
 
 
 def test_a_start_imports_no_other_command() -> None:

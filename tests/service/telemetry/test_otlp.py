@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -347,20 +345,6 @@ async def test_metrics_that_take_the_whole_end_hide_no_other_loss(
     assert _lost(runtime, "traces") is not None
     assert _lost(runtime, "logs") is not None
     may_end.set()
-
-
-def test_nothing_of_opentelemetry_is_loaded_while_it_is_off() -> None:
-    program = (
-        "import sys, service.run.server;"
-        "import service.run.wiring as c, service.settings.settings as s;"
-        "c.telemetry_of(s.load(), None, 'nano');"
-        "ours = ('opentelemetry.exporter', 'service.telemetry.otel', 'grpc');"
-        "print([m for m in sys.modules if m.startswith(ours)])"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
-    assert output.strip() == "[]"
 
 
 class TestSettings:
