@@ -1,7 +1,7 @@
 """The README's commands, run as they stand but for the port.
 
 `make test` would run itself and `make image` and `make chart` are suites of their own:
-of those, make itself must say that it knows how.
+of those, make itself must say that it knows how. tests/e2e/test_terminal.py types `make serve`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,15 @@ import pytest
 from tests.e2e.conftest import README, ROOT, blocks, without_make
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Server, StartServer
+    from tests.e2e.conftest import Server
 
-DRY = ("make test", "make image", "make chart", "make bench", "make nano")
+DRY = ("make serve", "make test", "make image", "make chart", "make bench", "make nano")
 
 
 def commands() -> list[str]:
     """Each shell command of the README, continued lines joined, comments taken off."""
     lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
     return [command for line in lines if (command := re.sub(r"\s+#.*", "", line).strip())]
-
-
-@pytest.fixture(scope="module")
-def served(start_server: StartServer) -> Server:
-    """`make serve`, as the README has it."""
-    assert "make serve" in commands()
-    return start_server(["make", "serve"], folder=ROOT)
 
 
 def run(command: list[str]) -> str:
@@ -60,15 +53,15 @@ def typed() -> list[str]:
     for command in commands():
         if command.startswith(". "):
             activation = f"{command} && "
-        elif command not in ("make serve", "harmonium serve", *DRY):
+        elif command not in ("harmonium serve", *DRY):
             is_on_path = not command.startswith("harmonium")
             lines.append(command if is_on_path else activation + command)
     return lines
 
 
 @pytest.mark.parametrize("command", typed())
-def test_a_command_does_what_the_readme_says(served: Server, command: str) -> None:
-    output = run(["sh", "-c", command.replace("http://127.0.0.1:8000", served.url)])
+def test_a_command_does_what_the_readme_says(server: Server, command: str) -> None:
+    output = run(["sh", "-c", command.replace("http://127.0.0.1:8000", server.url)])
     if command.startswith("curl"):
         assert json.loads(output)["choices"][0]["message"]["content"]
     elif "harmonium" in command:
@@ -89,8 +82,8 @@ def test_make_knows_the_target(command: str) -> None:
 
 
 @pytest.mark.parametrize("program", blocks("python"))
-def test_the_python_example_prints_an_answer(served: Server, program: str) -> None:
-    program = program.replace("http://127.0.0.1:8000", served.url)
+def test_the_python_example_prints_an_answer(server: Server, program: str) -> None:
+    program = program.replace("http://127.0.0.1:8000", server.url)
     assert run([sys.executable, "-c", program]).strip()
 
 

@@ -15,6 +15,10 @@ from openai import OpenAI
 
 from tests.e2e.conftest import ENDLESS, Server, StartServer, text_of
 
+# By default tests/engines/replicas kills one of two, tests/service/run does so to a whole server,
+# and tests/auth/test_access.py and tests/engines/contract keep tenants' prefixes apart.
+pytestmark = pytest.mark.slow
+
 KEYS = ("first-tenants-key", "second-tenants-key")
 
 

@@ -130,6 +130,7 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     assert shell.exit_code() == 0
 
 
+@pytest.mark.slow  # few start a server in the background to fetch it back
 def test_keys_reach_what_was_started_in_the_background(shell: Shell) -> None:
     shell.serve(is_in_background=True)
     shell.to_foreground()

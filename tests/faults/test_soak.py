@@ -81,9 +81,8 @@ def test_it_complains_of_each_thing_that_must_not_be() -> None:
         assert len(complaints(GOOD | {name: 100})) == 1
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # what `make soak` starts, and no user
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_soak_that_is_ended_leaves_no_server_behind(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "benchmarks.soak"]
     soak = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -154,6 +154,7 @@ def test_pip_settings_count_with_uv_as_with_pip(uv: str | None, tmp_path: Path) 
     assert (tmp_path / "target" / "tiny.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uv", [UV, None], ids=["uv", "pip"])
 @pytest.mark.usefixtures("wheels")
 def test_a_failing_install_shows_the_reason_of_the_tool(
@@ -165,6 +166,7 @@ def test_a_failing_install_shows_the_reason_of_the_tool(
     assert "tiny==2.0" in capfd.readouterr().err
 
 
+@pytest.mark.slow  # what `make clients` and the like install, and no user
 @pytest.mark.usefixtures("wheels")
 def test_an_environment_of_pins_has_nothing_else(tmp_path: Path) -> None:
     pins, folder = tmp_path / "pins.txt", tmp_path / "environment"

@@ -19,15 +19,8 @@ SPEC.loader.exec_module(pins)
 
 # llguidance asks for glibc 2.31: Debian 11, Ubuntu 20.04, RHEL 9 and what is newer.
 LINUX, ARM, MAC = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31", "aarch64-apple-darwin"
-# The oldest and the newest Python; the next test has those between.
-PLACES = [
-    (LINUX, "3.11"),
-    (MAC, "3.14"),
-    *(
-        pytest.param(platform, python, marks=pytest.mark.slow)
-        for platform, python in ((LINUX, "3.14"), (ARM, "3.11"), (ARM, "3.14"), (MAC, "3.11"))
-    ),
-]
+# The oldest and the newest Python.
+PLACES = [(platform, python) for platform in (LINUX, ARM, MAC) for python in ("3.11", "3.14")]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +34,7 @@ def public_index() -> None:
         pytest.skip(f"{pins.PUBLIC_INDEX} does not answer: {asked.stderr.decode()}")
 
 
+@pytest.mark.slow  # only new pins can break it, and the next test says that they are made
 @pytest.mark.usefixtures("public_index")
 @pytest.mark.parametrize(("platform", "python"), PLACES)
 def test_the_pins_resolve_to_wheels_of_the_public_index(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -239,9 +240,10 @@ def test_what_is_shipped_is_named_by_its_content(tmp_path: Path) -> None:
 
 
 def test_nano_becomes_an_ordinary_checkpoint_and_a_whole_one_again(
-    tmp_path: Path, catalogue: Catalogue
+    tmp_path: Path, catalogue: Catalogue, nano_cache: Path
 ) -> None:
     nano = next(p for p in catalogue.profiles if p.model.name == "nano")
+    shutil.copytree(nano_cache, tmp_path, dirs_exist_ok=True)  # to expand it takes seconds
     folder = resolve(nano, tmp_path)
     assert folder.parent == tmp_path / "models"
     assert resolve(nano, tmp_path) == folder

@@ -31,7 +31,15 @@ async def started(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Asy
         yield started
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="package", params=modes())
+# How a process dies, drains and comes back is its supervisor's: the scripted engine's shows it.
+LONGER = {"native-process": pytest.mark.slow}
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="package",
+    params=[pytest.param(mode, marks=LONGER.get(mode, ())) for mode in modes()],
+)
 async def mortal(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Started]:
     """An engine that the tests of a module may kill and the last one stops."""
     async with running(request.param, checkpoint) as started:

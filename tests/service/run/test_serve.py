@@ -220,6 +220,31 @@ def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fi
     assert 'harmonium_engine_restarts_total{model="nano"} 1.0' in metrics
 
 
+def test_one_of_two_engines_may_die_and_the_service_stays_ready(serve: Fixture) -> None:
+    server = serve("--replicas=2", step_s=0.02)
+    path = f"{server.url}/v1/chat/completions"
+    children = psutil.Process(server.process.pid).children()
+    engines = [child for child in children if "engines.process.host" in child.cmdline()]
+    assert len(engines) == 2
+    with (
+        httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as one,
+        httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as two,
+    ):
+        streams = [one.iter_lines(), two.iter_lines()]
+        for lines in streams:
+            next(lines)
+        engines[0].kill()
+        server.until_ready_is(200)
+        for lines in streams:
+            rest = list(lines)
+            assert '"finish_reason":"stop"' in rest[-4]
+            assert rest[-2] == "data: [DONE]"
+            assert sum("word" in line for line in rest) >= 290
+    server.process.send_signal(signal.SIGINT)
+    assert server.exit_code() == 0
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+
+
 def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -232,10 +257,13 @@ def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
 
 
 def test_an_engine_that_cannot_start_ends_it_with_the_engines_words(serve: Fixture) -> None:
-    server = serve(options={"script": [1], "start_error": "the weights are made of cheese"})
+    """Which a log that shall hold errors only holds, too."""
+    start_error = "the weights are made of cheese"
+    server = serve(options={"script": [1], "start_error": start_error}, NIM_LOG_LEVEL="error")
     assert server.exit_code() == 1
-    assert "the weights are made of cheese" in server.log
+    assert start_error in server.log
     assert "Traceback" not in server.log
+    assert "INFO" not in server.log
 
 
 @pytest.mark.parametrize(
@@ -294,10 +322,3 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     assert all(json.loads(line)["message"] for line in server.lines)
     assert ONE not in server.log
     assert TWO not in server.log
-
-
-def test_less_is_logged_when_less_is_asked_for(serve: Fixture) -> None:
-    server = serve(NIM_LOG_LEVEL="error", options={"script": [1], "start_error": "cheese"})
-    assert server.exit_code() == 1
-    assert "cheese" in server.log
-    assert "INFO" not in server.log

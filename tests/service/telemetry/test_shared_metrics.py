@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ asyncio.run(main())
 def scrape(folder: Path, number: int) -> list[str]:
     return subprocess.run(
         [sys.executable, "-c", WORKER, str(folder), str(number)],
-        env={"PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
         capture_output=True,
         text=True,
         check=True,
