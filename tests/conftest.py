@@ -16,6 +16,7 @@ import pytest
 
 from profiles.catalogue import load
 from profiles.store import resolve
+from service.harmony.vocabulary import write_vocabulary
 from tests.sharing import Sharing, in_order
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -116,14 +117,24 @@ def compare(update_golden: bool) -> Callable[[str, str], None]:
 
 
 @pytest.fixture(scope="session")
-def nano_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model cache that has nano, one for all processes of a run: to expand it takes seconds."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all processes of a run share."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def vocabulary_path(run_folder: Path) -> Path:
+    """The vocabulary's file: what reads it keeps it for a path."""
+    return write_vocabulary(run_folder / "vocabulary")
+
+
+@pytest.fixture(scope="session")
+def nano_cache(run_folder: Path) -> Path:
+    """A model cache that has nano: to expand it takes seconds."""
     nano = next(profile for profile in load().profiles if profile.model.name == "nano")
-    resolve(nano, folder / "nano-cache")
-    return folder / "nano-cache"
+    resolve(nano, run_folder / "nano-cache")
+    return run_folder / "nano-cache"
 
 
 @pytest.fixture(scope="session")

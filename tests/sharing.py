@@ -1,7 +1,8 @@
 """How the tests are dealt out to the processes of pytest-xdist, so that none ends long before.
 
-A file's tests stay together, for they share its fixtures, and so do those of a folder that share a
-server or engines. The long ones come first: what comes last is short.
+A part stays together: a file's tests, for they share its fixtures, and those of some folders that
+share a server, engines, or what takes seconds to load. The long parts come first: what comes last
+is short.
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-TOGETHER: Final = ("tests/e2e/", "tests/engines/contract/")
-LONG_FIRST: Final = (*TOGETHER, "tests/service/run/", "tests/engines/native/grammar/")
+# The part of what lies there; the longest first.
+PARTS: Final = {
+    "tests/e2e/": "a server on nano",
+    "tests/engines/contract/": "engines, and transformers",
+    "tests/engines/native/model/": "engines, and transformers",
+    "tests/engines/native/grammar/": "the vocabulary as grammars need it",
+    "tests/service/guide/": "the vocabulary as grammars need it",
+    "tests/service/api/chat/test_guided.py": "the vocabulary as grammars need it",
+    "tests/service/tools/": "an MCP server",
+    "tests/service/api/sdk/": "SDKs",
+}
+LONG_FIRST: Final = (*PARTS, "tests/service/run/")
 
 
 def part_of(nodeid: str) -> str:
-    """The folder or file whose tests run in one process."""
+    """What runs in one process with that test: a part of PARTS, or its file."""
     path = nodeid.partition("::")[0]
-    return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+    return next((part for prefix, part in PARTS.items() if path.startswith(prefix)), path)
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]

@@ -24,8 +24,10 @@ def test_no_test_folder_is_a_package() -> None:
 
 # Each takes a tenth of a second or more to import, and few servers need it: for tools, a Redis,
 # tokens, traces; torch is the engine's.
-LATE = ("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc")
-LATE += ("opentelemetry.exporter", "service.telemetry.otel", "service.tools.connection")
+LATE = (
+    *("torch", "mcp", "redis", "jose", "cryptography", "httpx", "rich", "grpc"),
+    *("opentelemetry.exporter", "service.telemetry.otel", "service.tools.connection"),
+)
 
 
 def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:

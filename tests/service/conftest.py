@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,7 +27,7 @@ from engines.native.grammar_vocabulary import load_tokenizer
 from service.admission.gate import Gate
 from service.admission.lifecycle import Lifecycle
 from service.harmony import vocabulary
-from service.harmony.vocabulary import RETURN, encode_text, write_vocabulary
+from service.harmony.vocabulary import RETURN, encode_text
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel, ServerLimits
 from service.telemetry.metrics import Metrics
@@ -50,12 +51,11 @@ MakeClient = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture(scope="session")
-def guide_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Grammar], Guide]:
+def guide_of(vocabulary_path: Path) -> Callable[[Grammar], Guide]:
     """How the native engine follows a grammar; raises InvalidGrammar."""
-    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
     def guide(grammar: Grammar) -> Guide:
-        matcher = compiled(load_tokenizer(path, VOCAB_SIZE), written(grammar))
+        matcher = compiled(load_tokenizer(vocabulary_path, VOCAB_SIZE), written(grammar))
         return Guide(Compiled(matcher, 0), VOCAB_SIZE - 1, RETURN)
 
     return guide

@@ -16,7 +16,7 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
+from service.harmony.vocabulary import CALL, END, RETURN, encode_text
 
 MakeEngine = Callable[..., Awaitable[NativeEngine]]
 
@@ -32,11 +32,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def vocabulary_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_vocabulary(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from benchmarks.checkpoint import write_random
 from benchmarks.schemas import random_schema
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text, write_vocabulary
+from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text
 from service.run.server import create_app
 
 Fixture = Callable[..., Any]
@@ -64,16 +64,15 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("guided")
-    write_vocabulary(folder)
-    return write_random(folder / "model", hidden=16, num_layers=2, num_experts=4).parent
+    return write_random(folder, hidden=16, num_layers=2, num_experts=4)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(folder: Path, make_runtime: Fixture) -> AsyncIterator[httpx.AsyncClient]:
+async def client(
+    folder: Path, vocabulary_path: Path, make_runtime: Fixture
+) -> AsyncIterator[httpx.AsyncClient]:
     """A service around the native engine: one for all tests, none of which harms it."""
-    config = NativeConfig(
-        folder / "model", vocabulary_path=write_vocabulary(folder), num_threads=1, num_kv_blocks=800
-    )
+    config = NativeConfig(folder, vocabulary_path=vocabulary_path, num_threads=1, num_kv_blocks=800)
     runtime = make_runtime(engine=NativeEngine(config))
     await runtime.engine.start()
     transport = httpx.ASGITransport(create_app(runtime), raise_app_exceptions=False)
