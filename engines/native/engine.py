@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Final
 
 from engines.admission import QueuedEngine
-from engines.native.config import NativeConfig
+from engines.native.config import ModelConfig, NativeConfig
 from engines.native.core import EngineCore, load_core
 from engines.native.runner import CoreRunner
 from engines.native.worker import Submission
@@ -23,5 +23,9 @@ class NativeEngine(QueuedEngine[Submission]):
         self, config: NativeConfig, load: Callable[[NativeConfig], EngineCore] = load_core
     ) -> None:
         idle = asyncio.Event()
-        runner = CoreRunner("native", RELEASE, config, lambda: load(config), idle)
+
+        def vocab_size() -> int:
+            return ModelConfig.from_dir(config.model_dir).vocab_size
+
+        runner = CoreRunner("native", RELEASE, config, lambda: load(config), idle, vocab_size)
         super().__init__(runner, config.max_num_waiting, idle)

@@ -29,10 +29,11 @@ _PAUSE_S: Final = 0.05  # between the pieces of making a tokenizer, for the step
 
 
 class LazyTokenizer:
-    """llguidance's view of the vocabulary, made once: in an idle moment, or when first asked for.
+    """llguidance's view of the vocabulary, made once: beside a long load (CoreRunner),
+    else in an idle moment, or when first asked for.
 
-    Making it takes about 1.2 s of which the library keeps the interpreter all but a moment: at the
-    start it would come too late for every request, later for the streams that run.
+    Making it takes about 1.2 s of which the library keeps the interpreter all but a moment: at a
+    short start it would come too late for every request, later for the streams that run.
     """
 
     def __init__(

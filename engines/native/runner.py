@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
+from engines.native import grammar_vocabulary
 from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
 from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
+LARGE_BYTES: Final = 4 * 1024**3  # a checkpoint that takes seconds to load
 
 
 class Options(Protocol):
@@ -35,13 +38,21 @@ class CoreRunner:
     """A core and the compiler of its grammars; implements engines.base.Runner."""
 
     def __init__(
-        self, engine: str, version: str, config: Options, load: LoadCore, idle: asyncio.Event
+        self,
+        engine: str,
+        version: str,
+        config: Options,
+        load: LoadCore,
+        idle: asyncio.Event,
+        vocab_size: Callable[[], int] | None = None,
     ) -> None:
-        """`load` is called in the worker's thread; `idle`: set while there are no requests."""
+        """`load` is called in the worker's thread; `idle`: set while there are no requests;
+        `vocab_size`: the model's, where it is known before the load."""
         self._engine, self._version = engine, version
         self._config = config
         self._load = load
         self._idle = idle
+        self._vocab_size = vocab_size
         self._core: EngineCore | None = None
         self._worker: StepWorker | None = None
         self._grammars: GrammarCompiler | None = None
@@ -70,6 +81,7 @@ class CoreRunner:
                 loop.call_soon_threadsafe(_deliver, deliveries)
 
         worker = StepWorker(self._load, deliver)
+        making = asyncio.create_task(self._make_tokenizer(), name="vocabulary")
         try:
             self._core = await asyncio.to_thread(worker.start)
         except (OSError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError
@@ -78,12 +90,27 @@ class CoreRunner:
         except asyncio.CancelledError:
             worker.dismiss()
             raise
+        finally:
+            await making
         self._worker = worker
         config = self._config
         self._grammars = GrammarCompiler(
             config.vocabulary_path, self._core.vocab_size, config.grammar_timeout_s, self._idle
         )
         await self._grammars.start()
+
+    async def _make_tokenizer(self) -> None:
+        """Make what grammars need beside the load: later it would stop all streams for a second.
+
+        A short load is not made longer by it: there it is made in the first idle moment.
+        """
+        config = self._config
+        if config.vocabulary_path is None or self._vocab_size is None:
+            return
+        with suppress(EngineStartError, OSError):  # the load tells what is wrong
+            if sum(file.stat().st_size for file in config.model_dir.iterdir()) >= LARGE_BYTES:
+                load = grammar_vocabulary.load_tokenizer
+                await asyncio.to_thread(load, config.vocabulary_path, self._vocab_size())
 
     async def prepare(self, request: EngineRequest) -> Submission:
         """Check the request and compile its grammar; raises InvalidRequest."""

@@ -13,7 +13,10 @@ import pytest
 from engines.base import FinishReason
 from engines.errors import EngineStartError
 from engines.grammar.tree import Literal
-from engines.native import grammar_vocabulary
+from engines.native import grammar_vocabulary, runner
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore, load_core
+from engines.native.engine import NativeEngine
 
 Fixture = Callable[..., Any]
 
@@ -69,6 +72,27 @@ async def test_it_is_made_in_an_idle_moment_before_anyone_asks(
     await make_engine()
     async with asyncio.timeout(60):
         await asyncio.to_thread(making.begun.wait)
+
+
+async def test_it_is_made_beside_a_load_that_takes_long(
+    model_dir: Path, vocabulary_path: Path, making: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would stop the streams of the first second."""
+    monkeypatch.setattr(runner, "LARGE_BYTES", 0)
+
+    def slow(config: NativeConfig) -> EngineCore:
+        assert making.begun.wait(60)
+        return load_core(config)
+
+    engine = NativeEngine(NativeConfig(model_dir, vocabulary_path=vocabulary_path), slow)
+    starting = asyncio.create_task(engine.start())
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(making.begun.wait)
+        await asyncio.sleep(0)
+        assert not starting.done()
+        making.may_end.set()
+        await starting
+    await engine.stop()
 
 
 async def test_it_is_not_made_while_requests_run(
