@@ -60,6 +60,36 @@ contradicts the profile, ends the start with its name ([decision
 engine's tokens to one stream, 0.43 to eight, and reads prompts at 0.84 of its rate).
 """
 
+TENSORRT_LLM: Final = """\
+## TensorRT-LLM
+
+**Not run by us yet.** Its wheel comes from NVIDIA's index only. What the adapter calls is compared
+in a test with the names, parameters, values and defaults in the public source of its releases
+(`tests/engines/tensorrt_llm/surface.json`), and a stand-in that refuses any other drives it from
+start to stop; no GPU has run it behind this server. It is written for 1.2 and 1.3 (1.2.1 is the
+newest that is no candidate); another release is refused by name. Like vLLM it has an environment of
+its own:
+
+```
+uv venv --python 3.12 /opt/tensorrt-llm
+uv pip install --python /opt/tensorrt-llm/bin/python --extra-index-url https://pypi.nvidia.com \\
+  tensorrt-llm==1.2.1 msgspec
+uv pip install --python /opt/tensorrt-llm/bin/python --no-deps harmonium     # or a checkout of it
+NIM_ENGINE_PYTHON=/opt/tensorrt-llm/bin/python harmonium serve
+```
+
+or NVIDIA's container with `msgspec` and this package in it. `harmonium profiles` then shows its
+profiles as those that can run.
+
+A profile's `options` are fields of its `TorchLlmArgs`, with `kv_cache_config`, `cuda_graph_config`,
+`moe_config`, `attention_dp_config`, `scheduler_config`, `torch_compile_config` and
+`speculative_config` as mappings. Drafts are EAGLE3's alone, beside the model and not within it
+(`eagle3_one_model`), where it answers greedily whatever a request says. Its sampler takes `seed`,
+penalties and `min_p` and passes over them, so that they are a 400 here. Of the log-probability of a
+chosen token that is not among the 20 likeliest it may say nothing: then it is -9999, as at OpenAI
+([decision 22](decisions/0022-tensorrt-llm-by-its-source.md)).
+"""
+
 LLAMA_CPP: Final = """\
 ## llama.cpp
 
@@ -78,9 +108,9 @@ and the real SDK use it, nano written as GGUF. It has not been run on a GPU by u
 
 llama.cpp computes; the step loop, prefix cache, sampler and grammars are the native engine's
 ([decision 20](decisions/0020-llama-cpp-is-a-backend.md)). Its options: `gpu_layers` (so many on the
-GPU, counted from the output, which is one; unset: all), `num_threads`, `num_kv_blocks` of
-`block_size` tokens, `kv_dtype` `fp16`, `bf16` or `q8_0`, and `enable_prefix_caching: false`, which
-halves the memory of K/V. At most 56 sequences run at once.
+GPU, counted from the output, which is one: gpt-oss-20b has 25; unset: all), `num_threads`,
+`num_kv_blocks` of `block_size` tokens, `kv_dtype` `fp16`, `bf16` or `q8_0`, and
+`enable_prefix_caching: false`, which halves the memory of K/V. At most 56 sequences run at once.
 """
 
 FALLBACK: Final = """\
@@ -113,7 +143,7 @@ _NAMES: Final = {
 
 def render(engines: Mapping[str, Capabilities]) -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *_table(engines), VLLM, LLAMA_CPP, FALLBACK])
+    return "\n".join([INTRODUCTION, *_table(engines), VLLM, TENSORRT_LLM, LLAMA_CPP, FALLBACK])
 
 
 def _table(engines: Mapping[str, Capabilities]) -> Iterator[str]:

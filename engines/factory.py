@@ -20,11 +20,11 @@ from engines.base import Capabilities
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_understood
 
-NO_ADAPTER: Final = "not installed: the adapter is not part of this release"
 _ASK_TIMEOUT_S: Final = 60.0  # for a few imports, on a busy machine
 _ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     # It tells nobody that it runs, and looks for nothing on the hub.
     "vllm": {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+    "tensorrt_llm": {"TRTLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
 }
 _NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
 _NO_LLAMA_CPP: Final = (
@@ -59,13 +59,19 @@ def _create_vllm(spec: EngineSpec) -> QueuedEngine[Any]:
     return VllmEngine(spec)
 
 
+def _create_tensorrt_llm(spec: EngineSpec) -> QueuedEngine[Any]:
+    from engines.tensorrt_llm.engine import TrtLlmEngine
+
+    return TrtLlmEngine(spec)
+
+
 _LOADERS: Final[Mapping[str, Callable[[EngineSpec], QueuedEngine[Any]]]] = {
     "native": _create_native,
     "fake": _create_fake,
     "vllm": _create_vllm,
+    "tensorrt_llm": _create_tensorrt_llm,
     "llama_cpp": _create_llama_cpp,
 }
-_WITHOUT_ADAPTER: Final = ("tensorrt_llm",)
 
 
 class Engines(msgspec.Struct, frozen=True):
@@ -102,21 +108,28 @@ def environment_of(engine: str) -> Mapping[str, str]:
 
 def capabilities() -> dict[str, Capabilities]:
     """What each engine with an adapter can do, as far as no option takes it away."""
+    from engines.tensorrt_llm.arguments import CAPABILITIES as TENSORRT_LLM
     from engines.vllm.arguments import CAPABILITIES as VLLM
 
-    # llama.cpp computes for the native engine's step loop, and can do the same.
-    return {"native": Capabilities(), "vllm": VLLM, "llama_cpp": Capabilities()}
+    return {
+        "native": Capabilities(),
+        "vllm": VLLM,
+        "tensorrt_llm": TENSORRT_LLM,
+        "llama_cpp": Capabilities(),  # it computes for the native engine's step loop
+    }
 
 
 def installed_engines() -> dict[str, str | None]:
     """Say of every known engine whether it can run here: None, or the reason why not."""
+    from engines.tensorrt_llm import release
+
     has_torch = find_spec("torch") is not None
     return {
         "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
         "fake": None,
         "vllm": None if find_spec("vllm") is not None else _NO_VLLM,
+        "tensorrt_llm": release.missing(),
         "llama_cpp": None if find_spec("llama_cpp") is not None else _NO_LLAMA_CPP,
-        **dict.fromkeys(_WITHOUT_ADAPTER, NO_ADAPTER),
     }
 
 

@@ -73,6 +73,7 @@ KNOWN_GPUS = (
     KnownGpu(
         "gh200", "NVIDIA GH200 480GB", 97871, _HOPPER, ("2342", "2345", "2348"), ("gh200",), 4, 4
     ),
+    KnownGpu("b100", "NVIDIA B100", 183359, _B200, (), ("b100",), 8),
     KnownGpu("b200", "NVIDIA B200", 183359, _B200, ("2901",), ("b200",), 8),
     KnownGpu("gb200", "NVIDIA GB200", 189471, _B200, ("2941",), ("gb200",), 4, 4),
     KnownGpu("b300", "NVIDIA B300 SXM6 AC", 275040, _B300, ("3182",), ("b300",), 8),

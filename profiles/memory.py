@@ -94,12 +94,13 @@ def memory_need(profile: Profile) -> MemoryNeed:
 
 
 def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
-    """A GPU with the first layers, and the machine's memory with the others and the vocabulary."""
+    """A GPU with the output, which llama.cpp counts as a layer, and the layers before it; the
+    machine's memory with the others and the embedding."""
     shape = profile.model.shape
-    whole, share = _whole(profile), gpu_layers / shape.num_hidden_layers
+    whole, share = _whole(profile), (gpu_layers - 1) / shape.num_hidden_layers
     dense = FOOTPRINTS[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]
     vocabulary = int(2 * vocabulary_parameters(shape) * dense)
-    weights = int((whole.weights_bytes - vocabulary) * share)
+    weights = int((whole.weights_bytes - vocabulary) * share) + vocabulary // 2
     kv_bytes = int(whole.kv_bytes_per_token * share)
     others = whole.kv_bytes_per_token - kv_bytes
     return MemoryNeed(

@@ -24,7 +24,8 @@ ASSUMED_CORES_PER_GPU = 16
 ASSUMED_BYTES_PER_CORE = 8 * GB
 MIG_SHARE = 0.975  # of its name's GiB is what NVML reports of a slice
 _MAX_COUNT = 1024  # of GPUs or CPU cores in one machine
-_COUNTED = re.compile(r"(?:(\d{1,12})\s*x\s*)?(.+?)(?:\s*x\s*(\d{1,12}))?", re.DOTALL)
+_BEFORE = re.compile(r"(?P<count>\d{1,12})\s*x\s*(?P<name>.+)", re.DOTALL)
+_AFTER = re.compile(r"(?P<name>.+?)\s*x\s*(?P<count>\d{1,12})", re.DOTALL)
 _MIG = re.compile(r"(\d)g\.(\d{1,3})gb")
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d+)?)\s*gb?")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)%")
@@ -69,30 +70,33 @@ def _item(part: str, text: str) -> _Item:
         if is_option and option.strip() in ("free", "used", "ram"):
             options.append((option.strip(), amount.strip()))
             continue
-        match = _COUNTED.fullmatch(modifier)
-        if match is None or match[1] or not _MIG.fullmatch(match[2]) or key == "cpu":
+        match = _AFTER.fullmatch(modifier)
+        mig, count = (match["name"], int(match["count"])) if match else (modifier, count)
+        if not _MIG.fullmatch(mig) or key == "cpu":
             raise InvalidHardware(f"hardware '{text}': '{modifier}' {_FORM}")
-        mig, count = match[2], int(match[3]) if match[3] else count
     if count is not None and not 1 <= count <= _MAX_COUNT:
         raise InvalidHardware(f"hardware '{text}': the count must be from 1 to {_MAX_COUNT}")
     return _Item(key, count, mig, tuple(options))
 
 
 def _counted(name: str, text: str) -> tuple[str, int | None]:
-    """Take the count off a name; 'rtx5090' is a name, not 5,090 boards."""
+    """Take the count off a name; 'rtx5090' is a name, not 5,090 boards, with a count too."""
     if known := _known(name):
         return known, None
-    match = _COUNTED.fullmatch(name)
-    if match is None or (match[1] and match[3]):
+    before = _BEFORE.fullmatch(name)
+    for match in (before, _AFTER.fullmatch(name)):
+        if match and (known := _known(match["name"])):
+            return known, int(match["count"])
+    inner = before["name"] if before else name
+    after = _AFTER.fullmatch(inner)
+    if not inner or (before and after and _known(after["name"])):
         raise InvalidHardware(f"hardware '{text}' {_FORM}")
-    count = match[1] or match[3]
-    if known := _known(match[2]):
-        return known, int(count) if count else None
-    if _FOREIGN.fullmatch(match[2]):
+    # 'rtx509' is not 509 of 'rt'.
+    unknown = after["name"] if after and not after["name"].isalpha() else inner
+    if _FOREIGN.fullmatch(unknown):
         raise InvalidHardware(
             f"hardware '{text}': '{name}' is not an NVIDIA GPU; this server runs on those and CPUs"
         )
-    unknown = name if match[2].isalpha() else match[2]  # 'rtx509' is not 509 of 'rt'
     listed = ", ".join(["cpu", *BY_KEY])
     raise InvalidHardware(
         f"hardware '{text}': '{unknown}' is not a known name{nearest(unknown, BY_KEY)}; "

@@ -42,6 +42,12 @@ _MAX_AT_ONCE: Final = 2  # compilations: somebody's may be slow
 _TOO_LARGE: Final = "compiling it needs too much memory; simplify it"
 _NICENESS: Final = 5  # the step loop goes first where cores are few
 
+_LIMITS: Final = {
+    "max_items_in_row": 5_000,  # an object of 1,000 optional properties needs 4,000
+    "step_lexer_fuel": 50_000,
+    "max_lexer_states": 50_000,  # of 1 to 2 kB
+}
+
 MAX_SCHEMAS: Final = 2_000  # schemas within schemas, of all parts together
 MAX_CHARS: Final = 200_000
 MAX_ITEMS: Final = 100
@@ -61,12 +67,10 @@ def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     """Compile a grammar; raises InvalidGrammar with the library's reason."""
     import llguidance
 
-    limits = llguidance.LLParserLimits(
-        max_items_in_row=5_000,  # an object of 1,000 optional properties needs 4,000
-        step_lexer_fuel=50_000,
-        max_lexer_states=50_000,  # of 1 to 2 kB
-        verbose_errors=False,
-    )
+    try:
+        limits = llguidance.LLParserLimits(**_LIMITS, verbose_errors=False)
+    except TypeError:  # 0.7, which TensorRT-LLM pins, is never verbose
+        limits = llguidance.LLParserLimits(**_LIMITS)
     matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
     if matcher.is_error():
         raise InvalidGrammar(readable(matcher.get_error()))

@@ -53,6 +53,7 @@ _SPEEDS = (
     GpuSpeed("h200", "hopper", 4.8, 989, 450, 8),
     GpuSpeed("h200-nvl", "hopper", 4.8, 835, 450, 4),
     GpuSpeed("gh200", "hopper", 4.0, 989, 450, 4),
+    GpuSpeed("b100", "blackwell", 8.0, 1750, 900, 8),
     GpuSpeed("b200", "blackwell", 8.0, 2250, 900, 8),
     GpuSpeed("gb200", "blackwell", 8.0, 2500, 900, 72),
     GpuSpeed("b300", "blackwell", 8.0, 2250, 900, 8),

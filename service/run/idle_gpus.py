@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engines.factory import NO_ADAPTER
 from profiles.machine import Hardware
 from profiles.remedies import by_cause, shorter_context
 from profiles.verdicts import Fit, Rejection, Selection
@@ -35,10 +34,4 @@ def _what_mends_it(rejections: list[Rejection]) -> str:
         causes = "; ".join(by_cause(rejections))
         return f"No profile fits: each {causes}."
     missing = {rejection.missing_engine for rejection in would_fit}
-    text = f"Missing: {'; '.join(sorted(missing))}."
-    if all(reason.endswith(NO_ADAPTER) for reason in missing):
-        return (
-            f"{text} No command mends that in this release; "
-            "`harmonium profiles --all-engines` shows what would serve then."
-        )
-    return text
+    return f"Missing: {'; '.join(sorted(missing))}."

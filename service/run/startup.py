@@ -26,7 +26,7 @@ from service.run.idle_gpus import idle_gpus
 from service.run.machine import detect
 from service.settings.settings import Settings, ngc_access, unknown_names
 
-_WITH_VOCABULARY: Final = ("native", "vllm", "llama_cpp")  # engines that follow grammars by it
+_WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from engines.spec import EngineSpec
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["native", "fake", "vllm", "llama_cpp", "tensorrt_llm"]
+    assert list(known) == ["native", "fake", "vllm", "tensorrt_llm", "llama_cpp"]
     assert known["native"] is None
     assert known["fake"] is None
     assert str(known["vllm"]).startswith("not installed: vLLM is missing")
     assert str(known["llama_cpp"]).startswith("not installed: llama-cpp-python is missing")
-    assert known["tensorrt_llm"] == "not installed: the adapter is not part of this release"
+    assert str(known["tensorrt_llm"]).startswith("not installed: TensorRT-LLM is missing")
 
 
 def test_another_python_is_asked_for_its_engines(tmp_path: Path) -> None:

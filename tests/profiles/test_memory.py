@@ -168,8 +168,9 @@ def test_a_gpu_with_a_part_of_the_layers_leaves_the_rest_to_the_host(catalogue: 
         profile_of(catalogue, "gpt-oss-20b", engine="llama_cpp", options={"gpu_layers": 12})
     )
     kv_of_the_rest = (whole.kv_bytes_per_token - half.kv_bytes_per_token) * 131_072
-    assert half.kv_bytes_per_token * 2 == whole.kv_bytes_per_token
-    assert half.weights_bytes / GB == pytest.approx(5.42, abs=0.02)
+    # The output is one of the twelve.
+    assert half.kv_bytes_per_token * 24 == whole.kv_bytes_per_token * 11
+    assert half.weights_bytes / GB == pytest.approx(5.58, abs=0.02)
     there = half.weights_bytes + half.host_bytes - CPU_WORKSPACE_BYTES - kv_of_the_rest
     assert there == whole.weights_bytes
     assert whole.host_bytes == 0

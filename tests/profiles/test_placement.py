@@ -78,7 +78,7 @@ def test_a_gpu_too_small_for_the_model_computes_a_part_of_its_layers() -> None:
     assert not poor.compatible
     reasons = {r.profile.name: r.reason for r in poor.rejections}
     assert reasons["llama_cpp-12-layers-mxfp4-tp1-pp1-balanced"] == (
-        "needs 10.9 GB of the machine's memory beside the GPU, found 8.0 GB"
+        "needs 11.0 GB of the machine's memory beside the GPU, found 8.0 GB"
     )
     # One engine has the CPU to itself.
     slices = survey(PROFILES, parse_hardware("a100:1g.10gbx7"), wish)

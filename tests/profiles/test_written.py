@@ -42,6 +42,7 @@ def test_hardware_strings(text: str, summary: str) -> None:
         ("b20", "known: cpu, v100, t4, a100-40, a100"),
         ("mi300x", "'mi300x' is not an NVIDIA GPU"),
         ("rtx509", "did you mean 'rtx5090'"),
+        ("8xrtx509", "'rtx509' is not a known name .did you mean 'rtx5090'"),
         ("h200x0", "from 1 to 1024"),
         ("h200x99999999999", "from 1 to 1024"),
         ("2xh200x2", "not of the form"),
@@ -89,4 +90,7 @@ def test_a_rack_is_many_hosts() -> None:
 
 def test_every_known_gpu_can_be_written_down() -> None:
     for gpu in KNOWN_GPUS:
-        assert parse_hardware(f"{gpu.key}x2").summary == f"2 x {gpu.name}"
+        written = f"{gpu.key}x2", f"2x{gpu.key}", f"2 x {gpu.key.replace('-', '')}:used=10%"
+        for text in written:  # the x of rtx5090 is none of a count
+            assert parse_hardware(text).summary == f"2 x {gpu.name}", text
+    assert [gpu.key for gpu in parse_hardware("2xrtx5090+l4").gpus] == ["rtx5090", "rtx5090", "l4"]

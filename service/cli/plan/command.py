@@ -17,6 +17,8 @@ from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
 from service.run.machine import detect
+from service.run.startup import engines_here
+from service.settings.settings import load as load_settings
 
 SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 
@@ -55,6 +57,7 @@ def plan(
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
         found = make_plan(load(), model, gpu or _gpus_here(), demand, engine)
+        missing = engines_here(load_settings()).installed
         if svg is not None:
             svg.write_text(as_svg(found), encoding="utf-8")
     except (InvalidConstraint, InvalidHardware) as error:
@@ -63,7 +66,7 @@ def plan(
     except OSError as error:
         click.echo(f"harmonium plan: --svg {svg} cannot be written: {error.strerror}", err=True)
         return BAD_ARGUMENTS
-    click.echo(as_json(found) if is_json else as_text(found))
+    click.echo(as_json(found, missing) if is_json else as_text(found, missing))
     return SUFFICES if found.chosen else DOES_NOT
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engines.factory import installed_engines
 from profiles.roofline.plan import CapacityPlan, Demand, Option, UnfitProfile
 from service.cli.plan.chart import as_terminal
 
@@ -16,14 +15,17 @@ MAX_OPTIONS = 12  # in words; --json has each
 WARNING = "A model's answer, not a measurement: docs/plan.md has its errors where it was checked."
 
 
-def as_text(plan: CapacityPlan) -> str:
-    """What to take, what else there is, what cannot be, and the plot."""
+def as_text(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
+    """What to take, what else there is, what cannot be, and the plot.
+
+    `missing` says of each engine why it cannot run here, None if it can.
+    """
     return "\n".join(
         [
             f"PLAN for {_demand(plan.demand)} on {_machine(plan)}",
             *textwrap.wrap(WARNING, WIDTH),
             "",
-            *_take(plan),
+            *_take(plan, missing),
             "",
             *_table(plan.options),
             *_refused(plan.refusals),
@@ -49,7 +51,7 @@ def _machine(plan: CapacityPlan) -> str:
     return f"{plan.machine.num_given} x {gpu}"
 
 
-def _take(plan: CapacityPlan) -> list[str]:
+def _take(plan: CapacityPlan, missing: Mapping[str, str | None]) -> list[str]:
     chosen = plan.chosen
     if chosen is None:
         return _too_few(plan)
@@ -65,8 +67,8 @@ def _take(plan: CapacityPlan) -> list[str]:
         f"  an engine carries {chosen.max_users:,} users; more are kept out by {chosen.limited_by}",
         f"  how sure: {chosen.trust}",
     ]
-    if missing := installed_engines()[chosen.profile.engine]:
-        lines.append(f"  engine {chosen.profile.engine} is {missing}")
+    if reason := missing[chosen.profile.engine]:
+        lines.append(f"  engine {chosen.profile.engine} is {reason}")
     if chosen.num_users_carried is not None:
         lines.append(f"  these GPUs carry {chosen.num_users_carried:,} users this way")
     return lines + _rack(plan, chosen)
@@ -149,7 +151,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f} ms" if seconds < 10 else f"{seconds:,.0f} s"
 
 
-def as_json(plan: CapacityPlan) -> str:
+def as_json(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
     chosen = plan.chosen
     return json.dumps(
         {
@@ -164,7 +166,7 @@ def as_json(plan: CapacityPlan) -> str:
             "gpu": plan.machine.speed.key,
             "num_gpus_given": plan.machine.num_given,
             "chosen": chosen.profile.id if chosen else None,
-            "options": [_option_json(option) for option in plan.options],
+            "options": [_option_json(option, missing) for option in plan.options],
             "refusals": [
                 {"id": r.profile.id, "name": r.profile.name, "reason": r.reason}
                 for r in plan.refusals
@@ -184,7 +186,7 @@ def as_json(plan: CapacityPlan) -> str:
     )
 
 
-def _option_json(option: Option) -> dict[str, Any]:
+def _option_json(option: Option, missing: Mapping[str, str | None]) -> dict[str, Any]:
     profile, speed = option.profile, option.served
     return {
         "id": profile.id,
@@ -204,5 +206,5 @@ def _option_json(option: Option) -> dict[str, Any]:
         "median_error": option.calibration.median_error,
         "calibrated_on": option.calibration.architecture,
         "trust": option.trust,
-        "not_installed": installed_engines()[profile.engine],
+        "not_installed": missing[profile.engine],
     }

@@ -86,6 +86,11 @@ CONTENDERS: Final = {
         is_here=ASKED == "vllm",
         python=ENGINE_PYTHON,
     ),
+    "tensorrt_llm": Contender(
+        lambda c: replace(c.spec("tensorrt_llm", {}, num_devices=1), precision="bf16"),
+        is_here=ASKED == "tensorrt_llm",
+        python=ENGINE_PYTHON,
+    ),
 }
 
 

@@ -31,7 +31,7 @@ from engines.spec import EngineSpec
         (EngineSpec("warp"), "engine 'warp' is unknown; known engines: native, fake, vllm"),
         (
             EngineSpec("tensorrt_llm"),
-            "the adapter is not part of this release; usable engines: native",
+            "TensorRT-LLM is missing (docs/engines.md says how to add it); usable engines: native",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
+from engines.guest.arguments import check_names
 from engines.spec import EngineSpec
-from engines.vllm.arguments import arguments_of, check_options, checked_config
+from engines.vllm.arguments import arguments_of
 from profiles import catalogue
 from service.run.startup import spec_of
 from tests.engines.vllm.conftest import SURFACE
@@ -93,41 +93,10 @@ def test_every_profile_of_the_catalogue_is_one_that_vllm_can_be_given() -> None:
     assert len(profiles) > 20
     for profile in profiles:
         arguments = arguments_of(spec_of(profile, 4096, Path("/model")))
-        check_options(arguments.engine, SURFACE["AsyncEngineArgs"], "of every version")
+        check_names("option", arguments.engine, SURFACE["AsyncEngineArgs"])
         assert arguments.is_gpu == (profile.gpu is not None)
 
 
 def test_an_option_that_vllm_does_not_have_is_named() -> None:
     with pytest.raises(EngineStartError, match=r"'block_sise' is no option of vLLM 1; .*'block_si"):
-        check_options({"block_sise": 16}, ["block_size", "seed"], "1")
-
-
-@pytest.mark.parametrize(
-    ("stored", "precision", "is_served"),
-    [
-        ("mxfp4", "mxfp4", True),
-        ("mxfp4", "bf16", False),
-        (None, "mxfp4", False),
-        (None, "bf16", True),
-        ("mxfp4", None, True),
-    ],
-)
-def test_weights_are_served_as_they_are_stored(
-    tmp_path: Path, stored: str | None, precision: str | None, is_served: bool
-) -> None:
-    config = {"vocab_size": 9} | (
-        {"quantization_config": {"quant_method": stored}} if stored else {}
-    )
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if is_served:
-        assert checked_config(tmp_path, precision)["vocab_size"] == 9
-    else:
-        with pytest.raises(
-            EngineStartError, match=f"precision is '{precision}', but .*config.json"
-        ):
-            checked_config(tmp_path, precision)
-
-
-def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"config\.json: cannot be read"):
-        checked_config(tmp_path, None)
+        check_names("option of vLLM 1", {"block_sise": 16}, ["block_size", "seed"])

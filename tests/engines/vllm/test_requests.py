@@ -9,7 +9,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import InvalidRequest, RequestFailed
-from engines.vllm.counters import Counters
+from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
 from tests.engines.vllm.conftest import SURFACE, stand_in
 
@@ -120,7 +120,7 @@ def test_logprobs_are_the_chosen_one_and_the_likeliest() -> None:
 
 
 def test_counters_add_up_over_steps_and_engines() -> None:
-    counters = Counters()
+    counters = VllmCounters()
     counters.num_blocks, counters.block_size = 100, 16
     for engine in (0, 1):
         cache = stand_in("PrefixCacheStats", queries=30, hits=10)

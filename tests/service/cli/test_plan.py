@@ -49,6 +49,18 @@ def test_one_engine_alone_and_what_is_missing_of_it(capsys: pytest.CaptureFixtur
     assert "vllm" not in text.split("NOT\n")[0]
 
 
+def test_an_engine_in_the_python_of_its_own_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"installed":{"tensorrt_llm":null},"cpu_only":{}}\'')
+    python.chmod(0o755)
+    monkeypatch.setenv("NIM_ENGINE_PYTHON", str(python))
+    options = ["--gpu", "h200", "--engine", "tensorrt_llm"]
+    assert main(["plan", "gpt-oss-120b", *options]) == 0
+    assert "not installed" not in capsys.readouterr().out.split("NOT\n")[0]
+
+
 def test_the_plot_is_a_picture_with_a_line_for_every_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
-from engines.factory import NO_ADAPTER, Engines
+from engines.factory import Engines
 from profiles.errors import InvalidConstraint, ModelStoreError, NoCompatibleProfile
 from profiles.machine import GB
 from profiles.written import parse_hardware
@@ -23,18 +23,18 @@ from tests.service.run.conftest import launch
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")
 
+ABSENT = "not installed: a wheel"
+
 
 @pytest.mark.parametrize(
     ("hardware", "engines", "said"),
     [
         (
             "b200x8",
-            {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), NO_ADAPTER)},
+            {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), ABSENT)},
             "8 x NVIDIA B200 stays idle: nano runs on the CPU. Missing: engine llama_cpp is "
-            "not installed: the adapter is not part of this release; engine tensorrt_llm is "
-            "not installed: the adapter is not part of this release; engine vllm is not "
-            "installed: the adapter is not part of this release. No command mends that in this "
-            "release; `harmonium profiles --all-engines` shows what would serve then.",
+            "not installed: a wheel; engine tensorrt_llm is not installed: a wheel; engine vllm is "
+            "not installed: a wheel.",
         ),
         (
             "b200",
@@ -136,7 +136,7 @@ def test_an_engine_runs_where_it_is_installed_and_here_before_elsewhere(
     elsewhere = {"native": None, "vllm": None, "tensorrt_llm": "not installed: no wheel"}
     theirs = Engines(elsewhere, {"native": "theirs", "vllm": "here for the CPU only"})
     monkeypatch.setattr(startup, "engines_of", lambda python: theirs)
-    ours = {"native": None, "vllm": NO_ADAPTER, "tensorrt_llm": NO_ADAPTER}
+    ours = {"native": None, "vllm": ABSENT, "tensorrt_llm": ABSENT}
     monkeypatch.setattr(startup, "installed_engines", lambda: ours)
     monkeypatch.setattr(startup, "cpu_only_engines", dict)
     settings = load({"engine_python": "/opt/vllm/bin/python"})

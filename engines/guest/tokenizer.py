@@ -1,4 +1,4 @@
-"""A tokenizer for vLLM's grammars, written from our vocabulary: vLLM takes them only with one.
+"""A tokenizer for a guest's grammars, written from our vocabulary: it takes them only with one.
 
 So grammars see the same bytes under every engine, and no file of the checkpoint is trusted for
 it. It encodes nothing: prompts are token ids.
@@ -68,7 +68,7 @@ def _write(folder: Path, vocabulary: list[bytes]) -> None:
     files = {
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": kind,
-        "config.json": {"model_type": "gpt_oss"},  # else vLLM logs errors, and goes on
+        "config.json": {"model_type": "gpt_oss"},  # else vLLM logs errors
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, ensure_ascii=False), "utf-8")

@@ -1,6 +1,6 @@
-"""Grammars for vLLM's guidance back end, each tried in a process of its own first.
+"""Grammars for a guest's llguidance, each tried in a process of its own first.
 
-vLLM compiles them in the process that runs all requests, without a limit of time or memory.
+Guests compile them in the process that runs all requests, without a limit of time or memory.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Grammars:
     async def written(self, request: EngineRequest) -> str:
         """The request's grammar in Lark's syntax; raises InvalidGrammar with the reason.
 
-        It ends with the first of the stop ids, which vLLM would not ask for. Raises QueueFull where
-        too many wait.
+        It ends with the first of the stop ids, which the guest would not ask for. Raises QueueFull
+        where too many wait.
         """
         grammar = request.grammar
         assert grammar is not None
@@ -66,7 +66,7 @@ class Grammars:
         return text
 
     async def refusal(self, grammar: Grammar, words: str) -> InvalidGrammar:
-        """What vLLM says of a grammar that was thought too harmless for a trial."""
+        """What the guest says of a grammar that was thought too harmless for a trial."""
         error = InvalidGrammar(readable(words))
         return await named(error, written_parts(grammar), self._run, self._timeout_s)
 

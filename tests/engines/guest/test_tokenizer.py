@@ -1,4 +1,4 @@
-"""The tokenizer that vLLM's grammars see has the bytes of our vocabulary."""
+"""The tokenizer that grammars see has the bytes of our vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from engines.errors import EngineStartError
-from engines.vllm.tokenizer import control_name, tokenizer_folder
+from engines.guest.tokenizer import control_name, tokenizer_folder
 
 
 def test_every_byte_is_written_and_nothing_else_is_text(tmp_path: Path) -> None:

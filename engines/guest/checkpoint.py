@@ -1,0 +1,32 @@
+"""What a guest is given to load: the checkpoint as it is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engines.errors import EngineStartError
+
+
+def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapping[str, Any]:
+    """The checkpoint's config.json; raises EngineStartError for none.
+
+    Raises it too unless what is asked for is what is stored: guests take the weights as they are.
+    """
+    path = model_dir / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError as error:
+        raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise EngineStartError(f"{path}: is not valid JSON: {error}") from error
+    stored = (config.get("quantization_config") or {}).get("quant_method")
+    if precision is not None and (precision == "mxfp4") != (stored == "mxfp4"):
+        raise EngineStartError(
+            f"precision is {precision!r}, but {path} says that the weights are "
+            f"{'not quantized' if stored is None else stored}; {library} takes them as they are: "
+            "choose another profile"
+        )
+    return dict(config)

@@ -1,0 +1,79 @@
+"""What a guest gives of one request, as events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.errors import RequestFailed
+
+_FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+# Of a token that is none of the likeliest that were asked for: OpenAI's word for it.
+UNLIKELY: Final = -9999.0
+
+
+class Outputs:
+    """Makes the events of one request; what is the same on each is as the first had it."""
+
+    def __init__(self, library: str, request: EngineRequest) -> None:
+        self._library = library
+        self._stops = request.stop_token_ids
+        self._num_prompt = len(request.prompt_token_ids)
+        self._num_logprobs = request.sampling.logprobs
+        self._first: TokenEvent | None = None
+
+    def event_of(
+        self,
+        token_ids: Sequence[int],
+        reason: str | None,
+        logprobs: Sequence[Mapping[int, Any]] | None,
+        num_cached: int,
+        queued_s: float,
+    ) -> TokenEvent | None:
+        """The next event, None for nothing; raises RequestFailed for an end that is none.
+
+        `logprobs` has for each token the likeliest by their ids, with what `logprob` and `rank`
+        say.
+        """
+        finish_reason = self._finish_reason(reason, token_ids)
+        if not token_ids and finish_reason is None:
+            return None
+        if self._first is not None:
+            num_cached, queued_s = self._first.num_cached_tokens, self._first.queued_s
+        event = TokenEvent(
+            tuple(token_ids),
+            self._logprobs(token_ids, logprobs),
+            finish_reason,
+            min(num_cached, self._num_prompt),
+            max(0.0, queued_s),
+        )
+        self._first = self._first or event
+        return event
+
+    def _finish_reason(self, reason: str | None, token_ids: Sequence[int]) -> FinishReason | None:
+        if reason is None:
+            return None
+        if reason not in _FINISH:
+            raise RequestFailed(f"{self._library} ended the request: {reason}")
+        if reason == "stop" and token_ids and token_ids[-1] not in self._stops:
+            raise RequestFailed("the grammar came to a point where no token may follow")
+        return _FINISH[reason]
+
+    def _logprobs(
+        self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Any]] | None
+    ) -> tuple[TokenLogprob, ...] | None:
+        num_top = self._num_logprobs
+        if num_top is None:
+            return None
+        return tuple(
+            _logprob(token_id, entries, num_top)
+            for token_id, entries in zip(token_ids, logprobs or (), strict=True)
+        )
+
+
+def _logprob(token_id: int, entries: Mapping[int, Any], num_top: int) -> TokenLogprob:
+    rivals = sorted(entries.items(), key=lambda entry: (-entry[1].logprob, entry[1].rank or 0))
+    top = tuple((rival, entry.logprob) for rival, entry in rivals[:num_top])
+    chosen = entries[token_id].logprob if token_id in entries else UNLIKELY
+    return TokenLogprob(token_id, chosen, top)

@@ -1,0 +1,302 @@
+"""The adapter on a stand-in of TensorRT-LLM: start, stream, abort, statistics, deaths, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent
+from engines.errors import (
+    EngineDead,
+    EngineStartError,
+    InvalidGrammar,
+    InvalidRequest,
+    RequestFailed,
+)
+from engines.factory import create, installed_engines
+from engines.grammar.tree import JsonSchema
+from engines.guest.outputs import UNLIKELY
+from engines.spec import EngineSpec
+from engines.tensorrt_llm import release
+from engines.tensorrt_llm.arguments import CAPABILITIES
+from engines.tensorrt_llm.engine import TrtLlmEngine
+from engines.tensorrt_llm.requests import sampling_of
+from tests.engines.tensorrt_llm.conftest import SURFACE, VOCAB_SIZE
+
+PROMPT = (21, 22, 23)
+
+
+def request(**changes: Any) -> EngineRequest:
+    sampling = changes.pop("sampling", SamplingParams(max_tokens=4))
+    return EngineRequest("r", PROMPT, sampling, **changes)
+
+
+@asynccontextmanager
+async def running(spec: EngineSpec) -> AsyncIterator[TrtLlmEngine]:
+    engine = TrtLlmEngine(spec)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def answer(engine: TrtLlmEngine, request: EngineRequest) -> list[TokenEvent]:
+    return [event async for event in engine.generate(request)]
+
+
+async def test_a_start_says_what_is_served_and_grammars_get_our_vocabulary(
+    library: Any, spec: EngineSpec
+) -> None:
+    async with running(spec) as engine:
+        info, given = engine.info, library.plan.llms[0].given
+    assert (info.engine, info.version, info.vocab_size) == ("tensorrt_llm", "1.2.1", VOCAB_SIZE)
+    assert (info.max_model_len, info.max_num_seqs, info.max_num_batched_tokens) == (256, 8, 64)
+    assert info.capabilities == CAPABILITIES
+    assert given["guided_decoding_backend"] == "llguidance"
+    tokenizer = json.loads((Path(given["tokenizer"]) / "tokenizer.json").read_text())
+    assert len(tokenizer["model"]["vocab"]) == 256
+    assert library.plan.llms[0].num_shutdowns == 1
+
+
+async def test_without_a_vocabulary_there_is_no_tokenizer_and_no_grammar(
+    library: Any, spec: EngineSpec
+) -> None:
+    async with running(replace(spec, vocabulary_path=None, limits={})) as engine:
+        assert not engine.info.capabilities.grammar
+        assert engine.info.max_model_len == 256  # of config.json
+    assert library.plan.llms[0].given["skip_tokenizer_init"]
+
+
+async def test_ranks_of_attention_data_parallelism_add_up(library: Any, spec: EngineSpec) -> None:
+    wide = replace(spec, num_devices=4, tensor_parallel=4, attention_dp=True)
+    async with running(wide) as engine:
+        assert (engine.info.max_num_seqs, engine.info.max_num_batched_tokens) == (32, 256)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"fails_to_start": RuntimeError("Only 0 GPUs are available")}, "RuntimeError: Only 0"),
+        ({}, "'max_sequence_len' is no option of TensorRT-LLM 1.2.1; did you mean 'max_seq_len'"),
+    ],
+)
+async def test_a_start_that_fails_says_why(
+    library: Any, spec: EngineSpec, change: dict[str, Any], reason: str
+) -> None:
+    library.plan.__dict__ |= change
+    spec = spec if change else replace(spec, options={"max_sequence_len": 4})
+    with pytest.raises(EngineStartError, match=reason):
+        await TrtLlmEngine(spec).start()
+
+
+async def test_another_release_is_named(
+    library: Any, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorrt_llm
+
+    monkeypatch.setattr(tensorrt_llm, "__version__", "1.1.0")
+    with pytest.raises(EngineStartError, match=r"TensorRT-LLM 1\.1\.0 is here, and 1\.2 or 1\.3"):
+        await TrtLlmEngine(spec).start()
+
+
+@pytest.mark.parametrize(
+    ("here", "is_wanted"),
+    [("1.2.1", True), ("1.3.0rc27", True), ("1.1.0", False), ("1.4.0", False), ("0.21.0", False)],
+)
+def test_releases_that_the_adapter_knows(here: str, is_wanted: bool) -> None:
+    assert release.is_wanted(here) is is_wanted
+
+
+def test_what_is_importable_is_installed_unless_its_release_is_another(
+    library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installed_engines()["tensorrt_llm"] is None
+    monkeypatch.setattr(release, "version", lambda name: "0.21.0")
+    why = str(installed_engines()["tensorrt_llm"])
+    assert why.startswith("not installed: TensorRT-LLM 0.21.0 is here, and 1.2 or 1.3 is needed")
+    with pytest.raises(EngineStartError, match=r"0\.21\.0 is here"):
+        create(EngineSpec("tensorrt_llm"))
+
+
+async def test_tokens_stream_to_a_stop_id_or_the_limit(library: Any, spec: EngineSpec) -> None:
+    async with running(spec) as engine:
+        events = await answer(engine, request())
+        ids = [id for event in events for id in event.token_ids]
+        assert len(ids) == 4
+        assert events[-1].finish_reason is FinishReason.LENGTH
+        stopped = await answer(engine, request(stop_token_ids=(ids[1],)))
+        assert [id for event in stopped for id in event.token_ids] == ids[:2]
+        assert stopped[-1].finish_reason is FinishReason.STOP
+        rest = await answer(engine, request(generated_token_ids=tuple(ids[:2])))
+        assert [id for event in rest for id in event.token_ids] == ids[2:]
+        library.plan.burst = 3  # as with speculation, or a stream_interval
+        assert [len(e.token_ids) for e in await answer(engine, request())] == [3, 1]
+
+
+def test_every_wish_is_handed_on_or_refused_before() -> None:
+    sampling = SamplingParams(
+        max_tokens=40, temperature=0.5, top_p=0.9, top_k=5, logit_bias={3: -2.0}, logprobs=2
+    )
+    given = sampling_of(request(sampling=sampling, stop_token_ids=(8, 9)), None, VOCAB_SIZE)
+    assert given.keys() <= SURFACE["classes"]["SamplingParams"].keys()
+    bias = given.pop("embedding_bias")
+    assert (bias.shape, bias[3], bias.abs().sum()) == ((VOCAB_SIZE,), -2.0, 2.0)
+    for field in fields(SamplingParams):
+        if field.name in ("max_tokens", "temperature", "top_p", "top_k"):
+            assert given[field.name] == getattr(sampling, field.name)
+        elif field.name not in ("logit_bias", "logprobs"):
+            assert getattr(CAPABILITIES, field.name) is False, field.name
+    assert given["logprobs"] == 20 == CAPABILITIES.max_logprobs
+    assert given["stop_token_ids"] == [8, 9]
+    assert given["include_stop_str_in_output"]
+    assert given["ignore_eos"]  # an answer ends where the request says
+    assert not given["detokenize"]
+
+
+async def test_a_salt_reaches_it_and_the_empty_one_is_one(library: Any, spec: EngineSpec) -> None:
+    async with running(spec) as engine:
+        for salt in (None, "", "a"):
+            await answer(engine, request(cache_salt=salt))
+        salts = [call["cache_salt"] for call in library.plan.llms[0].calls]
+    assert len({*salts}) == 3
+    assert salts[0] is None
+
+
+async def test_logprobs_are_the_chosen_ones_and_the_likeliest(
+    library: Any, spec: EngineSpec
+) -> None:
+    async with running(spec) as engine:
+        events = await answer(engine, request(sampling=SamplingParams(6, logprobs=1)))
+    found = [entry for event in events for entry in event.logprobs or ()]
+    assert len(found) == 6
+    for entry in found:
+        likely = entry.token_id % 2 == 0
+        assert entry.logprob == (-0.5 if likely else UNLIKELY)
+        assert entry.top == (((entry.token_id, -0.5),) if likely else ((1, -1.0),))
+
+
+async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
+    library: Any, spec: EngineSpec
+) -> None:
+    schema = JsonSchema('{"type":"object","additionalProperties":false}')
+    async with running(spec) as engine:
+        await answer(engine, request(grammar=schema, stop_token_ids=(300,)))
+        with pytest.raises(InvalidGrammar, match="regex"):
+            await answer(
+                engine, request(grammar=JsonSchema('{"pattern":"("}'), stop_token_ids=(300,))
+            )
+    [call] = library.plan.llms[0].calls
+    guide = call["sampling_params"].guided_decoding.grammar
+    assert "%json" in guide
+    assert "<[300]>" in guide
+    assert call["sampling_params"].stop_token_ids == [300, VOCAB_SIZE - 1]
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [("cancelled", "ended the request: cancelled"), ("stop", "no token may follow")],
+)
+async def test_an_end_that_is_none_is_an_error(
+    library: Any, spec: EngineSpec, finish: str, reason: str
+) -> None:
+    library.plan.ends_as = finish
+    async with running(spec) as engine:
+        with pytest.raises(RequestFailed, match=reason):
+            await answer(engine, request())
+
+
+async def test_closing_an_answer_aborts_it(library: Any, spec: EngineSpec) -> None:
+    async with running(spec) as engine:
+        stream = engine.generate(request(sampling=SamplingParams(200)))
+        await anext(stream)
+        await stream.aclose()
+        async with asyncio.timeout(10):
+            while not library.plan.llms[0].results[0].is_aborted:
+                await asyncio.sleep(0)
+        assert (await engine.stats()).num_running == 0
+        assert len(await answer(engine, request())) == 4
+
+
+async def test_an_error_of_a_request_is_its_own(library: Any, spec: EngineSpec) -> None:
+    from tensorrt_llm.llmapi import RequestError
+
+    async with running(spec) as engine:
+        library.plan.error = RequestError("no K/V blocks")
+        with pytest.raises(RequestFailed, match="no K/V blocks"):
+            await answer(engine, request())
+        library.plan.refusal = ValueError("the prompt is too long")
+        with pytest.raises(InvalidRequest, match="refuses the request: the prompt is too long"):
+            await answer(engine, request())
+        library.plan.error = library.plan.refusal = None
+        await engine.check_health()
+        assert len(await answer(engine, request())) == 4
+
+
+async def test_a_grammar_that_it_refuses_after_all_is_refused_as_one(
+    library: Any, spec: EngineSpec
+) -> None:
+    from tensorrt_llm.llmapi import RequestError
+
+    schema = JsonSchema('{"type":"object","additionalProperties":false}')
+    library.plan.error = RequestError("LLGuidance matcher error: too complex")
+    async with running(spec) as engine:
+        with pytest.raises(InvalidGrammar, match="too complex"):
+            await answer(engine, request(grammar=schema, stop_token_ids=(300,)))
+
+
+async def test_any_other_error_is_its_death(library: Any, spec: EngineSpec) -> None:
+    library.plan.error = RuntimeError("MPI worker is gone")
+    async with running(spec) as engine:
+        with pytest.raises(EngineDead, match="MPI worker is gone"):
+            await answer(engine, request())
+        with pytest.raises(EngineDead, match="MPI worker is gone"):
+            await engine.check_health()
+
+
+async def test_statistics_of_steps_and_requests_add_up(
+    library: Any, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.tensorrt_llm.engine._STATS_PAUSE_S", 0.001)
+    step = library.iteration
+    library.plan.iterations = [
+        step(queued=2, used=10, blocks=100),
+        step(queued=1, paused=1, used=40, blocks=100),
+    ]
+    async with running(spec) as engine:
+        stream = engine.generate(request(sampling=SamplingParams(200)))
+        await anext(stream)
+        async with asyncio.timeout(10):
+            while (stats := await engine.stats()).num_steps < 2:
+                await anext(stream)
+        assert (stats.num_kv_blocks, stats.num_free_kv_blocks, stats.kv_block_size) == (100, 60, 32)
+        assert (stats.num_running, stats.num_waiting) == (0, 1)  # no more wait than there are
+        assert stats.num_preemptions == 1
+        assert (stats.prompt_tokens, stats.prefix_cache_queries) == (3, 3)
+        assert stats.generated_tokens >= 1
+        await stream.aclose()
+        assert (await engine.stats()).num_free_kv_blocks == 100
+
+
+async def test_stopping_ends_what_runs_and_may_be_repeated(library: Any, spec: EngineSpec) -> None:
+    engine = TrtLlmEngine(spec)
+    with pytest.raises(EngineDead):
+        _ = engine.info
+    await engine.start()
+    stream = engine.generate(request(sampling=SamplingParams(200)))
+    await anext(stream)
+    await engine.stop()
+    with pytest.raises(EngineDead):
+        async for _ in stream:
+            pass
+    await engine.stop()
+    with pytest.raises(EngineDead):
+        await engine.check_health()
+    assert library.plan.llms[0].num_shutdowns == 1
