@@ -5,29 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engines.spec import EngineSpec
+from tests.engines.tensorrt_llm.stand_in import Plan, modules
 
-HERE = Path(__file__).parent
-SURFACE = json.loads((HERE / "surface.json").read_text())
 VOCAB_SIZE = 512
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The stand-in's `_llm` module; forgotten with the test."""
-    monkeypatch.syspath_prepend(str(HERE / "recorded"))
-    import tensorrt_llm._llm
-
-    tensorrt_llm._llm.plan.__init__()
-    yield tensorrt_llm._llm
-    for name in [n for n in sys.modules if n.split(".")[0] == "tensorrt_llm"]:
-        del sys.modules[name]
+def library(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """What its LLM does, and with what it was made; forgotten with the test."""
+    plan = Plan()
+    for name, module in modules(plan).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return plan
 
 
 @pytest.fixture

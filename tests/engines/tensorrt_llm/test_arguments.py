@@ -14,7 +14,7 @@ from engines.tensorrt_llm.arguments import GROUPS, arguments_of
 from engines.tensorrt_llm.engine import _grouped
 from profiles import catalogue
 from service.run.startup import spec_of
-from tests.engines.tensorrt_llm.conftest import SURFACE
+from tests.engines.tensorrt_llm.stand_in import SURFACE, Plan, TorchLlmArgs
 
 SPEC = EngineSpec("tensorrt_llm", model_dir="/model", num_devices=4, tensor_parallel=4)
 DRAFTS = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": "/draft"}
@@ -119,18 +119,18 @@ def test_no_field_of_a_spec_is_missing_here() -> None:
     }
 
 
-def test_every_profile_of_the_catalogue_is_one_that_it_can_be_given(library: Any) -> None:
+def test_every_profile_of_the_catalogue_is_one_that_it_can_be_given(library: Plan) -> None:
     profiles = [p for p in catalogue.load().profiles if p.engine == "tensorrt_llm"]
     assert len(profiles) > 20
     for profile in profiles:
         arguments = arguments_of(spec_of(profile, 4096, Path("/model")))
         for name, value in arguments.engine.items():
             _grouped(name, value)  # the class of the stand-in refuses what its source has not
-        library.TorchLlmArgs(**{n: _grouped(n, v) for n, v in arguments.engine.items()})
+        TorchLlmArgs(**{n: _grouped(n, v) for n, v in arguments.engine.items()})
         assert arguments.max_drafts == (3 if profile.draft else 0)
 
 
-def test_a_wrong_name_or_value_in_a_group_is_named(library: Any) -> None:
+def test_a_wrong_name_or_value_in_a_group_is_named(library: Plan) -> None:
     for group in ({"backend": "TURBO"}, {"backends": "TRITON"}):
         with pytest.raises(EngineStartError, match=r"option 'moe_config': .*backend"):
             _grouped("moe_config", group)

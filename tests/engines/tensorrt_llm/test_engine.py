@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import llguidance
 import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent
@@ -21,14 +23,23 @@ from engines.errors import (
     RequestFailed,
 )
 from engines.factory import create, installed_engines
-from engines.grammar.tree import JsonSchema
+from engines.grammar.llguidance import llguidance_lark
+from engines.grammar.tree import Concatenation, JsonSchema, Token
 from engines.guest.outputs import UNLIKELY
+from engines.guest.tokenizer import tokenizer_folder
+from engines.native.grammar import lark_of_gbnf
 from engines.spec import EngineSpec
 from engines.tensorrt_llm import release
 from engines.tensorrt_llm.arguments import CAPABILITIES
 from engines.tensorrt_llm.engine import TrtLlmEngine
 from engines.tensorrt_llm.requests import sampling_of
-from tests.engines.tensorrt_llm.conftest import SURFACE, VOCAB_SIZE
+from tests.engines.tensorrt_llm.conftest import VOCAB_SIZE
+from tests.engines.tensorrt_llm.stand_in import (
+    SURFACE,
+    Plan,
+    RequestError,
+    iteration,
+)
 
 PROMPT = (21, 22, 23)
 
@@ -53,29 +64,29 @@ async def answer(engine: TrtLlmEngine, request: EngineRequest) -> list[TokenEven
 
 
 async def test_a_start_says_what_is_served_and_grammars_get_our_vocabulary(
-    library: Any, spec: EngineSpec
+    library: Plan, spec: EngineSpec
 ) -> None:
     async with running(spec) as engine:
-        info, given = engine.info, library.plan.llms[0].given
+        info, given = engine.info, library.llms[0].given
     assert (info.engine, info.version, info.vocab_size) == ("tensorrt_llm", "1.2.1", VOCAB_SIZE)
     assert (info.max_model_len, info.max_num_seqs, info.max_num_batched_tokens) == (256, 8, 64)
     assert info.capabilities == CAPABILITIES
     assert given["guided_decoding_backend"] == "llguidance"
     tokenizer = json.loads((Path(given["tokenizer"]) / "tokenizer.json").read_text())
     assert len(tokenizer["model"]["vocab"]) == 256
-    assert library.plan.llms[0].num_shutdowns == 1
+    assert library.llms[0].num_shutdowns == 1
 
 
 async def test_without_a_vocabulary_there_is_no_tokenizer_and_no_grammar(
-    library: Any, spec: EngineSpec
+    library: Plan, spec: EngineSpec
 ) -> None:
     async with running(replace(spec, vocabulary_path=None, limits={})) as engine:
         assert not engine.info.capabilities.grammar
         assert engine.info.max_model_len == 256  # of config.json
-    assert library.plan.llms[0].given["skip_tokenizer_init"]
+    assert library.llms[0].given["skip_tokenizer_init"]
 
 
-async def test_ranks_of_attention_data_parallelism_add_up(library: Any, spec: EngineSpec) -> None:
+async def test_ranks_of_attention_data_parallelism_add_up(library: Plan, spec: EngineSpec) -> None:
     wide = replace(spec, num_devices=4, tensor_parallel=4, attention_dp=True)
     async with running(wide) as engine:
         assert (engine.info.max_num_seqs, engine.info.max_num_batched_tokens) == (32, 256)
@@ -89,20 +100,18 @@ async def test_ranks_of_attention_data_parallelism_add_up(library: Any, spec: En
     ],
 )
 async def test_a_start_that_fails_says_why(
-    library: Any, spec: EngineSpec, change: dict[str, Any], reason: str
+    library: Plan, spec: EngineSpec, change: dict[str, Any], reason: str
 ) -> None:
-    library.plan.__dict__ |= change
+    library.__dict__.update(change)
     spec = spec if change else replace(spec, options={"max_sequence_len": 4})
     with pytest.raises(EngineStartError, match=reason):
         await TrtLlmEngine(spec).start()
 
 
 async def test_another_release_is_named(
-    library: Any, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+    library: Plan, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tensorrt_llm
-
-    monkeypatch.setattr(tensorrt_llm, "__version__", "1.1.0")
+    monkeypatch.setattr(sys.modules["tensorrt_llm"], "__version__", "1.1.0")
     with pytest.raises(EngineStartError, match=r"TensorRT-LLM 1\.1\.0 is here, and 1\.2 or 1\.3"):
         await TrtLlmEngine(spec).start()
 
@@ -116,7 +125,7 @@ def test_releases_that_the_adapter_knows(here: str, is_wanted: bool) -> None:
 
 
 def test_what_is_importable_is_installed_unless_its_release_is_another(
-    library: Any, monkeypatch: pytest.MonkeyPatch
+    library: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert installed_engines()["tensorrt_llm"] is None
     monkeypatch.setattr(release, "version", lambda name: "0.21.0")
@@ -126,7 +135,7 @@ def test_what_is_importable_is_installed_unless_its_release_is_another(
         create(EngineSpec("tensorrt_llm"))
 
 
-async def test_tokens_stream_to_a_stop_id_or_the_limit(library: Any, spec: EngineSpec) -> None:
+async def test_tokens_stream_to_a_stop_id_or_the_limit(library: Plan, spec: EngineSpec) -> None:
     async with running(spec) as engine:
         events = await answer(engine, request())
         ids = [id for event in events for id in event.token_ids]
@@ -137,7 +146,7 @@ async def test_tokens_stream_to_a_stop_id_or_the_limit(library: Any, spec: Engin
         assert stopped[-1].finish_reason is FinishReason.STOP
         rest = await answer(engine, request(generated_token_ids=tuple(ids[:2])))
         assert [id for event in rest for id in event.token_ids] == ids[2:]
-        library.plan.burst = 3  # as with speculation, or a stream_interval
+        library.burst = 3  # as with speculation, or a stream_interval
         assert [len(e.token_ids) for e in await answer(engine, request())] == [3, 1]
 
 
@@ -161,17 +170,17 @@ def test_every_wish_is_handed_on_or_refused_before() -> None:
     assert not given["detokenize"]
 
 
-async def test_a_salt_reaches_it_and_the_empty_one_is_one(library: Any, spec: EngineSpec) -> None:
+async def test_a_salt_reaches_it_and_the_empty_one_is_one(library: Plan, spec: EngineSpec) -> None:
     async with running(spec) as engine:
         for salt in (None, "", "a"):
             await answer(engine, request(cache_salt=salt))
-        salts = [call["cache_salt"] for call in library.plan.llms[0].calls]
+        salts = [call["cache_salt"] for call in library.llms[0].calls]
     assert len({*salts}) == 3
     assert salts[0] is None
 
 
 async def test_logprobs_are_the_chosen_ones_and_the_likeliest(
-    library: Any, spec: EngineSpec
+    library: Plan, spec: EngineSpec
 ) -> None:
     async with running(spec) as engine:
         events = await answer(engine, request(sampling=SamplingParams(6, logprobs=1)))
@@ -184,7 +193,7 @@ async def test_logprobs_are_the_chosen_ones_and_the_likeliest(
 
 
 async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
-    library: Any, spec: EngineSpec
+    library: Plan, spec: EngineSpec
 ) -> None:
     schema = JsonSchema('{"type":"object","additionalProperties":false}')
     async with running(spec) as engine:
@@ -193,7 +202,7 @@ async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
             await answer(
                 engine, request(grammar=JsonSchema('{"pattern":"("}'), stop_token_ids=(300,))
             )
-    [call] = library.plan.llms[0].calls
+    [call] = library.llms[0].calls
     guide = call["sampling_params"].guided_decoding.grammar
     assert "%json" in guide
     assert "<[300]>" in guide
@@ -205,55 +214,51 @@ async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
     [("cancelled", "ended the request: cancelled"), ("stop", "no token may follow")],
 )
 async def test_an_end_that_is_none_is_an_error(
-    library: Any, spec: EngineSpec, finish: str, reason: str
+    library: Plan, spec: EngineSpec, finish: str, reason: str
 ) -> None:
-    library.plan.ends_as = finish
+    library.ends_as = finish
     async with running(spec) as engine:
         with pytest.raises(RequestFailed, match=reason):
             await answer(engine, request())
 
 
-async def test_closing_an_answer_aborts_it(library: Any, spec: EngineSpec) -> None:
+async def test_closing_an_answer_aborts_it(library: Plan, spec: EngineSpec) -> None:
     async with running(spec) as engine:
         stream = engine.generate(request(sampling=SamplingParams(200)))
         await anext(stream)
         await stream.aclose()
         async with asyncio.timeout(10):
-            while not library.plan.llms[0].results[0].is_aborted:
+            while not library.llms[0].results[0].is_aborted:
                 await asyncio.sleep(0)
         assert (await engine.stats()).num_running == 0
         assert len(await answer(engine, request())) == 4
 
 
-async def test_an_error_of_a_request_is_its_own(library: Any, spec: EngineSpec) -> None:
-    from tensorrt_llm.llmapi import RequestError
-
+async def test_an_error_of_a_request_is_its_own(library: Plan, spec: EngineSpec) -> None:
     async with running(spec) as engine:
-        library.plan.error = RequestError("no K/V blocks")
+        library.error = RequestError("no K/V blocks")
         with pytest.raises(RequestFailed, match="no K/V blocks"):
             await answer(engine, request())
-        library.plan.refusal = ValueError("the prompt is too long")
+        library.refusal = ValueError("the prompt is too long")
         with pytest.raises(InvalidRequest, match="refuses the request: the prompt is too long"):
             await answer(engine, request())
-        library.plan.error = library.plan.refusal = None
+        library.error = library.refusal = None
         await engine.check_health()
         assert len(await answer(engine, request())) == 4
 
 
 async def test_a_grammar_that_it_refuses_after_all_is_refused_as_one(
-    library: Any, spec: EngineSpec
+    library: Plan, spec: EngineSpec
 ) -> None:
-    from tensorrt_llm.llmapi import RequestError
-
     schema = JsonSchema('{"type":"object","additionalProperties":false}')
-    library.plan.error = RequestError("LLGuidance matcher error: too complex")
+    library.error = RequestError("LLGuidance matcher error: too complex")
     async with running(spec) as engine:
         with pytest.raises(InvalidGrammar, match="too complex"):
             await answer(engine, request(grammar=schema, stop_token_ids=(300,)))
 
 
-async def test_any_other_error_is_its_death(library: Any, spec: EngineSpec) -> None:
-    library.plan.error = RuntimeError("MPI worker is gone")
+async def test_any_other_error_is_its_death(library: Plan, spec: EngineSpec) -> None:
+    library.error = RuntimeError("MPI worker is gone")
     async with running(spec) as engine:
         with pytest.raises(EngineDead, match="MPI worker is gone"):
             await answer(engine, request())
@@ -262,13 +267,12 @@ async def test_any_other_error_is_its_death(library: Any, spec: EngineSpec) -> N
 
 
 async def test_statistics_of_steps_and_requests_add_up(
-    library: Any, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+    library: Plan, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engines.tensorrt_llm.engine._STATS_PAUSE_S", 0.001)
-    step = library.iteration
-    library.plan.iterations = [
-        step(queued=2, used=10, blocks=100),
-        step(queued=1, paused=1, used=40, blocks=100),
+    library.iterations = [
+        iteration(queued=2, used=10, blocks=100),
+        iteration(queued=1, paused=1, used=40, blocks=100),
     ]
     async with running(spec) as engine:
         stream = engine.generate(request(sampling=SamplingParams(200)))
@@ -285,7 +289,7 @@ async def test_statistics_of_steps_and_requests_add_up(
         assert (await engine.stats()).num_free_kv_blocks == 100
 
 
-async def test_stopping_ends_what_runs_and_may_be_repeated(library: Any, spec: EngineSpec) -> None:
+async def test_stopping_ends_what_runs_and_may_be_repeated(library: Plan, spec: EngineSpec) -> None:
     engine = TrtLlmEngine(spec)
     with pytest.raises(EngineDead):
         _ = engine.info
@@ -299,4 +303,19 @@ async def test_stopping_ends_what_runs_and_may_be_repeated(library: Any, spec: E
     await engine.stop()
     with pytest.raises(EngineDead):
         await engine.check_health()
-    assert library.plan.llms[0].num_shutdowns == 1
+    assert library.llms[0].num_shutdowns == 1
+
+
+def test_its_matcher_follows_our_text_over_our_tokenizer(folder: Path) -> None:
+    """As pyexecutor/grammar_matcher.py makes it and asks it."""
+    tokenizer = (tokenizer_folder(folder / "vocabulary", VOCAB_SIZE) / "tokenizer.json").read_text()
+    schema = JsonSchema('{"type":"object","additionalProperties":false}')
+    text = llguidance_lark(Concatenation((schema, Token(300))), lark_of_gbnf)
+    matcher = llguidance.LLMatcher(
+        llguidance.LLTokenizer(tokenizer, n_vocab=VOCAB_SIZE, eos_token=VOCAB_SIZE - 1),
+        llguidance.LLMatcher.grammar_from_lark(text),
+    )
+    assert not matcher.is_error(), matcher.get_error()
+    assert matcher.try_consume_tokens([ord("["), 300]) == 0
+    assert matcher.try_consume_tokens([ord("{"), ord("}"), 300]) == 3
+    assert matcher.is_stopped()
