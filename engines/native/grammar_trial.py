@@ -42,7 +42,7 @@ _MAX_AT_ONCE: Final = 2  # compilations: somebody's may be slow
 _TOO_LARGE: Final = "compiling it needs too much memory; simplify it"
 _NICENESS: Final = 5  # the step loop goes first where cores are few
 
-_LIMITS: Final = {
+_LIMITS: Final[dict[str, Any]] = {
     "max_items_in_row": 5_000,  # an object of 1,000 optional properties needs 4,000
     "step_lexer_fuel": 50_000,
     "max_lexer_states": 50_000,  # of 1 to 2 kB
