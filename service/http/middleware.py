@@ -83,7 +83,7 @@ class _Exchange:
     async def run(self, receive: Receive) -> None:
         """Serve the request; whatever happens it is counted, logged and traced."""
         started_at = time.perf_counter()
-        self._scope[SEND_BODY] = self._send
+        self._scope.setdefault(SEND_BODY, self._send)
         self._enter(self._first_context())
         try:
             answer = await self._admitted()

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
@@ -64,6 +64,17 @@ class DataEvents:
     def error(self, failure: Failure) -> bytes:
         """The event of an error after the first event; before it, an error is an HTTP answer."""
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
+
+
+def with_way_for_bodies(app: ASGIApp) -> ASGIApp:
+    """The application, which then knows the server's own `send`: the frameworks' layers, too, look
+    at the beginning of an answer alone."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SEND_BODY] = send
+        await app(scope, receive, send)
+
+    return served
 
 
 class LiveResponse(Response):

@@ -25,6 +25,7 @@ from service.http.authentication import Authentication
 from service.http.middleware import RequestMiddleware
 from service.http.origins import Cors, NoForeignPages
 from service.http.protocol import bounded_protocol
+from service.http.streaming import with_way_for_bodies
 from service.pages import absent as no_pages
 from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
@@ -57,7 +58,7 @@ class ApiServer:
         self._runtime = runtime
         self._shares = shares
         config = uvicorn.Config(
-            create_app(runtime),
+            with_way_for_bodies(create_app(runtime)),
             http=bounded_protocol(
                 runtime.limits.max_connections, runtime.limits.max_connections_per_address
             ),

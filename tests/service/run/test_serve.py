@@ -239,7 +239,9 @@ def test_one_of_two_engines_may_die_and_the_service_stays_ready(serve: Fixture) 
             rest = list(lines)
             assert '"finish_reason":"stop"' in rest[-4]
             assert rest[-2] == "data: [DONE]"
-            assert sum("word" in line for line in rest) >= 290
+            assert (
+                sum(line.count("word") for line in rest) >= 290
+            )  # a slow reader gets some together
     server.process.send_signal(signal.SIGINT)
     assert server.exit_code() == 0
     assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
