@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.e2e.conftest import Server, StartServer
+from tests.e2e.conftest import Server, servers
 
 pytestmark = pytest.mark.browser
 
@@ -18,12 +19,12 @@ KEY = "sk-a-key-of-the-browser-tests"
 
 
 @pytest.fixture(scope="module")
-def locked(start_server: StartServer) -> Server:
+def locked(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants a key."""
     command = [str(Path(sys.executable).parent / "harmonium"), "serve"]
-    started = start_server([*("env", f"NIM_API_KEYS={KEY}"), *command])
+    with servers(nano_cache, tmp_path_factory) as start:
+        yield start([*("env", f"NIM_API_KEYS={KEY}"), *command])
     assert "NIM_API_KEYS" not in os.environ
-    return started
 
 
 def test_a_key_is_asked_for_and_kept_in_this_tab(browser: Browser, locked: Server) -> None:
