@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,12 @@ def spec(folder: Path) -> EngineSpec:
         "tensorrt_llm",
         limits={"max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64},
         model_dir=str(folder),
-        vocabulary_path=str(folder / "vocabulary"),
         precision="mxfp4",
         num_devices=1,
     )
+
+
+@pytest.fixture
+def guided(spec: EngineSpec, folder: Path) -> EngineSpec:
+    """With the vocabulary, for which each start has a process to try grammars."""
+    return replace(spec, vocabulary_path=str(folder / "vocabulary"))

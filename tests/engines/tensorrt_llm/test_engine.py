@@ -64,9 +64,9 @@ async def answer(engine: TrtLlmEngine, request: EngineRequest) -> list[TokenEven
 
 
 async def test_a_start_says_what_is_served_and_grammars_get_our_vocabulary(
-    library: Plan, spec: EngineSpec
+    library: Plan, guided: EngineSpec
 ) -> None:
-    async with running(spec) as engine:
+    async with running(guided) as engine:
         info, given = engine.info, library.llms[0].given
     assert (info.engine, info.version, info.vocab_size) == ("tensorrt_llm", "1.2.1", VOCAB_SIZE)
     assert (info.max_model_len, info.max_num_seqs, info.max_num_batched_tokens) == (256, 8, 64)
@@ -80,7 +80,7 @@ async def test_a_start_says_what_is_served_and_grammars_get_our_vocabulary(
 async def test_without_a_vocabulary_there_is_no_tokenizer_and_no_grammar(
     library: Plan, spec: EngineSpec
 ) -> None:
-    async with running(replace(spec, vocabulary_path=None, limits={})) as engine:
+    async with running(replace(spec, limits={})) as engine:
         assert not engine.info.capabilities.grammar
         assert engine.info.max_model_len == 256  # of config.json
     assert library.llms[0].given["skip_tokenizer_init"]
@@ -193,10 +193,10 @@ async def test_logprobs_are_the_chosen_ones_and_the_likeliest(
 
 
 async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
-    library: Plan, spec: EngineSpec
+    library: Plan, guided: EngineSpec
 ) -> None:
     schema = JsonSchema('{"type":"object","additionalProperties":false}')
-    async with running(spec) as engine:
+    async with running(guided) as engine:
         await answer(engine, request(grammar=schema, stop_token_ids=(300,)))
         with pytest.raises(InvalidGrammar, match="regex"):
             await answer(
@@ -248,11 +248,11 @@ async def test_an_error_of_a_request_is_its_own(library: Plan, spec: EngineSpec)
 
 
 async def test_a_grammar_that_it_refuses_after_all_is_refused_as_one(
-    library: Plan, spec: EngineSpec
+    library: Plan, guided: EngineSpec
 ) -> None:
     schema = JsonSchema('{"type":"object","additionalProperties":false}')
     library.error = RequestError("LLGuidance matcher error: too complex")
-    async with running(spec) as engine:
+    async with running(guided) as engine:
         with pytest.raises(InvalidGrammar, match="too complex"):
             await answer(engine, request(grammar=schema, stop_token_ids=(300,)))
 
