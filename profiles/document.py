@@ -57,7 +57,8 @@ the model compute so many, and the CPU the others; the rest must fit the machine
 
 **Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head, which their engine
 fetches itself, past the model store's checks; so they are taken only when asked for, by name or
-with `NIM_TAGS_SELECTOR=speculation=eagle3`.
+with `NIM_TAGS_SELECTOR=speculation=eagle3`. Those of the native engine on Hopper guess by n-grams
+where that pays (`speculation=ngram`, [engine.md](engine.md#speculation)).
 """
 
 MODEL_STORE = """\

@@ -209,7 +209,7 @@ class Profile(Record):
             "pp": str(self.parallelism.pp),
             "goal": self.goal,
             "profile": self.goal,
-            "speculation": "eagle3" if self.draft else "none",
+            "speculation": "eagle3" if self.draft else self.options.get("speculation", "none"),
         }
 
     @property

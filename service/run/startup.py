@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -103,17 +103,13 @@ def _launch(
     else:
         model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
+    artefact_dir = settings.cache_path / "engines"
+    spec = spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary, artefact_dir)
     return Launch(
         hardware=hardware,
         selection=selection,
         model_dir=model_dir,
-        spec=spec_of(
-            chosen.profile,
-            chosen.max_model_len,
-            model_dir,
-            vocabulary,
-            settings.cache_path / "engines",
-        ),
+        spec=_invariant(spec, chosen.profile) if settings.batch_invariant else spec,
         served_name=settings.served_model_name or chosen.profile.model.name,
         devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
@@ -203,6 +199,17 @@ def spec_of(
         attention_dp=parallelism.attention_dp,
         environment=profile.environment,
     )
+
+
+def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
+    """The spec with independence of batch neighbours; raises InvalidConstraint if it has none."""
+    if spec.engine != "native" or spec.num_devices == 0:
+        where = "on the CPU" if spec.num_devices == 0 else "on a GPU"
+        raise InvalidConstraint(
+            f"NIM_BATCH_INVARIANT is set, and {profile.title} runs by engine {spec.engine} {where};"
+            " only the native engine on a GPU keeps that: choose a profile of it, or unset it"
+        )
+    return replace(spec, options={**spec.options, "batch_invariant": True})
 
 
 def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, str], ...]:

@@ -48,6 +48,11 @@ class ModelSettings(BaseSettings):
         le=64,
         description="Engines side by side, each on GPUs of its own; unset: as many as fit.",
     )
+    batch_invariant: bool = Field(
+        False,
+        description="A request's logits are the same to the bit whoever runs beside it: only the"
+        " native engine on GPUs, slower at few streams (docs/engine.md says what it costs).",
+    )
     engine_python: Path | None = Field(
         None,
         description="The Python that runs engines whose library has an environment of its own,"

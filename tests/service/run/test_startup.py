@@ -122,6 +122,18 @@ def test_the_model_asked_for_is_launched() -> None:
         assert chosen.served_name == name
 
 
+def test_independence_of_batch_neighbours_is_the_native_engines_on_a_gpu() -> None:
+    hopper = {"model_name": "gpt-oss-20b", "tags_selector": "llm_engine=native"}
+    assert launch(**hopper, batch_invariant=True).spec.options["batch_invariant"] is True
+    assert "batch_invariant" not in launch(**hopper).spec.options
+    with pytest.raises(InvalidConstraint, match=r"NIM_BATCH_INVARIANT .* engine native on the CPU"):
+        launch(
+            model_name="nano",
+            model_profile="native-cpu-fp32-tp1-pp1-balanced",
+            batch_invariant=True,
+        )
+
+
 def test_goals_lead_to_different_profiles() -> None:
     ids = {
         launch(model_name="gpt-oss-20b", profile_goal=goal).selection.chosen.profile.id

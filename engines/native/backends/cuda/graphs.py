@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,8 +25,17 @@ class Graphs:
         self._replays: dict[int, Callable[[], None]] = launches
         if device.type != "cuda":
             return
-        pool = torch.cuda.graph_pool_handle()
         self._replays = {}
+        # Another engine's graphs, collected meanwhile, would spoil the one that is captured.
+        gc.collect()
+        gc.disable()
+        try:
+            self._capture(device)
+        finally:
+            gc.enable()
+
+    def _capture(self, device: torch.device) -> None:
+        pool, launches = torch.cuda.graph_pool_handle(), self._launches
         for size in reversed(self.sizes):
             launches[size]()
             torch.cuda.synchronize(device)

@@ -23,6 +23,7 @@ from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
 from engines.native.ngrams import NgramLookup
+from engines.native.sequence import Sequence
 from tests.engines.native.scheduling.conftest import HashModel, step_cost
 
 MakeCore = Callable[..., EngineCore]
@@ -132,6 +133,15 @@ def test_no_guesses_where_no_such_step_is(
     core.scheduler.add(make_request(PROMPTS[2], 30))
     run_all(core)
     assert core.stats().draft_tokens == 0
+
+
+def test_no_guesses_among_many(make_sequence: Callable[..., Sequence]) -> None:
+    """Looking for them would cost more than there is to gain."""
+    drafter = NgramDrafter(8, lambda n, d: 1 + 0 * d)
+    sequences = [make_sequence(PROMPTS[2]) for _ in range(33)]
+    assert drafter.guess(sequences) == {}
+    assert not drafter.waits(sequences)
+    assert drafter.guess(sequences[:32]).keys() == {*sequences[:32]}
 
 
 def test_the_tokens_of_a_verified_step_have_the_models_distribution(
