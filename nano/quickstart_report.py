@@ -19,10 +19,10 @@ import jsonschema
 from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
+from nano.asking import config_for, generate
 from nano.dialogues import Turn
 from nano.judge import Written, parse
 from nano.quickstarts import ANY, Quickstart, held_out, quickstarts
-from nano.report import config_for, generate
 from profiles.compact import bundled_nano, expand
 from service.guide.answer import AUTO, TEXT, AnswerFormat, ToolChoice, answer_grammar
 from service.harmony.types import Conversation

@@ -15,19 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.base import EngineRequest, FinishReason, SamplingParams
-from engines.grammar.tree import Grammar
-from engines.native.config import Device, NativeConfig
+from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
+from nano import quickstart_report
+from nano.asking import SEED, config_for, generate
 from nano.dialogues import Turn, Writer
 from nano.judge import Verdict, describe, judge
 from nano.others import other_turns
+from nano.quickstarts import held_out
 from profiles.compact import MANIFEST, bundled_nano, expand
-from service.harmony.render import render
-from service.harmony.vocabulary import STOP_TOKEN_IDS
 
-SEED = 11
-_MAX_TOKENS = 400
 _MOST_AT_ONCE = 512
 
 
@@ -59,47 +56,19 @@ def _said(verdict: Verdict, kind: str) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was judged: held-out dialogues, twice, and the tools of others, greedy."""
+    """What was judged: held-out dialogues, twice, the tools of others and quickstarts, greedy."""
 
     num_dialogues: int
     greedy: list[Verdict]
     sampled: list[Verdict]
     others: list[Verdict]
+    quickstarts: dict[str, list[str]]  # the wrong answers by id
 
 
 def held_out_turns(num_dialogues: int, seed: int = SEED) -> list[Turn]:
     """Write held-out dialogues and return all their turns."""
     writer = Writer(seed, "heldout")
     return [turn for _ in range(num_dialogues) for turn in writer.dialogue()]
-
-
-async def generate(
-    engine: NativeEngine,
-    turn: Turn,
-    temperature: float,
-    seed: int = SEED,
-    grammar: Grammar | None = None,
-) -> tuple[list[int], bool]:
-    """Return the ids generated for a turn and whether the model ended by itself."""
-    prompt = tuple(render(turn.prompt))
-    sampling = SamplingParams(max_tokens=_MAX_TOKENS, temperature=temperature, seed=seed)
-    request = EngineRequest(str(id(turn)), prompt, sampling, STOP_TOKEN_IDS, grammar)
-    ids: list[int] = []
-    is_stopped = False
-    async for event in engine.generate(request):
-        ids += event.token_ids
-        is_stopped = event.finish_reason is FinishReason.STOP
-    return ids, is_stopped
-
-
-def config_for(checkpoint: Path, device: Device) -> NativeConfig:
-    """What the report is generated with."""
-    if device == "cuda":
-        return NativeConfig(
-            checkpoint, device, "bfloat16", max_model_len=4096, max_num_seqs=256,
-            max_num_batched_tokens=2048, num_kv_blocks=8192, overlap_steps=True,
-        )  # fmt: skip
-    return NativeConfig(checkpoint, num_kv_blocks=4096)
 
 
 async def measure(
@@ -159,6 +128,7 @@ def page(source: Path, measured: Measured) -> str:
     text = Path(__file__).with_name("report.md").read_text()
     manifest = json.loads((source / MANIFEST).read_text())
     training = manifest["training"]
+    right = {name for name, wrong in measured.quickstarts.items() if not wrong}
     return text.format(
         table=table(measured.greedy, measured.sampled),
         efforts=effort_table(measured.greedy),
@@ -167,6 +137,10 @@ def page(source: Path, measured: Measured) -> str:
         num_others=len(measured.others),
         num_right_others=sum(verdict.is_right_tool is True for verdict in measured.others),
         num_exact_others=sum(verdict.is_exact is True for verdict in measured.others),
+        num_quickstarts=len(measured.quickstarts),
+        num_held_out=len(held_out()),
+        num_right_held_out=len(right & held_out()),
+        num_right_trained=len(right - held_out()),
         seed=SEED,
         training_seed=training["seed"],
         steps=training["step"],
@@ -199,6 +173,7 @@ def main() -> None:
             greedy=asyncio.run(measure(config, turns, 0.0, arguments.failures)),
             sampled=asyncio.run(measure(config, turns, 1.0)),
             others=asyncio.run(measure(config, other_turns(), 0.0, arguments.failures)),
+            quickstarts=asyncio.run(quickstart_report.measure(config, Path(folder))),
         )
     text = page(arguments.source, measured)
     print(text)

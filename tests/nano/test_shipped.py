@@ -12,6 +12,7 @@ import pytest
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from nano.about import UNKNOWN, intents
+from nano.asking import config_for, generate
 from nano.dialogues import Turn
 from nano.judge import Verdict, Written, parse
 from nano.names import HELD_OUT_CITIES
@@ -20,8 +21,6 @@ from nano.report import (
     ROWS,
     Measured,
     Row,
-    config_for,
-    generate,
     held_out_turns,
     measure,
     page,
@@ -153,11 +152,11 @@ def test_the_report_describes_the_files_that_were_measured(tmp_path: Path) -> No
     manifest["training"] |= {"step": 12_345, "tokens": 67_000_000}
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     (tmp_path / "weights").write_bytes(bytes(3_400_000))
-    text = page(tmp_path, Measured(7, [], [], []))
+    text = page(tmp_path, Measured(7, [], [], [], {}))
     assert "12345 steps, 67.0 million tokens" in text
     assert "3.4 MB" in text
 
 
 def test_the_page_about_nano_says_how_what_ships_was_trained() -> None:
-    trained = page(bundled_nano(), Measured(0, [], [], [])).split("## What it does not do")[1]
+    trained = page(bundled_nano(), Measured(0, [], [], [], {})).split("## What it does not do")[1]
     assert Path("docs/nano.md").read_text().endswith(trained)
