@@ -1,14 +1,17 @@
-"""The published quickstart examples: which are held out, what is right."""
+"""The published quickstart examples: which are held out, what is right, what nano answers."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
 
+from nano.asking import config_for
 from nano.judge import Written
-from nano.quickstart_report import grammar_of, is_right
+from nano.quickstart_report import grammar_of, is_right, measure
 from nano.quickstarts import ANY, Quickstart, held_out, quickstarts
 from service.harmony.render import render
 
@@ -59,3 +62,10 @@ def test_an_example_can_be_sent(name: str) -> None:
         grammar_of(EXAMPLES[name], prompt)
         for tool in prompt.tools:
             jsonschema.Draft202012Validator.check_schema(tool.parameters or {})
+
+
+def test_most_of_the_held_out_half_is_answered_right(nano_checkpoint: Path, tmp_path: Path) -> None:
+    kept = [one for one in quickstarts() if one.id in held_out()]
+    found = asyncio.run(measure(config_for(nano_checkpoint, "cpu"), tmp_path, kept))
+    wrong = {name: answers for name, answers in found.items() if answers}
+    assert len(wrong) <= 0.1 * len(kept), wrong
