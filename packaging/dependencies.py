@@ -1,4 +1,4 @@
-"""Print the dependencies that pyproject.toml names, one a line.
+"""Print the dependencies that pyproject.toml names, or those of one of its extras, one a line.
 
 The image installs them before the code, so that their layer outlives every change of code.
 """
@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 
 
-def main(pyproject: str) -> None:
+def main(pyproject: str, extra: str | None = None) -> None:
     project = tomllib.loads(Path(pyproject).read_text(encoding="utf-8"))["project"]
-    print("\n".join(project["dependencies"]))
+    print("\n".join(project["optional-dependencies"][extra] if extra else project["dependencies"]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.image
 
 ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("IMAGE", "localhost/harmonium:latest")
+FLAVOUR = os.environ.get("FLAVOUR", "cpu")
 READY_LIMIT_S = 120
 STOP_LIMIT_S = 60
 CONFINED = (
@@ -228,8 +229,21 @@ def test_no_other_distribution_provides_our_packages() -> None:
         assert packages[name] == ["harmonium"]
 
 
+def test_the_cuda_flavour_brings_what_gpus_need() -> None:
+    """torch with CUDA, Triton with its compiler, llama.cpp; the other flavour none of them."""
+    engines = json.loads(
+        checked("run", "--rm", *CONFINED, "--entrypoint=python", IMAGE, "-m", "engines.factory")
+    )
+    has_cuda = FLAVOUR == "cuda"
+    assert ("native" not in engines["cpu_only"]) == has_cuda
+    assert (engines["installed"]["llama_cpp"] is None) == has_cuda
+    if has_cuda:  # it loads where there is no driver
+        checked("run", "--rm", *CONFINED, "--entrypoint=python", IMAGE, "-c", "import llama_cpp")
+
+
 def test_the_labels_name_version_and_revision() -> None:
     labels = json.loads(checked("inspect", "--format", "{{json .Config.Labels}}", IMAGE))
+    assert labels["io.harmonium.flavour"] == FLAVOUR
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert labels["org.opencontainers.image.version"] == project["version"]
     assert len(labels["org.opencontainers.image.revision"].removesuffix("-dirty")) == 40
