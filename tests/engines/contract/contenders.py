@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.base import Engine
-from engines.factory import create, environment_of
+from engines.factory import cpu_only_engines, create, environment_of
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
@@ -80,6 +80,10 @@ CONTENDERS: Final = {
     ),
     "llama_cpp": Contender(
         lambda c: c.spec("llama_cpp", {"num_threads": 1, "block_size": 16}), is_here=_HAS_LLAMA
+    ),
+    "llama_cpp-cuda": Contender(
+        lambda c: c.spec("llama_cpp", {"block_size": 16}, num_devices=1),
+        is_here=_HAS_LLAMA and _IS_GPU and "llama_cpp" not in cpu_only_engines(),
     ),
     "vllm": Contender(
         lambda c: replace(
