@@ -89,7 +89,11 @@ def wait_until_ready(name: str, port: int) -> float:
 def run(*options: str, keys: str = KEY) -> Iterator[Container]:
     port = free_port()
     name = f"harmonium-test-{port}"
-    environment = (f"--env=NIM_SERVER_PORT={port}", f"--env=NIM_API_KEYS={keys}")
+    environment = (
+        f"--env=NIM_SERVER_PORT={port}",
+        f"--env=NIM_API_KEYS={keys}",
+        "--env=NIM_MODEL_NAME=nano",
+    )
     checked("run", "--detach", "--name", name, *CONFINED, *environment, *options, IMAGE)
     try:
         yield Container(name, port, wait_until_ready(name, port))
