@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sysconfig
 from pathlib import Path
@@ -18,8 +17,7 @@ def missing_for_triton(version: str) -> str | None:
     major, minor, *_ = version.split(".")
     if (int(major), int(minor)) >= _BUILDS_NOTHING_FROM:
         return None
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "clang")), None)
-    if compiler is None or shutil.which(compiler) is None:
+    if not any(map(shutil.which, ("gcc", "clang"))):
         return "Triton finds no C compiler (on Debian and Ubuntu: apt-get install gcc libc6-dev)"
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
