@@ -111,9 +111,12 @@ _BY_ROWS = {
         qkv=Tiles(64, 64, 2, 4),
         out=Tiles(64, 64, 2, 4),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
-        gate_up=Grouped(32, 8, 4),
-        down=Grouped(32, 4, 4),
+        gate_up=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        down=Grouped(64, 8, 4, 4, tiles=1, tail=32),
         splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
     ),
     512: replace(
         _FEW,
@@ -123,6 +126,9 @@ _BY_ROWS = {
         gate_up=Grouped(64, 8, 4, 4, tiles=1, tail=32),
         down=Grouped(64, 8, 4, 4, tiles=1, tail=32),
         splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
     ),
     1024: replace(
         _FEW,
@@ -132,6 +138,9 @@ _BY_ROWS = {
         gate_up=Grouped(128, 8, 8, 4, tiles=1),
         down=Grouped(128, 8, 8, 4, tiles=1),
         splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
     ),
 }
 MAX_ROWS = max(_BY_ROWS)  # of a decode step
@@ -142,7 +151,7 @@ def prefill_choice(tokens_an_expert: int, is_gate_up: bool) -> Grouped:
     if tokens_an_expert >= 512:
         return Grouped(256, 8, 8, 3, tiles=1, tail=64)
     if tokens_an_expert >= 128:
-        return Grouped(128, 8, 8, 4, tiles=1)
+        return Grouped(128, 8, 8, 4, tiles=1, tail=64)
     bm = max(1 << tokens_an_expert.bit_length() >> 1, 16)
     return Grouped(bm, 8 if is_gate_up else 4, 4, tiles=1)
 
