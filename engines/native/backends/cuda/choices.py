@@ -148,10 +148,8 @@ MAX_ROWS = max(_BY_ROWS)  # of a decode step
 
 def prefill_choice(tokens_an_expert: int, is_gate_up: bool) -> Grouped:
     """The variant of a product of a chunk: tiles of about as many rows as an expert has."""
-    if tokens_an_expert >= 512:
-        return Grouped(256, 8, 8, 3, tiles=1, tail=64)
     if tokens_an_expert >= 128:
-        return Grouped(128, 8, 8, 4, tiles=1, tail=64)
+        return Grouped(128, 8, 8, 4, tiles=1, tail=32)
     bm = max(1 << tokens_an_expert.bit_length() >> 1, 16)
     return Grouped(bm, 8 if is_gate_up else 4, 4, tiles=1)
 
