@@ -116,7 +116,7 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
 
 
 def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
-    installed = {**ALL, "tensorrt_llm": "no adapter"}
+    installed = {**ALL, "tensorrt_llm": "not installed: no adapter"}
     wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=installed)
     (note,) = survey(PROFILES, parse_hardware("b200"), wish).notes
     assert note.startswith("gpt-oss-120b/tensorrt_llm-b200-mxfp4-tp1-pp1-throughput would come fi")
