@@ -6,13 +6,14 @@ lse = log Σ exp(score), the attention without it times sigmoid(lse - sink) is t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engines.native.backends.cpu.layout import AttentionGroup
+from engines.native.backends.cpu.layout import AttentionGroup, Piece
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import layers_per_group
 
@@ -57,26 +58,46 @@ class Attention:
 
     def __call__(self, q: Tensor, cache: Tensor, groups: tuple[AttentionGroup, ...]) -> Tensor:
         """q (tokens, heads, head_dim), cache (blocks, values per block) -> (tokens, heads * d)."""
-        outs, lses = zip(
-            *(self._group(q[group.rows], cache, group) for group in groups), strict=True
+        parts = [part for group in groups for part in self._group(q[group.rows], cache, group)]
+        out, lse = (
+            torch.cat(some) if len(some) > 1 else some[0] for some in zip(*parts, strict=True)
         )
-        out, lse = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in (outs, lses))
-        out = out * torch.sigmoid(lse - self._sinks).unsqueeze(-1).to(out.dtype)
+        out *= torch.sigmoid(lse - self._sinks).unsqueeze(-1).to(out.dtype)
         return out.flatten(1)
 
-    def _group(self, q: Tensor, cache: Tensor, group: AttentionGroup) -> tuple[Tensor, Tensor]:
-        """Attention without sinks: (tokens, kv_heads, queries_per_kv, d), and its log-sum-exp."""
+    def _group(
+        self, q: Tensor, cache: Tensor, group: AttentionGroup
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Attention without sinks: (tokens, kv_heads, queries_per_kv, d), and its log-sum-exp.
+
+        In parts, one after the other.
+        """
         num_kv_heads, queries_per_kv = self._sinks.shape
         kv = cache.index_select(0, group.blocks)
         kv = kv.view(group.num_sequences, -1, 2, num_kv_heads, self._head_dim)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (sequences, kv_heads, keys, head_dim)
         q = q.view(-1, num_kv_heads, queries_per_kv, self._head_dim)
-        if not group.is_chunk:  # heads that share a K/V head stand in for query positions
-            return self._attend(q, k, v, group.mask, self._scale)
-        # Or, as a chunk needs those, for sequences that all read the same keys: nothing is copied.
-        k, v = k.expand(queries_per_kv, -1, -1, -1), v.expand(queries_per_kv, -1, -1, -1)
-        out, lse = self._attend(q.permute(2, 1, 0, 3), k, v, group.mask, self._scale)
-        return out.permute(2, 1, 0, 3), lse.permute(2, 1, 0)
+        if group.is_chunk:
+            yield from self._chunk(q, k, v, group.pieces)
+        else:  # heads that share a K/V head stand in for query positions
+            [whole] = group.pieces
+            yield self._attend(q, k, v, whole.mask, self._scale)
+
+    def _chunk(
+        self, q: Tensor, k: Tensor, v: Tensor, pieces: tuple[Piece, ...]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Heads that share a K/V head stand in for sequences that all read the same keys.
+
+        So nothing is copied.
+        """
+        q = q.permute(2, 1, 0, 3)
+        k, v = k.expand(len(q), -1, -1, -1), v.expand(len(q), -1, -1, -1)
+        for piece in pieces:
+            some, seen = piece.queries, piece.keys
+            out, lse = self._attend(
+                q[:, :, some], k[:, :, seen], v[:, :, seen], piece.mask, self._scale
+            )
+            yield out.permute(2, 1, 0, 3), lse.permute(2, 1, 0)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:

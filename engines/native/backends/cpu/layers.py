@@ -20,9 +20,9 @@ from torch import Tensor
 from engines.native.config import RopeConfig
 
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
-# The longer call costs more than the layout saves with a smaller weight and fewer rows.
-_MIN_PACKED_WEIGHT = 262_144
-_MIN_PACKED_ROWS = 8
+# With few rows the longer call costs more than the layout saves: as few as these, by the number of
+# values of the weight, which is then kept plainly too. Of a larger one a second copy is too dear.
+_PLAIN_ROWS = ((262_144, 7), (4_194_304, 1))
 
 
 class Linear:
@@ -31,12 +31,13 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._bias = bias
         self._packed = _pack(weight) if can_pack(weight) else None
-        is_small = weight.numel() < _MIN_PACKED_WEIGHT
-        self._plain = weight.contiguous() if self._packed is None or is_small else None
+        self._plain_rows = next((n for size, n in _PLAIN_ROWS if weight.numel() < size), 0)
+        is_plain = self._packed is None or self._plain_rows > 0
+        self._plain = _for_one_row(weight) if is_plain else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (rows, in) -> (rows, out)."""
-        if self._plain is not None and (self._packed is None or len(x) < _MIN_PACKED_ROWS):
+        if self._plain is not None and (self._packed is None or len(x) <= self._plain_rows):
             return F.linear(x, self._plain, self._bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x, self._packed, self._bias, "none", [], ""
@@ -51,6 +52,15 @@ def can_pack(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:  # needs AVX-512 or AVX_NE_CONVERT
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype == torch.float32
+
+
+def _for_one_row(weight: Tensor) -> Tensor:
+    """The same values, lying in memory as a product with one row reads them fastest.
+
+    Where it widens, columns that are added up; else rows that are summed, each by itself.
+    """
+    is_wider = weight.dtype == torch.float32 and len(weight) > weight.shape[1]
+    return weight.t().contiguous().t() if is_wider else weight.contiguous()
 
 
 def _pack(weight: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them woul
 
 _MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
 _MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
+_PIECE = 64  # queries of a chunk in one call: fewer share a read, more see what is masked
 
 Ints = NDArray[np.int64]
 
@@ -123,6 +124,15 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries of a group, and all keys that any of them may see."""
+
+    queries: slice
+    keys: slice
+    mask: Tensor  # added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys)
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionGroup:
     """Consecutive rows of the batch and the K/V blocks they attend to."""
 
@@ -130,7 +140,7 @@ class AttentionGroup:
     num_sequences: int
     is_chunk: bool  # several queries of one sequence; else one query of each sequence
     blocks: Tensor  # (sequences * blocks per sequence)
-    mask: Tensor  # added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys)
+    pieces: tuple[Piece, ...]  # of a chunk; sequences of one query each are one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +234,27 @@ class LayoutBuilder:
         ]
         num_blocks = max(map(len, lines))
         blocks = [block for line in lines for block in line + [0] * (num_blocks - len(line))]
-        keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
-        queries = np.array([position for span in spans for position in span.positions])[:, None]
-        mask = self._mask(keys, queries, window)  # one line of keys, or one for each sequence
         is_chunk = spans[0].num_tokens > 1
-        if not is_chunk:
-            mask = mask[:, None, None]
-        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), mask)
+        if is_chunk:
+            pieces = tuple(self._pieces(spans[0], firsts[0] * size, window))
+        else:
+            keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
+            queries = np.array([span.start for span in spans])[:, None]
+            mask = self._mask(keys, queries, window)[:, None, None]
+            pieces = (Piece(slice(None), slice(None), mask),)
+        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), pieces)
+
+    def _pieces(self, chunk: Span, first_key: int, window: int | None) -> Iterable[Piece]:
+        """The chunk's queries, few at a time: what no query of a piece may see is not read.
+
+        A window is narrower than a chunk, and half of a chunk lies behind a query of it. Keys are
+        counted from first_key on.
+        """
+        for start in range(chunk.start, chunk.end, _PIECE):
+            piece = chunk._replace(start=start, end=min(start + _PIECE, chunk.end))
+            keys, queries = range(piece.first_visible(window), piece.end), piece.positions
+            mask = self._mask(np.array(keys), np.array(queries)[:, None], window)
+            yield Piece(_behind(queries, chunk.start), _behind(keys, first_key), mask)
 
     def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
         is_hidden = keys > queries
@@ -241,6 +265,10 @@ class LayoutBuilder:
 
     def _ints(self, values: list[int]) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
+
+
+def _behind(positions: range, origin: int) -> slice:
+    return slice(positions.start - origin, positions.stop - origin)
 
 
 def split_runs(spans: Sequence[Span], max_tokens: int | None = None) -> list[list[int]]:

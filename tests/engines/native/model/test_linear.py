@@ -10,7 +10,7 @@ from engines.native.backends.cpu.layers import Linear
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 40])
-@pytest.mark.parametrize("num_out", [48, 3000], ids=["small", "large"])
+@pytest.mark.parametrize("num_out", [48, 200, 3000, 45_000])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.25)], ids=str
 )
