@@ -22,11 +22,12 @@ from benchmarks.peer import TransformersPeer
 from benchmarks.report import Row, median, show
 from benchmarks.side import Side
 from benchmarks.startup import seconds_to_ready
-from benchmarks.workload import Job, mixed, single, uniform
+from benchmarks.workload import Job, mixed, prompt, single, uniform
 from profiles.compact import bundled_nano, expand
 from service.settings.settings import PATIENT_THREADS
 
 REPEATS = 3
+PROMPT_LEN = 2048
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def engine_rows(name: str, checkpoint: Path, dtype: str) -> list[Row]:
-    """Native against transformers: one stream, 32 requests of one length, 32 mixed ones."""
+    """Native against transformers: one stream, 32 of one length, 32 mixed, and one long prompt."""
     bandwidth = read_bandwidth_bytes_s()
     shape = ModelBytes.of(checkpoint, getattr(torch, dtype).itemsize)
     # Ours with the environment of the engine process; the peer as it comes.
@@ -68,24 +69,40 @@ def engine_rows(name: str, checkpoint: Path, dtype: str) -> list[Row]:
     ]
     rows = []
     for case, jobs, target in cases:
-        ours.run(jobs)  # both warm up
-        peer.run(jobs)
-        seconds = [(ours.run(jobs), peer.run(jobs)) for _ in range(REPEATS)]
+        mine, theirs = _seconds(ours, peer, jobs)
         tokens = sum(job.num_tokens for job in jobs)
         rows.append(
             Row(
                 case=f"{name}, {dtype}, {case}",
-                ours=tokens / median([mine for mine, _ in seconds]),
-                peer=tokens / median([theirs for _, theirs in seconds]),
+                ours=tokens / mine,
+                peer=tokens / theirs,
                 limit=len(jobs) * bandwidth / shape.step_bytes(len(jobs)),
                 unit="tok/s",
                 target=target,
                 note="peer: transformers generate",
             )
         )
+    mine, theirs = _seconds(ours, peer, prompt(PROMPT_LEN))
+    rows.append(
+        Row(
+            case=f"{name}, {dtype}, prompt of {PROMPT_LEN:,}",
+            ours=PROMPT_LEN / mine,
+            peer=PROMPT_LEN / theirs,
+            unit="tok/s",
+            note="peer: transformers, its first token",
+        )
+    )
     ours.close()
     peer.close()
     return rows
+
+
+def _seconds(ours: Side, peer: Side, jobs: list[Job]) -> tuple[float, float]:
+    """Medians of runs in turn, after one of each that warms up."""
+    ours.run(jobs)
+    peer.run(jobs)
+    seconds = [(ours.run(jobs), peer.run(jobs)) for _ in range(REPEATS)]
+    return median([mine for mine, _ in seconds]), median([theirs for _, theirs in seconds])
 
 
 def startup_row(scratch: Path) -> Row:

@@ -23,7 +23,7 @@ class NativeRunner:
             NativeConfig(
                 model_dir=checkpoint,
                 dtype=cast(Literal["float32", "bfloat16"], dtype),
-                max_model_len=1024,
+                max_model_len=4096,
                 max_num_seqs=32,
                 enable_prefix_caching=False,
             )

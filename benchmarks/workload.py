@@ -31,5 +31,10 @@ def uniform(num_jobs: int, *, prompt_len: int = 128, num_tokens: int = 128) -> l
     return [Job(_prompt(rng, prompt_len), num_tokens) for _ in range(num_jobs)]
 
 
+def prompt(prompt_len: int) -> list[Job]:
+    """One prompt and the first token after it."""
+    return [Job(_prompt(random.Random(4), prompt_len), 1)]
+
+
 def _prompt(rng: random.Random, length: int) -> tuple[int, ...]:
     return tuple(rng.randrange(1000, 190_000) for _ in range(length))
