@@ -55,10 +55,11 @@ machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is sai
 **Part of the layers.** Profiles named after a number of layers have a GPU that is too small for
 the model compute so many, and the CPU the others; the rest must fit the machine's memory.
 
-**Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head, which their engine
-fetches itself, past the model store's checks; so they are taken only when asked for, by name or
-with `NIM_TAGS_SELECTOR=speculation=eagle3`. Those of the native engine on Hopper guess by n-grams
-where that pays (`speculation=ngram`, [engine.md](engine.md#speculation)).
+**Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head. It is fetched
+beside the model, at the revision current then; none is pinned here and its memory is not counted,
+so they are taken only when asked for, by name or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
+Those of the native engine on Hopper guess by n-grams where that pays (`speculation=ngram`,
+[engine.md](engine.md#speculation)).
 """
 
 MODEL_STORE = """\

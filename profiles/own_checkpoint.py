@@ -47,47 +47,51 @@ class OwnCheckpoint:
 
 
 def open_own(
-    model_path: Path | str, cache_dir: Path, fetching: Fetching, folder: Path | None = None
+    model_path: Path | str,
+    cache_dir: Path,
+    fetching: Fetching,
+    folder: Path | None = None,
+    setting: str = _SETTING,
 ) -> OwnCheckpoint:
     """Find the folder for `model_path`, which is its path or a URI such as `hf://org/name@main`.
 
-    `folder`: where a URI's files are to lie, if not in the cache.
+    `folder`: where a URI's files are to lie, if not in the cache. `setting`: what names the place.
 
     Raises ModelStoreError where the place cannot be read, holds no checkpoint, or may not be asked.
     """
     if isinstance(model_path, Path):
         return OwnCheckpoint(model_path)
-    source = read_source(model_path, _SETTING)
+    source = read_source(model_path, setting)
     name = source.location.rpartition("/")[2]
     digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     folder = folder or cache_dir / "models" / f"{name}-{digest}"
     if not (folder / LISTING).is_file():
-        _check_allowed(source, folder, fetching)
-        _list(source, folder, fetching)
+        _check_allowed(source, folder, fetching, setting)
+        _list(source, folder, fetching, setting)
     known = read_json(folder / LISTING)
     files = tuple(RemoteFile(**entry) for entry in known["files"])
     pinned = replace(source, revision=known["revision"])
     config = [file for file in files if file.name == CONFIG]
     if missing(files, folder):
-        _check_allowed(source, folder, fetching)
+        _check_allowed(source, folder, fetching, setting)
     if missing(config, folder):
         fetch(f"{name}'s {CONFIG}", config, folder, pinned, fetching.ngc)
     return OwnCheckpoint(folder, name, pinned, files)
 
 
-def _check_allowed(source: Source, folder: Path, fetching: Fetching) -> None:
+def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
     if not fetching.is_allowed:
         raise ModelStoreError(
-            f"{_SETTING} is {source}, which is not whole in {folder}, and "
+            f"{setting} is {source}, which is not whole in {folder}, and "
             "NIM_DISABLE_MODEL_DOWNLOAD forbids to fetch it: run `harmonium download-to-cache` "
-            "without that, or set NIM_MODEL_PATH to a folder"
+            "without that, or copy the folder from a machine that has it"
         )
 
 
-def _list(source: Source, folder: Path, fetching: Fetching) -> None:
+def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
     """Ask the place what it holds, and keep the answer."""
     listing = open_remote(source, fetching.ngc).listing()
-    files = _served(source, listing.files)
+    files = _served(source, listing.files, setting)
     content = {"source": str(source), "revision": listing.revision, "files": [*map(asdict, files)]}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,13 +105,13 @@ def _list(source: Source, folder: Path, fetching: Fetching) -> None:
         ) from error
 
 
-def _served(source: Source, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+def _served(source: Source, files: Sequence[RemoteFile], setting: str) -> list[RemoteFile]:
     """The files of a checkpoint in the hub's format, and nothing else."""
     kept = [file for file in files if "/" not in file.name and file.name.endswith(_SERVED)]
     names = {file.name for file in kept}
     if CONFIG not in names or not any(name.endswith(".safetensors") for name in names):
         raise DownloadError(
-            f"{_SETTING} is {source}, which has no {CONFIG} with *.safetensors beside it; name a "
+            f"{setting} is {source}, which has no {CONFIG} with *.safetensors beside it; name a "
             "checkpoint of gpt-oss in the hub's format"
         )
     return kept

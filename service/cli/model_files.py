@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from profiles import manifest, own_shape, selector, store
+from profiles import drafts, manifest, own_shape, selector, store
 from profiles.catalogue import Catalogue, load
 from profiles.checkpoint import check_shards
 from profiles.download.source import Wanted
@@ -154,12 +154,17 @@ def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bo
     if verify and profile.artifacts is not None:
         folder = store.folder_of(profile, cache)
         _remove_damaged(model.name, folder, profile.artifacts.files, dry_run)
+    fetching = fetching_of(settings)
+    draft = drafts.open_draft(profile, cache, fetching)
     if dry_run:
-        _tell_size(model.name, store.to_fetch(profile, cache))
+        _tell_size(
+            model.name, [*store.to_fetch(profile, cache), *(draft.to_fetch if draft else ())]
+        )
         return
-    click.echo(
-        f"{model.name} is whole in {store.resolve(profile, cache, None, fetching_of(settings))}"
-    )
+    click.echo(f"{model.name} is whole in {store.resolve(profile, cache, None, fetching)}")
+    if draft is not None:
+        draft.obtain(fetching)
+        click.echo(f"{draft.name}, which drafts for it, is whole in {draft.folder}")
 
 
 def _listed(first: Sequence[str], more: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final
 from engines.errors import EngineStartError
 from engines.factory import Engines, cpu_only_engines, engines_of, installed_engines
 from engines.spec import EngineSpec
-from profiles import catalogue, own_shape, selector, store
+from profiles import catalogue, drafts, own_shape, selector, store
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint
 from profiles.machine import GB, Hardware
@@ -43,6 +43,7 @@ class Launch:
     devices: tuple[Mapping[str, str], ...] = ({},)  # of each replica: what its environment adds
     to_fetch: tuple[Wanted, ...] = ()  # what `obtain` has to bring first
     own: OwnCheckpoint | None = None  # what NIM_MODEL_PATH names
+    draft: OwnCheckpoint | None = None  # the head that the engine drafts with
 
 
 def prepare(settings: Settings) -> Launch:
@@ -105,6 +106,10 @@ def _launch(
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary, artefact_dir)
+    draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
+    if draft is not None:
+        options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
+        spec, to_fetch = replace(spec, options=options), (*to_fetch, *draft.to_fetch)
     return Launch(
         hardware=hardware,
         selection=selection,
@@ -114,6 +119,7 @@ def _launch(
         devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
         own=own,
+        draft=draft,
     )
 
 
@@ -146,6 +152,8 @@ def obtain(settings: Settings, launch: Launch) -> None:
     if not launch.to_fetch:
         return
     profile, fetching = launch.selection.chosen.profile, fetching_of(settings)
+    if launch.draft is not None:
+        launch.draft.obtain(fetching)
     if launch.own is not None:
         launch.own.obtain(fetching)
         store.resolve(profile, settings.cache_path, launch.own.folder)
