@@ -67,7 +67,7 @@ docs: installed-test ## Regenerate the tables and the picture in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
 	@$(BIN)/python -m profiles.roofline.calibrate
 	@$(BIN)/python -m profiles.roofline.document docs/plan.md
-	@$(BIN)/python -m engines.document docs/engines.md
+	@$(BIN)/python -m engines.document docs/engines.md docs/api.md
 	@$(BIN)/python -m service.cli.reference settings > docs/settings.md
 	@$(BIN)/python -m service.cli.reference metrics > docs/metrics.md
 	@$(BIN)/python -m tests.architecture.picture

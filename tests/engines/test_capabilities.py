@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
+from engines.document import render, with_table
 from engines.errors import InvalidGrammar, InvalidRequest
+from engines.factory import capabilities
 from engines.grammar.tree import Concatenation, Lark, Repeat, Text
 from engines.validation import check_capabilities
 
+DOCS = Path(__file__).parents[2] / "docs"
 SAMPLING: dict[str, Any] = {
     "seed": 0,
     "top_k": 5,
@@ -85,3 +89,12 @@ async def test_the_engine_process_says_what_it_cannot_do(
         await anext(client.generate(request_of(seed=1)))
     assert (await client.stats()).prompt_tokens == 0
     assert [event async for event in client.generate(request_of())]
+
+
+def test_the_pages_say_what_each_engine_can_do() -> None:
+    engines = capabilities()
+    assert (DOCS / "engines.md").read_text() == render(engines), "run make docs"
+    page = (DOCS / "api.md").read_text()
+    assert with_table(page, engines) == page, "run make docs"
+    with pytest.raises(ValueError, match="no <!-- `make docs` writes from here -->"):
+        with_table("# A page", engines)
