@@ -28,6 +28,11 @@ BAGGAGE: Final = frozenset(
         "cache_control",
         "caller",
         "citations",
+        "copilot_cache_control",
+        "copilot_confirmations",
+        "copilot_references",
+        "cot_id",
+        "cot_summary",
         "extra_content",
         "index",
         "logprobs",
@@ -106,9 +111,9 @@ _IGNORED = "Accepted without effect."
 
 
 class OfferedModel(RequestModel):
-    """The base of a tool as it is offered, with Anthropic's hints for a prompt cache or without."""
+    """The base of a tool as it is offered, with hints for a prompt cache or without."""
 
-    ignored = frozenset({"cache_control"})
+    ignored = frozenset({"cache_control", "copilot_cache_control"})
 
 
 class Replayed(RequestModel):

@@ -79,6 +79,17 @@ async def test_baggage_and_nulls_in_the_history_change_nothing(
     assert laden.json()["usage"] == plain.json()["usage"]
 
 
+async def test_what_vs_code_sends_back_is_let_pass(post: Fixture) -> None:
+    cached = {"copilot_cache_control": {"type": "ephemeral"}}
+    thoughts = {"cot_id": "t", "cot_summary": "Hm", "reasoning": "Hm", "reasoning_content": "Hm"}
+    body = _chat({})
+    body["messages"][0] |= cached
+    body["messages"][1] |= thoughts
+    body["tools"] = [{"type": "function", "function": {"name": "f"}} | cached]
+    response = await post(CHAT, body)
+    assert response.status_code == 200, response.text
+
+
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_an_option_that_is_null_asks_for_nothing(
     post: Fixture, path: str, body: Fixture
