@@ -169,6 +169,22 @@ def test_the_notes_end_in_a_curl_line_for_the_service(
     assert "curl -s http://127.0.0.1:8000/v1/chat/completions" in result.stdout
 
 
+@pytest.mark.parametrize("helm", ["4.2.3"], indirect=True)
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("replicaCount=1", "exec deployment/demo-harmonium -- cat /opt/nim/.cache/api-key-8000"),
+        ("auth.keysSecret=callers", "one of the keys in the Secret callers."),
+        ("environment.NIM_JWT_ISSUER=https://login.example.com", "a token of your identity"),
+    ],
+)
+def test_the_notes_say_where_the_key_is(
+    helm: Callable[..., CompletedProcess[str]], chart: Path, values: str, told: str
+) -> None:
+    result = helm("install", "demo", chart, "--dry-run=client", "--set", values)
+    assert told in result.stdout
+
+
 def test_the_chart_runs_the_version_it_is_released_with(chart: Path) -> None:
     project = tomllib.loads((chart.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     meta = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
