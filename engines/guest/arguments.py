@@ -30,10 +30,11 @@ _UNDERSTOOD: Final = (
 )
 
 
-def opened(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any], int]:
-    """The limits, the options, and the one limit that is ours: how many requests may wait.
+def limits_and_options(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any], int]:
+    """Take a spec apart: its limits, its options, and how many requests may wait before the guest.
 
-    Raises EngineStartError naming what no guest understands.
+    The limits are those that a guest keeps, by our names. Raises EngineStartError naming what no
+    guest understands.
     """
     check_understood(spec, _UNDERSTOOD)
     if spec.model_dir is None:
@@ -65,7 +66,8 @@ def check_options(
 ) -> None:
     """Raise EngineStartError for an option that says otherwise what the spec or we decide.
 
-    What the spec says by another name, an option may only repeat.
+    `given`: what the spec says, by the library's names, which an option may only repeat; `ours`:
+    names that no option may have.
     """
     for name, value in options.items():
         if name in ours or given.get(name, value) != value:
@@ -85,7 +87,7 @@ def check_names(kind: str, names: Collection[str], known: Collection[str]) -> No
 
 
 def translated(library: str, name: str, value: str, known: Mapping[str, str]) -> str:
-    """The library's word for a value; raises EngineStartError naming those that there are."""
+    """Return the library's word for a value; raises EngineStartError naming those there are."""
     if value not in known:
         raise EngineStartError(f"{name} is {value!r}; {library} is given {', '.join(known)}")
     return known[value]

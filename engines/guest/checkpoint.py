@@ -11,9 +11,10 @@ from engines.errors import EngineStartError
 
 
 def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapping[str, Any]:
-    """The checkpoint's config.json; raises EngineStartError for none.
+    """Read the checkpoint's config.json, and compare the stored precision with the one asked for.
 
-    Raises it too unless what is asked for is what is stored: guests take the weights as they are.
+    Guests take the weights as they are: raises EngineStartError where the two differ, as for a
+    file that is not there or is no JSON.
     """
     path = model_dir / "config.json"
     try:

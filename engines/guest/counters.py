@@ -6,7 +6,7 @@ from engines.base import EngineStats
 
 
 class Counters:
-    """Sums over the engines of a start that is data parallel."""
+    """Adds up what the engines of one start tell: a data parallel start has several."""
 
     def __init__(self) -> None:
         self.num_blocks = 0  # of all engines, once they are known
@@ -19,17 +19,17 @@ class Counters:
         self._waiting: dict[int, int] = {}
 
     def note(self, engine: int, usage: float, num_waiting: int) -> None:
-        """An engine ended a step, after which it has so much in use and so many waiting."""
+        """Take the end of an engine's step: its K/V blocks' share in use, and who waits in it."""
         self.num_steps += 1
         self._usage[engine] = usage
         self._waiting[engine] = num_waiting
 
     def count_prompt(self, num_tokens: int) -> None:
-        """A request was begun."""
+        """Count the tokens of a request's prompt, once the request is begun."""
         self._num_prompt += num_tokens
 
     def stats(self, num_inside: int) -> EngineStats:
-        """A snapshot; `num_inside` requests were begun and have not ended.
+        """Return a snapshot, in which `num_inside` requests were begun and have not ended.
 
         A guest says nothing between two steps: of requests that were aborted since, only we know.
         """

@@ -36,18 +36,18 @@ class Grammars:
         self.compile_s = 0.0  # of the clock, in all
 
     async def start(self) -> None:
-        """Have a process ready."""
+        """Start the process that tries grammars."""
         await self._trials.start()
 
     async def stop(self) -> None:
-        """End the process."""
+        """End the process that tries grammars."""
         await self._trials.stop()
 
     async def written(self, request: EngineRequest) -> str:
-        """The request's grammar in Lark's syntax; raises InvalidGrammar with the reason.
+        """Write the request's grammar in llguidance's Lark; raises InvalidGrammar with the reason.
 
-        It ends with the first of the stop ids, which the guest would not ask for. Raises QueueFull
-        where too many wait.
+        The text ends with the first of the stop ids, which the guest would not ask for. Raises
+        QueueFull where too many wait.
         """
         grammar = request.grammar
         assert grammar is not None
@@ -66,7 +66,10 @@ class Grammars:
         return text
 
     async def refusal(self, grammar: Grammar, words: str) -> InvalidGrammar:
-        """What the guest says of a grammar that was thought too harmless for a trial."""
+        """Find the part that the guest refuses of a grammar thought too harmless for a trial.
+
+        `words`: what the guest says of it.
+        """
         error = InvalidGrammar(readable(words))
         return await named(error, written_parts(grammar), self._run, self._timeout_s)
 

@@ -31,10 +31,11 @@ class Outputs:
         num_cached: int,
         queued_s: float,
     ) -> TokenEvent | None:
-        """The next event, None for nothing; raises RequestFailed for an end that is none.
+        """Make the next event, None for nothing; raises RequestFailed for an end that is none.
 
-        `logprobs` has for each token the likeliest by their ids, with what `logprob` and `rank`
-        say.
+        `logprobs`: for each of `token_ids` the likeliest tokens by their ids, as objects with a
+        `logprob` (natural) and a `rank` (1 is the likeliest). `queued_s`: from the request's
+        arrival to its first step.
         """
         finish_reason = self._finish_reason(reason, token_ids)
         if not token_ids and finish_reason is None:

@@ -6,17 +6,17 @@ from engines.base import EngineRequest
 
 
 def prompt_token_ids(request: EngineRequest) -> list[int]:
-    """What another run has generated is one more part of the prompt."""
+    """Return the ids to compute: what another run has generated is one more part of the prompt."""
     return [*request.prompt_token_ids, *request.generated_token_ids]
 
 
 def num_left(request: EngineRequest) -> int:
-    """Tokens that may still come."""
+    """Return how many tokens may still come, those of another run taken off."""
     return request.sampling.max_tokens - len(request.generated_token_ids)
 
 
 def stops(request: EngineRequest, end_token_id: int | None) -> list[int]:
-    """All that ends the answer.
+    """Return the ids of all tokens that end the answer.
 
     `end_token_id`: what a grammar allows where nothing of the request's may follow.
     """
@@ -25,5 +25,5 @@ def stops(request: EngineRequest, end_token_id: int | None) -> list[int]:
 
 
 def cache_salt(request: EngineRequest) -> str | None:
-    """Libraries take "" for no salt."""
+    """Return the salt of the prefix cache as libraries take it: to them "" would be none."""
     return None if request.cache_salt is None else f"salt {request.cache_salt}"

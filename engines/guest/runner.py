@@ -54,11 +54,14 @@ class GuestRunner(ABC):
 
     @abstractmethod
     def _sampling(self, request: EngineRequest, guide: str | None, vocab_size: int) -> Any:
-        """The library's sampling parameters, with a grammar in Lark's syntax for `guide`."""
+        """Make the library's sampling parameters; `guide` is a grammar in llguidance's Lark."""
 
     @abstractmethod
     def _events(self, run: Run, arrived_s: float) -> AsyncGenerator[TokenEvent, None]:
-        """Run a request; closing the generator aborts it."""
+        """Yield the events of a request; closing the generator aborts it.
+
+        `arrived_s` (time.monotonic()) is when the request arrived.
+        """
 
     @abstractmethod
     def _is_refusal(self, error: Exception) -> bool:
@@ -113,7 +116,7 @@ class GuestRunner(ABC):
             raise InvalidRequest(f"{self.library} refuses the request: {error}") from error
 
     def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
-        """Follow it in a task; raises EngineDead."""
+        """Follow the request in a task; raises EngineDead."""
         self._check_running()
         self._inside[run] = receive
         self._counters.count_prompt(len(run.request.prompt_token_ids))
@@ -122,7 +125,7 @@ class GuestRunner(ABC):
         )
 
     def abort(self, run: Run) -> None:
-        """Nothing more is received of it; the library is told when its task ends."""
+        """Give nothing more of a run, and cancel its task, by which the library is told."""
         self._inside.pop(run, None)
         if run.following is not None:
             run.following.cancel()

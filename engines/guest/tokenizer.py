@@ -19,9 +19,10 @@ _VERSION: Final = 1  # of what is written
 
 
 def tokenizer_folder(vocabulary_path: Path, vocab_size: int) -> Path:
-    """The folder of the tokenizer, beside the vocabulary; raises EngineStartError, OSError.
+    """Write the tokenizer's folder beside the vocabulary, unless it is there, and return it.
 
-    Written once and whole: several engines of a machine may start together.
+    It appears whole: several engines of a machine may start together. Raises EngineStartError for
+    a vocabulary that cannot be read, OSError where nothing can be written.
     """
     folder = vocabulary_path.with_name(f"{vocabulary_path.name}.tokenizer-{_VERSION}-{vocab_size}")
     if not folder.exists():
@@ -75,12 +76,15 @@ def _write(folder: Path, vocabulary: list[bytes]) -> None:
 
 
 def control_name(token_id: int) -> str:
-    """A control token needs some text; no vocabulary spells this one."""
+    """Return the text that a control token needs: one that no vocabulary spells."""
     return f"<|control_{token_id}|>"
 
 
 def _letters() -> list[str]:
-    """The letter that stands for each byte, as in GPT-2's vocabulary: all of them can be seen."""
+    """Return the letter that stands for each byte: one that can be seen.
+
+    GPT-2's vocabulary has them so (bytes_to_unicode of its encoder.py).
+    """
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]

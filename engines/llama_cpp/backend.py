@@ -64,9 +64,11 @@ class LlamaCppBackend:
 
     @property
     def capacity(self) -> Capacity:
+        """What the context has room for, in blocks of cells."""
         return self._capacity
 
     def launch(self, batch: Batch) -> CpuStep:
+        """Compute a step, whose tokens are sampled when it is collected."""
         self._cells.apply(batch)
         spans = self._slots.apply(batch)
         rows = [

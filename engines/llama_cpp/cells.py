@@ -69,7 +69,7 @@ class Cells:
         self._holders: dict[int, list[int]] = {}  # by block
 
     def apply(self, batch: Batch) -> None:
-        """Make ready what a step computes."""
+        """Make the cells ready for a step: show its new slots what others have computed."""
         rows = {row.slot: row for row in batch.rows}
         for start in batch.starts:
             self._start(start, rows[start.slot].start)
@@ -80,11 +80,11 @@ class Cells:
             self._wipe(next(iter(self._idle)))
 
     def sequence(self, slot: int) -> int:
-        """The sequence that computes this slot."""
+        """Return the sequence of llama.cpp that computes a slot."""
         return self._slots[slot]
 
     def computed(self, slot: int, end: int) -> None:
-        """The slot's positions before `end` are computed: keep the whole blocks of them."""
+        """Keep the whole blocks of a slot whose positions before `end` are computed by now."""
         holder = self._slots[slot]
         first, end = self._num_kept[holder], end // self._block_size * self._block_size
         if self._has_twins and end > first:

@@ -86,14 +86,14 @@ class LlamaCppConfig:
 
     @property
     def num_holders(self) -> int:
-        """Of K/V (cells.py): with prefix caching some wait to be found, and all have a twin."""
+        """How many sequences may hold K/V (cells.py): with prefix caching some wait to be found."""
         if not self.enable_prefix_caching:
             return self.max_num_seqs
         return min(4 * self.max_num_seqs + 16, _LLAMA_MAX_SEQ // 2)
 
     @property
     def model_path(self) -> Path:
-        """The GGUF file; of a model in several the first. Raises EngineStartError."""
+        """The GGUF file, of a model in several the first; raises EngineStartError for none."""
         path = self.model_dir
         try:
             found = first_file(path) if path.is_dir() else path

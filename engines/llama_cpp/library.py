@@ -51,7 +51,7 @@ def _hear(level: int, text: bytes, _: object) -> None:
 
 
 class TokenRun(NamedTuple):
-    """Consecutive tokens of one sequence."""
+    """Consecutive tokens of one sequence, to be computed in a step."""
 
     sequence: int
     start: int  # position of the first
@@ -60,10 +60,10 @@ class TokenRun(NamedTuple):
 
 
 class GgufModel:
-    """The weights of a GGUF file."""
+    """The weights of a GGUF file, and what its head says of them."""
 
     def __init__(self, path: Path, gpu_layers: int) -> None:
-        """Load them, so many layers on the GPU; raises EngineStartError."""
+        """Load a file, `gpu_layers` of its layers on the GPU (-1: all); raises EngineStartError."""
         llama_cpp.llama_log_set(_hear, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         _said.clear()
@@ -85,31 +85,35 @@ class GgufModel:
 
     @property
     def vocab_size(self) -> int:
+        """How many tokens the vocabulary has."""
         vocab = llama_cpp.llama_model_get_vocab(self.handle)
         return int(llama_cpp.llama_vocab_n_tokens(vocab))
 
     @property
     def max_position_embeddings(self) -> int:
+        """The context length that the model was trained for, in tokens."""
         return int(llama_cpp.llama_model_n_ctx_train(self.handle))
 
     @property
     def sliding_window(self) -> int:
+        """How many tokens the layers with a window see."""
         return int(llama_cpp.llama_model_n_swa(self.handle))
 
     @property
     def num_layers(self) -> int:
+        """How many layers the model has."""
         return int(llama_cpp.llama_model_n_layer(self.handle))
 
     @property
     def kv_values(self) -> int:
-        """Numbers that one layer keeps of one token."""
+        """How many numbers one layer keeps of one token, keys and values together."""
         sizes = [self._text(f"{ARCHITECTURE}.attention.{of}_length") for of in ("key", "value")]
         num_heads = int(llama_cpp.llama_model_n_head_kv(self.handle))
         return num_heads * sum(int(size or 0) for size in sizes)
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights."""
+        """How many bytes the weights take."""
         return int(llama_cpp.llama_model_size(self.handle))
 
     def _text(self, key: str) -> str | None:
@@ -135,7 +139,7 @@ class Context:
     """A model's K/V and buffers; implements engines.llama_cpp.cells.Memory."""
 
     def __init__(self, model: GgufModel, room: Room) -> None:
-        """Raises EngineStartError where there is no memory for it."""
+        """Make room for K/V and a step's buffers; raises EngineStartError where there is none."""
         _said.clear()
         self._model, self._room = model, room
         self._handle = llama_cpp.llama_init_from_model(model.handle, _params(room))
@@ -148,16 +152,18 @@ class Context:
         self._vocab_size = model.vocab_size
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Let `target` see the cells [start, end) of `source`; nothing is copied."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> None:
+        """Take the cells [start, end) from a sequence; an end of -1 is beyond any position."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end)
 
     def decode(self, rows: list[TokenRun]) -> NDArray[np.float32]:
-        """Compute the rows; the logits of those that are sampled: (sampled, vocabulary).
+        """Compute the rows, and return the logits of those that are sampled.
 
-        The array is llama.cpp's own, and the next call overwrites it. Raises MemoryError where no
-        cells are left and RuntimeError where computing failed.
+        The array (sampled, vocab_size) of float32 is llama.cpp's own, and the next call overwrites
+        it. Raises MemoryError where no cells are left and RuntimeError where computing failed.
         """
         self._fill(rows)
         status = llama_cpp.llama_decode(self._handle, self._batch)
@@ -190,7 +196,7 @@ def has_gpu() -> bool:
 
 
 def free_gpu_bytes() -> int | None:
-    """What is free on the first GPU; None where there is none."""
+    """Return how many bytes are free on the first GPU, None where there is none."""
     for index in range(_ggml.ggml_backend_dev_count()):
         device = ctypes.c_void_p(_ggml.ggml_backend_dev_get(ctypes.c_size_t(index)))
         if _ggml.ggml_backend_dev_type(device) == _GPU:
@@ -201,7 +207,7 @@ def free_gpu_bytes() -> int | None:
 
 
 def version() -> str:
-    """Of the bindings; each has a revision of llama.cpp inside."""
+    """Return the version of the bindings; each has a revision of llama.cpp inside."""
     return str(llama_cpp.__version__)
 
 

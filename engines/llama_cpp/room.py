@@ -15,7 +15,7 @@ _BUFFER_BYTES = 512 << 20  # of a step: logits, activations, scratch space
 def capacity_of(config: LlamaCppConfig, model: GgufModel) -> Capacity:
     """Size the pool: room for max_num_seqs usual sequences, within the memory if it is known.
 
-    EngineStartError when not even one sequence of max_model_len fits, or the weights do not.
+    Raises EngineStartError when not even one sequence of max_model_len fits, or the weights do not.
     """
     longest = config.max_model_len or model.max_position_embeddings
     if longest > model.max_position_embeddings:
@@ -42,7 +42,7 @@ def capacity_of(config: LlamaCppConfig, model: GgufModel) -> Capacity:
 
 
 def token_bytes(config: LlamaCppConfig, model: GgufModel) -> int:
-    """What one token takes in the pool: without prefix caching in every second layer only."""
+    """Return the bytes of one token in the pool: without caching, of every second layer only."""
     num_layers = model.num_layers
     if not config.enable_prefix_caching:
         num_layers -= model.num_layers // 2

@@ -25,13 +25,19 @@ class Options(Protocol):
     """What the runner reads of an engine's configuration."""
 
     @property
-    def model_dir(self) -> Path: ...
+    def model_dir(self) -> Path:
+        """The checkpoint: its folder, or its file."""
+        ...
 
     @property
-    def vocabulary_path(self) -> Path | None: ...
+    def vocabulary_path(self) -> Path | None:
+        """The file with the tokens' bytes; None: the engine takes no grammars."""
+        ...
 
     @property
-    def grammar_timeout_s(self) -> float: ...
+    def grammar_timeout_s(self) -> float:
+        """How long a grammar may take to compile, in seconds."""
+        ...
 
 
 class CoreRunner:

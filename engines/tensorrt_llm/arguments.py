@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engines.base import Capabilities
 from engines.errors import EngineStartError
-from engines.guest.arguments import check_options, opened, translated
+from engines.guest.arguments import check_options, limits_and_options, translated
 from engines.spec import EngineSpec
 
 LIBRARY: Final = "TensorRT-LLM"
@@ -77,7 +77,7 @@ class Arguments:
 
 def arguments_of(spec: EngineSpec) -> Arguments:
     """Take all that the spec says; EngineStartError names what this engine cannot do."""
-    limits, options, max_num_waiting = opened(spec)
+    limits, options, max_num_waiting = limits_and_options(spec)
     if spec.num_devices == 0:
         raise EngineStartError(f"num_devices is 0; {LIBRARY} runs on GPUs only")
     given = {

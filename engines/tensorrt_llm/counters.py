@@ -13,8 +13,10 @@ class TrtLlmCounters(Counters):
     """Steps tell of queue and K/V; what was generated and found cached, each request tells."""
 
     def record(self, iteration: Mapping[str, Any], num_ranks: int) -> None:
-        """Take one step's statistics; those of the first rank stand for all of a data parallel
-        start, which share the work evenly."""
+        """Take one step's statistics (`get_stats_async`), those of the first rank.
+
+        The ranks of a data parallel start share the work evenly: the first stands for all.
+        """
         cache = iteration.get("kvCacheStats") or {}
         num_blocks = cache.get("maxNumBlocks", 0)
         if num_blocks:
@@ -27,8 +29,10 @@ class TrtLlmCounters(Counters):
         self.note(0, usage, (iteration.get("numQueuedRequests", 0) + num_paused) * num_ranks)
 
     def count(self, event: TokenEvent, num_prompt: int, is_first: bool) -> None:
-        """Count what a request was given, and with its first tokens what of its prompt was
-        cached."""
+        """Count the tokens a request was given, and with the first what was cached of its prompt.
+
+        `num_prompt`: tokens of the prompt.
+        """
         self.num_generated += len(event.token_ids)
         if is_first:
             self.num_queries += num_prompt

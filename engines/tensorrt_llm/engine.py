@@ -63,7 +63,7 @@ class TrtLlmRunner(GuestRunner):
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
-        """Follow it in a task, and its steps while there are any; raises EngineDead."""
+        """Follow the request in a task, and the engine's steps in another; raises EngineDead."""
         super().begin(run, receive, arrived_s)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name=f"{LIBRARY}-stats")

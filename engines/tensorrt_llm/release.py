@@ -13,7 +13,7 @@ WANTED: Final = "1.2 or 1.3"
 
 
 def missing() -> str | None:
-    """Why TensorRT-LLM cannot run here, None if it can; it is not imported for this."""
+    """Say why TensorRT-LLM cannot run here, None if it can; it is not imported for this."""
     if find_spec("tensorrt_llm") is None:
         return "not installed: TensorRT-LLM is missing (docs/engines.md says how to add it)"
     try:
@@ -30,5 +30,5 @@ def is_wanted(here: str) -> bool:
 
 
 def unwanted(here: str) -> str:
-    """What is said of another version."""
+    """Say what is wrong with a version that the adapter does not know."""
     return f"TensorRT-LLM {here} is here, and {WANTED} is needed (docs/engines.md)"

@@ -13,10 +13,10 @@ from engines.tensorrt_llm.arguments import LIBRARY, MAX_LOGPROBS
 def sampling_of(
     request: EngineRequest, end_token_id: int | None, vocab_size: int
 ) -> dict[str, Any]:
-    """The keywords of TensorRT-LLM's SamplingParams, without a grammar.
+    """Make the keywords of TensorRT-LLM's SamplingParams from a request, but for its grammar.
 
     `end_token_id`: what a grammar allows where nothing of the request's may follow. Every end is a
-    stop id; the `end_id` that it asks for ends nothing.
+    stop id; the `end_id` that the library asks for ends nothing.
     """
     sampling = request.sampling
     ends = stops(request, end_token_id)
@@ -38,7 +38,7 @@ def sampling_of(
 
 
 def _bias(biases: Any, vocab_size: int) -> Any:
-    """A tensor (vocab_size,) of float32, which is how TensorRT-LLM has a bias."""
+    """Write biases as TensorRT-LLM has them: a tensor (vocab_size,) of float32."""
     import torch
 
     tensor = torch.zeros(vocab_size, dtype=torch.float32)
@@ -54,7 +54,10 @@ class Outputs(outputs.Outputs):
         self._queued_s = queued_s
 
     def event(self, output: Any) -> TokenEvent | None:
-        """What is new in a RequestOutput, None for nothing; raises RequestFailed for a bad end."""
+        """Make an event of what a RequestOutput brings, None for nothing.
+
+        Raises RequestFailed for an end that is none.
+        """
         completion = output.outputs[0]
         return self.event_of(
             completion.token_ids_diff,

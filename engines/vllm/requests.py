@@ -14,7 +14,7 @@ _MAX_SEED: Final = 2**63 - 1
 
 
 def prompt_of(request: EngineRequest) -> dict[str, Any]:
-    """A TokensPrompt."""
+    """Make vLLM's TokensPrompt of a request's ids and its salt."""
     prompt: dict[str, Any] = {"prompt_token_ids": prompt_token_ids(request)}
     if (salt := cache_salt(request)) is not None:
         prompt["cache_salt"] = salt
@@ -22,7 +22,7 @@ def prompt_of(request: EngineRequest) -> dict[str, Any]:
 
 
 def sampling_of(request: EngineRequest, end_token_id: int | None) -> dict[str, Any]:
-    """The keywords of vLLM's SamplingParams; raises InvalidRequest for what it cannot have.
+    """Make the keywords of vLLM's SamplingParams; raises InvalidRequest for what it cannot have.
 
     `end_token_id`: what a grammar allows where nothing of the request's may follow.
     """
@@ -64,7 +64,10 @@ class Outputs(outputs.Outputs):
         self._arrived_s = arrived_s
 
     def event(self, output: Any) -> TokenEvent | None:
-        """What a RequestOutput adds, None for nothing; raises RequestFailed for a bad end."""
+        """Make an event of what a RequestOutput adds, None for nothing.
+
+        Raises RequestFailed for an end that is none.
+        """
         completion = output.outputs[0]
         scheduled_s = output.metrics.scheduled_ts if output.metrics is not None else 0.0
         return self.event_of(
