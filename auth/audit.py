@@ -39,6 +39,6 @@ def keys_changed(before: Mapping[str, KeyRecord], after: Mapping[str, KeyRecord]
 
 
 def _printable(value: object) -> str:
-    """Text that can neither end the line nor pass for another field."""
+    """Return a value as text that can neither end the line nor pass for another field."""
     text = str(value)[:200]
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

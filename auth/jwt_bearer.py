@@ -67,7 +67,7 @@ class JwtBearer:
         return tenant
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
-        """Those that all tokens have, and those of ours that this one names."""
+        """Return the scopes that all tokens have, and those of ours that this one names."""
         given = (self._names.scopes,) if self._names.scopes else ("scope", "scp")
         words = {word for claim in given for word in _texts(claims.get(claim, []))}
         prefix = self._names.scope_prefix
@@ -85,7 +85,7 @@ class JwtBearer:
 
 
 def _texts(value: object) -> list[str]:
-    """The words of a string, or the strings of a list."""
+    """Return the words of a string, or the strings of a list."""
     if isinstance(value, str):
         return value.split()
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -21,7 +21,7 @@ _HASHES: dict[str, hashes.HashAlgorithm] = {
 
 
 class PssKey(Key):
-    """An RSA public key that verifies such signatures."""
+    """An RSA public key that verifies signatures of RSASSA-PSS."""
 
     def __init__(self, key: dict[str, str], algorithm: str) -> None:
         n, e = (int.from_bytes(decoded(key[name]), "big") for name in ("n", "e"))
@@ -29,7 +29,7 @@ class PssKey(Key):
         self._hash = _HASHES[algorithm]
 
     def verify(self, msg: Any, sig: Any) -> bool:
-        """Whether the signature is this key's for the message."""
+        """Return whether the signature is this key's for the message."""
         padding = PSS(MGF1(self._hash), self._hash.digest_size)  # the salt is as long as the hash
         try:
             self._key.verify(sig, msg, padding, self._hash)

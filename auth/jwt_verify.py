@@ -37,7 +37,7 @@ class TokenHeader:
 
 
 def read_header(token: str) -> TokenHeader:
-    """The header of a token; raises InvalidCredentials for what we would never accept.
+    """Read the header of a token; raises InvalidCredentials for what we would never accept.
 
     Refused: more than 8 KiB, other than three parts (a JWE has five) of canonical base64url, a
     type that is no JWT, and what would change how the rest is to be read, all of which python-jose
@@ -92,7 +92,7 @@ class TokenPolicy:
 def verify(
     token: str, header: TokenHeader, key: PublicKey, policy: TokenPolicy
 ) -> Mapping[str, Any]:
-    """The claims of a token that is genuine, ours and of now; raises InvalidCredentials.
+    """Return the claims of a token that is genuine, ours and of now; raises InvalidCredentials.
 
     python-jose checks the signature. What else it lets through (docs/security.md) is refused
     before it, by `read_header` and `keys_of`, or after it, here.
@@ -123,7 +123,7 @@ def _signed_claims(token: str, header: TokenHeader, key: PublicKey) -> dict[str,
 
 
 def _check_audience(claims: Mapping[str, Any], policy: TokenPolicy) -> None:
-    """`aud` must name us; where there is none, the claim that the policy names instead."""
+    """Raise unless `aud` names us, or the policy's claim does in a token without `aud`."""
     name = "aud"
     if "aud" not in claims and policy.audience_claim is not None:
         name = policy.audience_claim

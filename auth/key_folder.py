@@ -33,7 +33,7 @@ class KeyFolder:
         self.read()
 
     def signature(self) -> Signature:
-        """Differs whenever a file was written or replaced; empty when nothing is there."""
+        """Return what differs whenever a file was written or replaced; empty without files."""
         found = []
         for path in self._files():
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
@@ -101,7 +101,7 @@ class KeyFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One writer at a time; an OSError inside becomes a KeyStoreError."""
+        """Let in one writer at a time; an OSError inside becomes a KeyStoreError."""
         folder = self.path if self.path.is_dir() else self.path.parent
         try:
             descriptor = os.open(folder, os.O_RDONLY)

@@ -119,7 +119,7 @@ class FetchedKeys:
 
 
 async def fetch_keys(url: str) -> KeySet:
-    """The keys at a JWKS URL; raises OSError or ValueError."""
+    """Fetch the keys at a JWKS URL (RFC 7517); raises OSError or ValueError."""
     found = keys_of(await get_json(url))
     if not found.keys:
         raise ValueError(f"{url} has no key that is fit to verify tokens: {dict(found.unfit)}")
@@ -127,7 +127,7 @@ async def fetch_keys(url: str) -> KeySet:
 
 
 async def discover_keys(issuer: str) -> KeySet:
-    """The keys that an issuer's discovery document names; raises OSError or ValueError."""
+    """Fetch the keys that an issuer's discovery document names; raises OSError or ValueError."""
     url = issuer.rstrip("/") + _DISCOVERY
     document = await get_json(url)
     if not isinstance(document, dict) or document.get("issuer") != issuer:
@@ -136,7 +136,7 @@ async def discover_keys(issuer: str) -> KeySet:
 
 
 async def get_json(url: str) -> Any:
-    """The JSON at a URL: no redirects, 256 KiB and 2 s at most; raises OSError or ValueError."""
+    """Fetch the JSON at a URL: no redirects, 256 KiB, 2 s at most; raises OSError or ValueError."""
     check_url(url)
     try:
         async with asyncio.timeout(TIMEOUT_S):

@@ -68,8 +68,11 @@ class KeyStore:
         return record.principal()
 
     async def _refresh(self) -> None:
-        """Look at the files now and then, in a thread: they may lie on a slow disk, or one that
-        does not answer, for which the first request waits a little and the others do not."""
+        """Read changed files again, now and then and in a thread.
+
+        They may lie on a slow disk, or one that does not answer, for which the first request waits
+        a little and the others do not.
+        """
         if self._checking is None:
             if time.monotonic() < self._checked_at + self._check_every_s:
                 return

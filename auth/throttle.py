@@ -77,19 +77,19 @@ class Throttle:
             raise TooManyFailures(_REASON)
 
     def _level(self, group: str) -> float:
-        """Failures that still count: one is forgiven each interval."""
+        """Return the number of failures that still count: one is forgiven each interval."""
         level, at = self._failures.get(group, (0.0, 0.0))
         return max(0.0, level - (self._clock() - at) / self._policy.interval_s)
 
 
 def _is_guessable(credentials: Credentials) -> bool:
-    """Whether an operator may have made it up: fixed keys are any text."""
+    """Return whether an operator may have made the text up: fixed keys are any text."""
     is_text = credentials.scheme in SCHEMES
     return is_text and key_id(credentials.value) is None and not credentials.is_token
 
 
 def _group(address: str) -> str:
-    """Who has one IPv6 address has its whole /64."""
+    """Return what shares one count: who has one IPv6 address has its whole /64."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

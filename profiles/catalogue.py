@@ -95,7 +95,7 @@ def _profiles(path: Path, models: Mapping[str, Model]) -> Iterator[tuple[str, Pr
 
 
 def _own(entry: _Entry, tp: int) -> dict[str, Any]:
-    """What follows from the entry's own keys for its profile on `tp` GPUs."""
+    """Return what an entry's own keys say of its profile on `tp` GPUs."""
     split = {"tp": tp, **({"ep": tp} if entry.ep else {})}
     return {"parallelism": split, "source": entry.source}
 

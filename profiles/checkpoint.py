@@ -33,7 +33,7 @@ def check_shards(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The model's config.json, or what the head of its GGUF file says in the same words."""
+    """Read the model's config.json, or what the head of its GGUF file says in the same words."""
     path = folder / "config.json"
     gguf = None if path.is_file() else first_file(folder)
     return (path, read_json(path)) if gguf is None else (gguf, config_of(gguf))

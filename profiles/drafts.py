@@ -29,7 +29,7 @@ def open_draft(profile: Profile, cache_dir: Path, fetching: Fetching) -> OwnChec
 
 
 def with_folder(options: Mapping[str, Any], repository: str, folder: Path) -> dict[str, Any]:
-    """The engine's options with the head's folder where they name its repository."""
+    """Return the engine's options with the head's folder where they name its repository."""
     return {name: _replaced(value, repository, str(folder)) for name, value in options.items()}
 
 

@@ -47,7 +47,7 @@ _KEYS: Final = {  # of config.json
 
 
 def first_file(folder: Path) -> Path | None:
-    """The GGUF model of a folder, or the first file of one in several; None if there is none.
+    """Find the GGUF model of a folder, of one in several files the first; None if there is none.
 
     Raises ModelStoreError where there are more models, or where one lacks files.
     """
@@ -69,7 +69,7 @@ def first_file(folder: Path) -> Path | None:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """What config.json would say of the model; raises ModelStoreError if it cannot be read."""
+    """Return what config.json would say of the model; raises ModelStoreError, naming the file."""
     try:
         with path.open("rb") as file:
             head = _head(file)
@@ -89,7 +89,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def _part(path: Path) -> tuple[int, int]:
-    """Which file of how many this is: `name-00002-of-00003.gguf` is (2, 3)."""
+    """Return which file of how many this is: `name-00002-of-00003.gguf` is (2, 3)."""
     _, *numbers = path.stem.rsplit("-", 3)
     if len(numbers) == 3 and numbers[1] == "of" and numbers[0].isdigit() and numbers[2].isdigit():
         return int(numbers[0]), int(numbers[2])
@@ -97,7 +97,7 @@ def _part(path: Path) -> tuple[int, int]:
 
 
 def _head(file: BinaryIO) -> Mapping[str, Any]:
-    """Every key with its value; of an array its length."""
+    """Return every key of the head with its value; of an array its length."""
     if file.read(4) != _MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = _scalar(file, "<I")
@@ -118,7 +118,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
 
 
 def _skip_array(file: BinaryIO, kind: int, length: int) -> int:
-    """Its length."""
+    """Read past an array, and return its length."""
     if kind in _SCALARS:
         file.seek(struct.calcsize(_SCALARS[kind]) * length, 1)
     elif kind == _STRING:

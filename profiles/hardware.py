@@ -47,7 +47,7 @@ def detect(nvml: Any = None) -> Hardware:
 
 
 def open_nvml() -> Any:
-    """The pynvml module, initialised and never closed; None without the library or a driver."""
+    """Return the pynvml module, initialised and never closed; None without library or driver."""
     try:
         nvml = _pynvml()
         nvml.nvmlInit()
@@ -182,7 +182,7 @@ def _pci_id(device_and_vendor: int) -> str:
 
 
 def _text(value: str | bytes) -> str:
-    """NVML bindings before 11.5 answer with bytes."""
+    """Return NVML's words as text: its bindings before 11.5 answer with bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -25,17 +25,17 @@ SCHEMA = "2.0.0"
 
 @cache
 def text() -> str:
-    """The text of the shipped catalogue's manifest."""
+    """Return the text of the shipped catalogue's manifest."""
     return as_yaml(load())
 
 
 def as_yaml(catalogue: Catalogue) -> str:
-    """The text of a manifest's file."""
+    """Return the text of a manifest's file."""
     return yaml.safe_dump(content(catalogue.profiles), sort_keys=False, width=1000)
 
 
 def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> dict[str, Any]:
-    """The entries of a catalogue's manifest; profiles that cannot run yet are left out.
+    """Write the entries of a catalogue's manifest; profiles that cannot run yet are left out.
 
     `own`: a checkpoint that they serve in place of their model's files.
     """
@@ -78,7 +78,7 @@ def _published(artifacts: Artifacts | None) -> dict[str, dict[str, str]]:
 
 
 def _files(place: str, files: Iterable[Wanted]) -> dict[str, dict[str, str]]:
-    """Each file by its name: from where, and its SHA-256 if one is published."""
+    """Return each file by its name: from where, and its SHA-256 if one is published."""
     return {
         file.name: {"uri": f"{place}?file={file.name}"}
         | ({"sha256": file.sha256} if file.sha256 else {})

@@ -94,8 +94,11 @@ def memory_need(profile: Profile) -> MemoryNeed:
 
 
 def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
-    """A GPU with the output, which llama.cpp counts as a layer, and the layers before it; the
-    machine's memory with the others and the embedding."""
+    """Divide the need between a GPU and the machine.
+
+    The GPU has the output, which llama.cpp counts as a layer, and the layers before it; the
+    machine's memory has the others and the embedding.
+    """
     shape = profile.model.shape
     whole, share = _whole(profile), (gpu_layers - 1) / shape.num_hidden_layers
     dense = FOOTPRINTS[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]

@@ -14,7 +14,7 @@ from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Rival
 
 
 def rivals_of(ranked: Sequence[Candidate], constraints: Constraints) -> tuple[Rival, ...]:
-    """The best candidates with another engine, on another number of GPUs, and of another model.
+    """Find the best candidates with another engine, another number of GPUs and another model.
 
     Beside a profile for a GPU those for the CPU count only where there are no others.
     """
@@ -43,7 +43,7 @@ def notes_on(
     hardware: Hardware,
     constraints: Constraints,
 ) -> tuple[str, ...]:
-    """All notes on a selection that are worth a line, what costs most first."""
+    """Return all notes on a selection that are worth a line, what costs most first."""
     chosen = ranked[0]
     return (
         *_not_installed(chosen, rejections, constraints),

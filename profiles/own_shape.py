@@ -71,7 +71,7 @@ def find(folder: Path, known: Catalogue, name: str | None = None) -> Found:
 
 
 def readable(profiles: Iterable[Profile], folder: Path) -> tuple[Profile, ...]:
-    """Those whose engine reads what the folder holds; raises ModelStoreError."""
+    """Keep the profiles whose engine reads what the folder holds; raises ModelStoreError."""
     has_gguf = first_file(folder) is not None
     has_others = not has_gguf or any(folder.glob("*.safetensors"))
     return tuple(p for p in profiles if (has_gguf if p.engine == "llama_cpp" else has_others))
@@ -136,7 +136,10 @@ def _adapted(model: Model, profiles: Iterable[Profile], stored: Precision) -> It
 
 
 def _may_serve(profile: Profile, shape: ModelShape) -> bool:
-    """Boards are named, and memory is asked for, because of the model a profile was made for."""
+    """Return whether a profile may serve another shape than that of its model.
+
+    Boards are named, and memory is asked for, because of the model it was made for.
+    """
     if profile.gpu is not None and profile.gpu.names:
         return False
     if profile.draft or profile.gpu_layers is not None:  # made for one model

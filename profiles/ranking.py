@@ -34,7 +34,7 @@ class _Criterion:
 
 
 def goal_of(constraints: Constraints) -> Goal:
-    """What the ranking aims at: the goal asked for, else `balanced`."""
+    """Return what the ranking aims at: the goal asked for, else `balanced`."""
     return constraints.goal or "balanced"
 
 

@@ -70,13 +70,13 @@ def resolve(
 
 
 def folder_of(profile: Profile, cache_dir: Path) -> Path:
-    """Where the cache keeps a model that is not shipped with the package."""
+    """Return the folder in which the cache keeps a model that the package does not ship."""
     is_gguf = profile.engine == "llama_cpp"
     return cache_dir / "models" / (f"{profile.model.name}-gguf" if is_gguf else profile.model.name)
 
 
 def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
-    """The model's files that the cache lacks; none for a model shipped with the package."""
+    """Return the model's files that the cache lacks; none for a model the package ships."""
     artifacts = profile.artifacts
     return missing(artifacts.files, folder_of(profile, cache_dir)) if artifacts else []
 

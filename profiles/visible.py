@@ -11,7 +11,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(machine: Hardware, names: str | None) -> Hardware:
-    """The machine with the GPUs that CUDA_VISIBLE_DEVICES names, in that order; all for None.
+    """Return the machine with the GPUs CUDA_VISIBLE_DEVICES names, in that order; all for None.
 
     As in the CUDA C++ Programming Guide: numbers or the beginnings of UUIDs, and what follows one
     that names no GPU is hidden too. Numbers count along the PCI bus, as CUDA's do where all boards

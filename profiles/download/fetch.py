@@ -138,7 +138,7 @@ def _fetch_all(
 
 
 def _checked(files: Iterable[Wanted]) -> str:
-    """By what it is known that they came whole."""
+    """Say by what it is known that the files came whole."""
     unsummed = sum(file.sha256 is None for file in files)
     if not unsummed:
         return "every SHA-256 right"
@@ -205,7 +205,7 @@ def _is_published(file: Wanted, part: Path) -> bool:
 
 
 def _part(folder: Path, file: Wanted) -> Path:
-    """The unfinished file; its name has the checksum, so that another version begins anew."""
+    """Return the unfinished file, named by its checksum: another version begins anew."""
     version = file.sha256[:12] if file.sha256 else str(file.size_bytes)
     return folder / ".partial" / f"{file.name}.{version}"
 

@@ -96,7 +96,7 @@ class Ngc:
         return {"Authorization": f"Bearer {token}"}
 
     def _token(self, client: httpx.Client, key: str) -> str:
-        """Exchange an older key, for this org and team."""
+        """Return what requests carry: an older key is exchanged for a token of org and team."""
         scopes = [f"group/ngc:{self._org}"]
         scopes += [f"group/ngc:{self._org}/{self._team}"] if self._team else []
         response = client.get(
@@ -108,7 +108,7 @@ class Ngc:
 
     @contextmanager
     def _talking(self, what: str) -> Iterator[httpx.Client]:
-        """A client, whose errors are turned into words.
+        """Open a client, whose errors are turned into words.
 
         It honours HTTPS_PROXY and NO_PROXY, and trusts whom the system trusts, or SSL_CERT_FILE.
         """

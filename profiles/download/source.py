@@ -49,7 +49,9 @@ class Wanted(Protocol):
         ...
 
     @property
-    def sha256(self) -> str | None: ...  # None: nobody published one
+    def sha256(self) -> str | None:
+        """The file's checksum as hex; None: none is known."""
+        ...  # None: nobody published one
 
 
 @dataclass(frozen=True, slots=True)

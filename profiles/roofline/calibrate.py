@@ -37,7 +37,7 @@ _SWEEPS = 20_000
 
 
 def calibrate(figures: Sequence[Figure]) -> dict[str, Any]:
-    """Every engine's constants, in the form of constants.yaml."""
+    """Fit every engine's constants, and return them in the form of constants.yaml."""
     engines = dict.fromkeys(figure.group.engine for figure in figures)
     return {
         engine: _engine([figure for figure in figures if figure.group.engine == engine])
@@ -46,7 +46,7 @@ def calibrate(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def relative_error(figure: Figure, constants: Constants) -> float:
-    """How much faster (or, below 0, slower) it is foretold than it was measured."""
+    """Return how much faster (or, below 0, slower) a figure is foretold than measured."""
     return figure.seconds / constants.seconds(figure.work) - 1
 
 
@@ -114,7 +114,8 @@ def least_squares(
 ) -> list[float]:
     """Minimise the relative errors of `rows * x = seconds`, each x at least its lowest.
 
-    `weights` are those of the guesses.
+    Shapes: `rows` (figures, unknowns), `seconds` (figures), the others (unknowns); a weight says
+    how strongly its unknown is held to the guess.
 
     One unknown after another is set to its best, which converges to the one minimum.
     """
@@ -139,7 +140,7 @@ def least_squares(
 
 
 def as_yaml(calibrated: Mapping[str, Any]) -> str:
-    """The file's text."""
+    """Return the text of constants.yaml."""
     return HEADER + yaml.safe_dump(dict(calibrated), sort_keys=False, default_flow_style=None)
 
 

@@ -92,7 +92,7 @@ class Calibration:
 
 
 def calibration_of(engine: str, architecture: Architecture) -> Calibration | None:
-    """What is known of `engine` on `architecture` or the nearest; None of an unknown engine."""
+    """Return what is known of `engine` on `architecture` or the nearest; None of an unknown one."""
     known = load().get(engine)
     if known is None:
         return None
@@ -106,13 +106,13 @@ def calibration_of(engine: str, architecture: Architecture) -> Calibration | Non
 def constants_of(
     known: Mapping[str, Any], architecture: Architecture
 ) -> tuple[Constants, Architecture]:
-    """One engine's constants on the nearest architecture to the one given, and which that is."""
+    """Return an engine's constants on the nearest architecture to `architecture`, and its name."""
     nearest = next(a for a in _NEAREST[architecture] if a in known["achieved"])
     return Constants(**known["times"], **known["achieved"][nearest]), nearest
 
 
 @cache
 def load(path: Path = CONSTANTS) -> dict[str, Any]:
-    """Read the file: engine to its times and, for each architecture, its shares and errors."""
+    """Read constants.yaml: an engine's times and, for each architecture, its shares and errors."""
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content

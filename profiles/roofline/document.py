@@ -142,7 +142,7 @@ def _constants() -> str:
 
 
 def constants_for(figure: Figure) -> Constants:
-    """What the figure is foretold with."""
+    """Return the constants that a figure is foretold with."""
     calibration = calibration_of(figure.group.engine, figure.architecture)
     assert calibration is not None, figure.group.engine
     return calibration.constants

@@ -104,7 +104,7 @@ class Figure:
 
 
 def load(models: Mapping[str, Model], path: Path = FIGURES) -> tuple[Figure, ...]:
-    """Every row of the file, in its order."""
+    """Read every row of figures.yaml, in its order."""
     return tuple(_figure(models, group, row) for group in _sets(path) for row in group.rows)
 
 

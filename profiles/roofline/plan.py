@@ -125,7 +125,7 @@ class CapacityPlan:
 def make_plan(
     catalogue: Catalogue, model: str, gpu: str, demand: Demand, engine: str | None = None
 ) -> CapacityPlan:
-    """The plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
+    """Make the plan for `model` on GPUs such as 'h200x8', or 'gb200' for as many as it takes.
 
     `engine`: consider its profiles only.
 
@@ -233,7 +233,7 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
 
 
 def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
-    """What a profile makes of GPUs of this kind."""
+    """Return how a profile spreads its model over GPUs of this kind."""
     dense, packed = WEIGHT_BYTES[profile.precision]
     return Deployment(
         profile.model.shape,
@@ -273,7 +273,7 @@ def _limiting(beyond: Speed, demand: Demand) -> str:
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` for which `holds`, which fails from some number on."""
+    """Find the largest number up to `most` for which `holds`, which fails from some number on."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

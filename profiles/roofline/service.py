@@ -36,18 +36,18 @@ class Speed:
 
 
 def mean_context(isl: int, osl: int) -> float:
-    """Tokens a sequence holds on the average while it is answered."""
+    """Return how many tokens a sequence holds on the average while it is answered."""
     return isl + osl / 2
 
 
 def step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
-    """A decode step of all users, and the prompts that come in on the average beside it."""
+    """Return a decode step of all users, with the prompts that come in on average beside it."""
     decode = decode_work(deployment, num_users, mean_context(isl, osl))
     return decode + _prompt_work(deployment, num_users, isl, osl) * (num_users / osl)
 
 
 def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed:
-    """How fast `load` is served; users and prompts of all the engine's GPUs together."""
+    """Foretell how fast `load` is served; its users are those of all the engine's GPUs."""
     users, isl, osl = load.num_users, load.isl, load.osl
     decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))
     prompt_s = constants.seconds(_prompt_work(deployment, users, isl, osl))

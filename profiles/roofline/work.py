@@ -75,7 +75,7 @@ class Work:
 
 
 def expected_experts(shape: ModelShape, num_tokens: float) -> float:
-    """How many experts of a layer some token is sent to, where each is as likely as another.
+    """Return how many experts of a layer some token is sent to, all being equally likely.
 
     Routing of real text is skewed, so that the true number is a little smaller.
     """
@@ -84,7 +84,7 @@ def expected_experts(shape: ModelShape, num_tokens: float) -> float:
 
 
 def decode_work(deployment: Deployment, num_sequences: float, context: float) -> Work:
-    """One step of `num_sequences` sequences, all GPUs together, with `context` tokens each."""
+    """Return the work of a decode step: `num_sequences` on all GPUs, `context` tokens each."""
     own = num_sequences / deployment.num_ranks
     tokens_read = own * _attended(deployment.shape, context)
     kv_bytes = tokens_read * _kv_bytes_per_token(deployment) / deployment.attention_split
@@ -99,7 +99,7 @@ def decode_work(deployment: Deployment, num_sequences: float, context: float) ->
 
 
 def prefill_work(deployment: Deployment, prompt_tokens: int, num_prompts: float = 1) -> Work:
-    """`num_prompts` prompts for each rank, side by side, in as many steps as that takes."""
+    """Return the work of `num_prompts` prompts for each rank, in as many steps as that takes."""
     shape, own_tokens = deployment.shape, num_prompts * prompt_tokens
     tokens = own_tokens * deployment.num_ranks
     num_steps = max(1.0, own_tokens / deployment.step_tokens)

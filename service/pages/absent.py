@@ -14,7 +14,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/", response_model=None)
 @router.get("/docs", response_model=None)
 async def page() -> NoReturn:
-    """A 404 that says where to go instead."""
+    """Answer a page's path with a 404 that says where to go instead."""
     raise RequestError(
         "This server shows no pages (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
         "GET /v1/models lists what is served, GET /openapi.json the routes.",

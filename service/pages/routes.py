@@ -39,19 +39,19 @@ _HEADERS: Final = {
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """The playground."""
+    """Serve the playground."""
     return _answer("index.html", request)
 
 
 @router.get("/docs")
 async def catalogue(request: Request) -> Response:
-    """What is served, how it does, and every route with an example."""
+    """Serve the catalogue: what is served, how it does, and every route with an example."""
     return _answer("docs.html", request)
 
 
 @router.get("/assets/{name}")
 async def asset(name: str, request: Request) -> Response:
-    """Their scripts, style and icon."""
+    """Serve a script, the style or the icon of the pages."""
     return _answer(name, request)
 
 
@@ -67,7 +67,7 @@ def _answer(name: str, request: Request) -> Response:
 
 @cache
 def _files() -> dict[str, tuple[bytes, str]]:
-    """Each file's content and tag by name; a hundred kilobytes together."""
+    """Read each file's content and tag by name; a hundred kilobytes together."""
     contents = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
     return {
         name: (content, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
