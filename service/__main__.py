@@ -113,18 +113,18 @@ class Commands(click.Group):
     """The commands of COMMANDS beside those that are added to the group itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order of the help."""
+        """Return the commands' names, in the order of the help."""
         return sorted([*COMMANDS, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None for no command."""
+        """Import the command of that name, and return it; None for no command."""
         load = COMMANDS.get(cmd_name)
         return load() if load else super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name; the error for an unknown one knows all names."""
+        """Find the command that the arguments name; the error for no command knows all names."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -135,14 +135,15 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="An open inference microservice for OpenAI's gpt-oss models.",
 )
 @click.version_option(package_name=NAME, message="%(prog)s %(version)s")
-def cli() -> None: ...
+def cli() -> None:
+    """An open inference microservice for OpenAI's gpt-oss models."""
 
 
-@cli.command(help="Print the version.")
+@cli.command()
 def version() -> None:
+    """Print the version."""
     click.echo(f"{NAME} {metadata.version(NAME)}")
 
 

@@ -29,13 +29,11 @@ log = logging.getLogger("harmonium")
 BUILT, NOT_BUILT = 0, 1
 
 
-@click.command(
-    cls=SettingsCommand,
-    help="Pack the weights and compile the kernels that `serve` would, so that it starts fast.",
-)
+@click.command(cls=SettingsCommand)
 @click.option("--dry-run", is_flag=True, help="Say what is there and what is not; build nothing.")
 @settings_flags
 def build_engine(dry_run: bool, **flags: Any) -> int:
+    """Pack the weights and compile the kernels that `serve` would, so that it starts fast."""
     settings = load(given(flags))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
@@ -74,7 +72,7 @@ def _states(launch: Launch) -> dict[str, str | None]:
 
 
 def _tell_states(launch: Launch) -> int:
-    """One line for each part; 0 if all are there."""
+    """Print a line for each part; return 0 if all are there."""
     if launch.to_fetch:
         return _tell_fetch(launch)
     states = _states(launch)
@@ -87,7 +85,7 @@ def _tell_states(launch: Launch) -> int:
 
 
 def _tell_fetch(launch: Launch) -> int:
-    """Nothing can be looked at before the checkpoint is there: say what is fetched first."""
+    """Print what is fetched first: without the checkpoint nothing can be looked at."""
     size = sum(file.size_bytes for file in launch.to_fetch) / GB
     title = launch.selection.chosen.profile.title
     click.echo(

@@ -19,23 +19,24 @@ from service.settings.settings import (
 )
 
 
-@click.command(cls=SettingsCommand, help="Print every setting and where its value comes from.")
+@click.command(cls=SettingsCommand)
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 @settings_flags
 def config(is_json: bool, **flags: Any) -> None:
+    """Print every setting and where its value comes from."""
     settings = load(given(flags))
     click.echo(as_json(settings, given(flags)) if is_json else as_text(settings, given(flags)))
 
 
 def as_json(settings: Settings, flags: Mapping[str, Any]) -> str:
-    """`{"NIM_X": {"value": …, "from": "default" | a variable's or flag's name}}`."""
+    """Write `{"NIM_X": {"value": …, "from": "default" | a variable's or flag's name}}`."""
     values, where = shown_settings(settings), origins(flags)
     found = {env_name(field): {"from": origin} for field, origin in where.items()}
     return json.dumps({name: {"value": values[name], **found[name]} for name in found}, indent=2)
 
 
 def as_text(settings: Settings, flags: Mapping[str, Any]) -> str:
-    """A table in the groups of the help; what is not a default stands out on a terminal."""
+    """Write a table in the groups of the help; what is no default stands out on a terminal."""
     values, where = shown_settings(settings), origins(flags)
     width = max(map(len, values))
     lines: list[str] = []

@@ -13,9 +13,10 @@ from service.settings.settings import Settings, load
 HEALTHY, ILL = 0, 1
 
 
-@click.command(help="Check this machine and the settings; exit code 1 if a start would fail.")
+@click.command
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 def doctor(is_json: bool) -> int:
+    """Check this machine and the settings; exit code 1 if a start would fail."""
     found = report(load())
     click.echo(json.dumps(found, indent=2, default=str) if is_json else "\n".join(_lines(found)))
     return ILL if found["state"] == "failed" else HEALTHY

@@ -40,7 +40,7 @@ class Check:
 def all_checks(
     settings: Settings, hardware: Hardware, choose: Callable[[], tuple[Selection, Path]]
 ) -> Iterator[Check]:
-    """Every check; `choose` picks profile and checkpoint as a start would, or raises why not."""
+    """Run every check; `choose` picks profile and files as a start would, or raises why not."""
     yield settings_known()
     yield port_free(settings)
     yield cache_writable(settings.cache_path)
@@ -58,7 +58,7 @@ def all_checks(
 
 
 def settings_known() -> Check:
-    """The check whether every NIM_* variable is known."""
+    """Check whether every NIM_* variable is known."""
     unknown = [f"{name} (did you mean {near}?)" if near else name for name, near in unknown_names()]
     if unknown:
         return Check("settings", "warning", f"these have no effect: {', '.join(unknown)}")
@@ -66,7 +66,7 @@ def settings_known() -> Check:
 
 
 def port_free(settings: Settings) -> Check:
-    """The check whether the server's port can be taken."""
+    """Check whether the server's port can be taken."""
     host, port = settings.server_host, settings.server_port
     try:
         listen(host, port).close()
@@ -76,7 +76,7 @@ def port_free(settings: Settings) -> Check:
 
 
 def cache_writable(path: Path) -> Check:
-    """The check whether the cache folder can be written."""
+    """Check whether the cache folder can be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
@@ -88,7 +88,7 @@ def cache_writable(path: Path) -> Check:
 
 
 def disk_free(path: Path) -> Check:
-    """The check whether the disk has room for the model's files."""
+    """Check whether the disk has room for the model's files."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     detail = f"{free / GB:.1f} GB free in {existing}"
@@ -98,7 +98,7 @@ def disk_free(path: Path) -> Check:
 
 
 def gpu_driver(hardware: Hardware) -> Check:
-    """The check whether the GPUs' driver answers."""
+    """Check whether the GPUs' driver answers."""
     if hardware.warnings:
         return Check("gpu", "warning", "; ".join(hardware.warnings))
     if not hardware.gpus:
@@ -107,7 +107,7 @@ def gpu_driver(hardware: Hardware) -> Check:
 
 
 def checkpoint(choose: Callable[[], tuple[Selection, Path]]) -> Check:
-    """Profile and files as a start would take them; files never checked before are read whole."""
+    """Check profile and files as a start would; files never checked before are read whole."""
     try:
         selection, folder = choose()
     except Exception as error:
@@ -116,7 +116,7 @@ def checkpoint(choose: Callable[[], tuple[Selection, Path]]) -> Check:
 
 
 def auth_state(settings: Settings) -> Check:
-    """The check of the configured ways to know callers."""
+    """Check the configured ways to know callers."""
     try:
         authenticator = authenticator_of(settings)
     except Exception as error:
@@ -132,7 +132,7 @@ def auth_state(settings: Settings) -> Check:
 
 
 def tls_files(settings: Settings) -> Check:
-    """The check whether the TLS files can be used."""
+    """Check whether the TLS files can be used."""
     try:
         tls_of(settings)
     except AccessError as error:
@@ -141,7 +141,7 @@ def tls_files(settings: Settings) -> Check:
 
 
 def open_files() -> Check:
-    """The check whether enough files may be open."""
+    """Check whether enough files may be open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
         detail = f"at most {hard} open files; raise the limit to {MIN_OPEN_FILES} or more"
@@ -151,7 +151,7 @@ def open_files() -> Check:
 
 
 def reachable(name: str, url: str, default_port: int) -> Check:
-    """Whether somebody listens there; the URL's password is not shown."""
+    """Check whether somebody listens at a URL, whose password is not shown."""
     parts = urlsplit(url)
     where = f"{parts.hostname} port {parts.port or default_port}"
     try:

@@ -33,7 +33,7 @@ PACKAGES = (
 
 
 def report(settings: Settings) -> dict[str, Any]:
-    """Versions, hardware, profile, settings and checks; plain data, secrets replaced."""
+    """Gather versions, hardware, profile, settings and checks as plain data, secrets replaced."""
     hardware = detect()
     chosen: list[Selection] = []
 
@@ -58,7 +58,7 @@ def report(settings: Settings) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of this release, Python, the system and the libraries; None for what is not installed."""
+    """Return the versions of this release, Python, system and libraries; None: not installed."""
     return {
         "python": sys.version.split()[0],
         "system": platform.platform(),
@@ -67,12 +67,12 @@ def versions() -> dict[str, str | None]:
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
-    """By environment name; of a secret only whether it is set."""
+    """Return the settings by environment name; of a secret only whether it is set."""
     return {env_name(field): _shown(field, settings) for field in type(settings).model_fields}
 
 
 def worst(checks: list[Check]) -> str:
-    """The state of the whole."""
+    """Return the state of the whole: that of the worst check."""
     states = {check.state for check in checks}
     return next((state for state in ("failed", "warning") if state in states), "ok")
 

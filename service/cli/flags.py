@@ -49,6 +49,7 @@ class SettingsCommand(click.Command):
     """A command that takes the settings; its help shows them in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the help, those of settings under their group's title."""
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
@@ -80,6 +81,7 @@ class SettingOption(click.Option):
         self._is_path = kind is Path
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Propose files for a path, and those of a choice that begin with what is typed."""
         if self._is_path:
             return click.Path().shell_complete(ctx, self, incomplete)
         return [CompletionItem(c) for c in self._choices if c.startswith(incomplete)]
@@ -95,12 +97,12 @@ def settings_flags(function: Decorated) -> Decorated:
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings among a command's arguments that were given."""
+    """Return the settings among a command's arguments that were given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def with_hint(error: click.NoSuchOption) -> click.UsageError:
-    """The same; for a flag of another server, with what it is called here."""
+    """Return the error; for a flag of another server one that says what it is called here."""
     if error.option_name not in FOREIGN:
         return error
     return click.UsageError(f"{error.message} Use {FOREIGN[error.option_name]}.", error.ctx)

@@ -64,7 +64,7 @@ class _Keys(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=_Keys, help="Make, list and revoke API keys, of which only hashes are kept.")
+@click.group(cls=_Keys)
 @click.option(
     "--path",
     type=click.Path(path_type=Path),
@@ -72,6 +72,7 @@ class _Keys(click.Group):
 )
 @click.pass_context
 def keys(ctx: click.Context, path: Path | None) -> None:
+    """Make, list and revoke API keys, of which only hashes are kept."""
     settings = load()
     logs.configure(settings.log_level, settings.jsonl_logging)
     path = path or settings.api_keys_path
@@ -80,7 +81,7 @@ def keys(ctx: click.Context, path: Path | None) -> None:
     ctx.obj = KeyFolder(path)
 
 
-@keys.command(help="Make a key and print it, this once.")
+@keys.command()
 @click.argument("name")
 @click.option("--expires-in", type=_Duration(), metavar="90d", help="E.g. 12h or 90d.")
 @click.option(
@@ -100,6 +101,7 @@ def create(
     tenant: str | None,
     **limits: int | None,
 ) -> None:
+    """Make a key and print it, this once."""
     key, id = new_key()
     created_at = now()
     fields = {
@@ -120,10 +122,11 @@ def create(
     click.echo(key)
 
 
-@keys.command("list", help="List the keys by id; the keys themselves are gone.")
+@keys.command("list")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 @click.pass_obj
 def list_(folder: KeyFolder, /, is_json: bool) -> None:
+    """List the keys by id; the keys themselves are gone."""
     records = sorted(folder.read().values(), key=lambda record: record.created_at)
     if is_json:
         shown = [_shown(record) for record in records]
@@ -136,10 +139,11 @@ def list_(folder: KeyFolder, /, is_json: bool) -> None:
         click.echo(f"{record.id}  {state:7}  expires {expires}  {scopes}  {record.name}")
 
 
-@keys.command(help="End a key; running servers heed it in a second.")
+@keys.command()
 @click.argument("id")
 @click.pass_obj
 def revoke(folder: KeyFolder, /, id: str) -> None:
+    """End a key; running servers heed it in a second."""
     record = folder.read().get(id)
     if record is None:
         raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` has the ids.")
@@ -153,7 +157,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _shown(record: KeyRecord) -> dict[str, object]:
-    """A record without its hash, and with its state."""
+    """Return a record as it is listed: without its hash, and with its state."""
     fields = asdict(record) | {"state": record.state(now())}
     del fields["sha256"]
     return fields

@@ -29,7 +29,7 @@ from service.settings.settings import load as load_settings
 from service.telemetry import logs
 
 
-@click.command("download-to-cache", help="Fetch model files into the cache, without serving.")
+@click.command("download-to-cache")
 @click.option(
     "-p",
     "--profile",
@@ -59,6 +59,7 @@ def download_to_cache(
     verify: bool,
     dry_run: bool,
 ) -> int:
+    """Fetch model files into the cache, without serving."""
     settings = _settings({} if model_uri is None else {"model_path": model_uri})
     try:
         # NIM's operator writes `--profiles ID ID ID`: what follows the first is an argument.
@@ -76,7 +77,7 @@ def download_to_cache(
     return 0
 
 
-@click.command("create-model-store", help="Write a model's files to a plain folder.")
+@click.command("create-model-store")
 @click.option(
     "-p",
     "--profile",
@@ -87,6 +88,7 @@ def download_to_cache(
 @click.option("--model-repo", "uri", metavar="URI", help="Another checkpoint, by its URI.")
 @click.option("-m", "--model-store", "folder", type=Path, required=True, metavar="FOLDER")
 def create_model_store(name: str | None, uri: str | None, folder: Path) -> int:
+    """Write a model's files to a plain folder."""
     settings = _settings()
     try:
         if uri is not None:
@@ -111,7 +113,7 @@ def _settings(given: Mapping[str, str] | None = None) -> Settings:
 
 
 def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Profile]:
-    """One profile for each model that is asked for; raises InvalidConstraint."""
+    """Choose one profile for each model that is asked for; raises InvalidConstraint."""
     catalogue = load()
     if is_all:
         return [_any_profile(catalogue, model) for model in catalogue.models.values()]
@@ -182,7 +184,7 @@ def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:
 
 
 def _write_manifest(settings: Settings, path: Path) -> None:
-    """The profiles that may serve what was fetched, in the form of NIM's manifests."""
+    """Write the profiles that may serve what was fetched, in the form of NIM's manifests."""
     own, known = own_checkpoint(settings), load()
     profiles = known.profiles
     if own is not None:
@@ -196,7 +198,7 @@ def _write_manifest(settings: Settings, path: Path) -> None:
 
 
 def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:
-    """What NIM_MODEL_PATH names."""
+    """Fetch what NIM_MODEL_PATH names."""
     own = own_checkpoint(settings)
     assert own is not None
     name = own.name or str(own.folder)

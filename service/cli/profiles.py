@@ -46,7 +46,7 @@ class Asked:
     is_json: bool
 
 
-@click.command(help="List the profiles: which fits, which is chosen, and why not the rest.")
+@click.command
 @click.option(
     "--hardware",
     metavar="H200X8",
@@ -59,6 +59,7 @@ class Asked:
 @click.option("--all-engines", is_flag=True, help="Take every engine as installed, as in an image.")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 def profiles(**options: Any) -> int:
+    """List the profiles: which fits, which is chosen, and why not the rest."""
     try:
         return run(Asked(**options), load_settings())
     except BrokenPipeError:  # `harmonium profiles | head`

@@ -71,7 +71,7 @@ adapters."""
 
 
 def settings_page() -> str:
-    """The text of docs/settings.md."""
+    """Write the text of docs/settings.md."""
     groups = groupby(Settings.model_fields, key=group_of)
     tables = (
         _GROUP.format(group=group) + "".join(map(_setting_row, rows)) for group, rows in groups
@@ -88,7 +88,7 @@ def _setting_row(field: str) -> str:
 
 
 def metrics_page() -> str:
-    """The text of docs/metrics.md."""
+    """Write the text of docs/metrics.md."""
     ours = "".join(_series_row(series) for series in all_series())
     nim = _ALIASES.format(title="NIM's names", text=_NIM) + _aliases_table(aliases.NIM)
     vllm = _ALIASES.format(title="vLLM's names", text=_VLLM) + _aliases_table(aliases.VLLM)

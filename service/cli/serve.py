@@ -59,7 +59,7 @@ FORCED = 130  # what a shell reports for Ctrl-C
 _ENGINE_GRACE_S = 5.0
 
 
-@click.command(cls=SettingsCommand, help="Pick a profile for this machine and serve it.")
+@click.command(cls=SettingsCommand)
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -68,6 +68,7 @@ _ENGINE_GRACE_S = 5.0
 @settings_flags
 @click.pass_obj
 def serve(started_at: float, /, dry_run: bool, **flags: Any) -> int:
+    """Pick a profile for this machine and serve it."""
     settings = load(given(flags))
     return tell_plan(settings, given(flags)) if dry_run else run(settings, started_at)
 
@@ -115,7 +116,7 @@ def run(settings: Settings, started_at: float) -> int:
 
 
 def _stand_in(settings: Settings, launch: Launch, error: EngineStartError) -> Launch:
-    """What to serve instead, where that is allowed; raises the error where it is not."""
+    """Find what to serve instead, where that is allowed; raises the error where it is not."""
     other = fallback(settings, launch, str(error))
     if other is None:
         raise error
@@ -143,7 +144,7 @@ async def _serve(
 
 
 def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) -> None:
-    """The line that says so, and a first request to try."""
+    """Log that the server is ready, with its URL and a first request to try."""
     seconds = time.monotonic() - started_at
     if settings.ssl_mode != "disabled":
         url = url.replace("http:", "https:", 1)
@@ -158,7 +159,7 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
 
 
 def curl_line(url: str, model: str, settings: Settings) -> str:
-    """A first request, ready to paste into a shell."""
+    """Write a first request, ready to paste into a shell."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_auth else ""
     return (

@@ -44,7 +44,7 @@ class Shares:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether another worker has fewer connections than this one."""
+        """Return whether another worker has fewer connections than this one."""
         (own,) = _NUMBER.unpack_from(self._memory, self._offset)
         return any(number < own for (number,) in _NUMBER.iter_unpack(self._memory[:]))
 

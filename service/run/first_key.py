@@ -21,8 +21,7 @@ _LASTING = "NIM_API_KEYS or NIM_API_KEYS_PATH sets lasting ones, NIM_AUTH=off le
 
 
 def with_made_key(settings: Settings) -> Settings:
-    """The settings, with a new key where callers must be known and no way to know them is
-    configured."""
+    """Return the settings, with a new key where callers must be known and no way is configured."""
     if settings.auth == "off" or settings.has_auth or is_loopback(settings.server_host):
         return settings
     return settings.model_copy(update={"api_keys": SecretStr(new_key()[0])})

@@ -9,5 +9,5 @@ from service.settings.settings import visible_gpus
 
 
 def detect() -> Hardware:
-    """Its processors and memory, and the GPUs that CUDA shows to this process."""
+    """Describe this machine: its processors and memory, and the GPUs CUDA shows to this process."""
     return visible(hardware.detect(), visible_gpus())

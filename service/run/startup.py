@@ -72,7 +72,7 @@ def prepare(settings: Settings) -> Launch:
 
 
 def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
-    """The next best launch of the same model by another engine, None if there is none.
+    """Find the next best launch of the same model by another engine, None if there is none.
 
     `reason`: why the engine of the first cannot start. It is told of all its profiles, so that what
     is reported is what is served.
@@ -124,7 +124,7 @@ def _launch(
 
 
 def engines_here(settings: Settings) -> Engines:
-    """Those that can run: in this Python, else in the one of NIM_ENGINE_PYTHON.
+    """Find the engines that can run: in this Python, else in the one of NIM_ENGINE_PYTHON.
 
     Raises InvalidConstraint where that cannot be asked.
     """
@@ -143,7 +143,7 @@ def engines_here(settings: Settings) -> Engines:
 
 
 def python_of(settings: Settings, engine: str) -> Path | None:
-    """What is to run the engine; None for our own Python, which goes first."""
+    """Return the Python that is to run the engine; None for our own, which goes first."""
     return None if installed_engines()[engine] is None else settings.engine_python
 
 
@@ -162,14 +162,14 @@ def obtain(settings: Settings, launch: Launch) -> None:
 
 
 def own_checkpoint(settings: Settings) -> OwnCheckpoint | None:
-    """What NIM_MODEL_PATH names; from a URI, its list of files and config.json are fetched."""
+    """Open what NIM_MODEL_PATH names; of a URI its list of files and config.json are fetched."""
     if settings.model_path is None:
         return None
     return open_own(settings.model_path, settings.cache_path, fetching_of(settings))
 
 
 def fetching_of(settings: Settings) -> Fetching:
-    """Whether files may be fetched, and how."""
+    """Read from the settings whether files may be fetched, and how."""
     is_allowed = not settings.disable_model_download
     return Fetching(is_allowed, settings.repository_override, ngc_access())
 
@@ -187,7 +187,7 @@ def spec_of(
     vocabulary: Path | None = None,
     artefact_dir: Path | None = None,
 ) -> EngineSpec:
-    """The engine's spec of a profile, with its limits on this machine."""
+    """Make the engine's spec of a profile, with its limits on this machine."""
     parallelism = profile.parallelism
     has_artefact = profile.engine == "native" and profile.gpu is not None
     return EngineSpec(
@@ -210,7 +210,7 @@ def spec_of(
 
 
 def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
-    """The spec with independence of batch neighbours; raises InvalidConstraint if it has none."""
+    """Ask for independence of batch neighbours; raises InvalidConstraint if the engine has none."""
     if spec.engine != "native" or spec.num_devices == 0:
         where = "on the CPU" if spec.num_devices == 0 else "on a GPU"
         raise InvalidConstraint(
@@ -221,7 +221,10 @@ def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
 
 
 def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, str], ...]:
-    """Each replica sees the GPUs it was placed on; nothing is hidden that nobody else could use."""
+    """Return each replica's devices, by variables: it sees the GPUs that it was placed on.
+
+    Nothing is hidden that nobody else could use.
+    """
     if len(placement.gpus) == len(hardware.gpus) and placement.num_replicas == 1:
         return ({},)
     return tuple(
@@ -233,7 +236,7 @@ def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, s
 
 
 def _vocabulary(settings: Settings) -> Path | None:
-    """Engines know no text: grammars need the vocabulary as a file."""
+    """Return the vocabulary as a file, for grammars: engines know no text."""
     folder = settings.cache_path / "vocabulary"
     try:
         return write_vocabulary(folder)

@@ -28,7 +28,7 @@ class StopSignal:
 
 
 async def first_of(awaited: asyncio.Event, task: asyncio.Future[Any]) -> bool:
-    """Whether the event came before the task ended; the task is left running then."""
+    """Return whether the event came before the task ended; the task is left running then."""
     waiting = asyncio.ensure_future(awaited.wait())
     try:
         await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)

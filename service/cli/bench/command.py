@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import click
 
+from service.cli.server_flags import server_flags
+
 
 class Numbers(click.ParamType[tuple[int, ...]]):
-    """Numbers with commas between them, such as 1,8,64."""
+    """An argument of numbers with commas between them, such as 1,8,64."""
 
     name = "N,N,..."
 
     def convert(self, value: object, param: object, ctx: object) -> tuple[int, ...]:
+        """Read the numbers; anything else, and 0, is a usage error."""
         words = str(value).split(",")
         if not all(word.strip().isdecimal() and int(word) for word in words):
             self.fail(f"{value!r} must be numbers above 0 with commas between them, as in 1,8,64")
         return tuple(int(word) for word in words)
 
 
-@click.command(help="Measure how quickly this or any OpenAI-compatible server streams.")
-@click.option(
-    "--url",
-    envvar="OPENAI_BASE_URL",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="The server; also from OPENAI_BASE_URL.",
-)
-@click.option("--key", envvar="OPENAI_API_KEY", help="Its API key; better in OPENAI_API_KEY.")
-@click.option("--model", help="The model; unset: the first that the server lists.")
+@click.command
+@server_flags
 @click.option(
     "--streams", type=Numbers(), default="1,2,4,8,16", show_default=True, help="How many at once."
 )
@@ -58,6 +53,7 @@ def bench(
     max_tokens: int,
     is_json: bool,
 ) -> int:
+    """Measure how quickly this or any OpenAI-compatible server streams."""
     from service.cli.bench.run import run  # only who measures waits for rich and httpx
     from service.cli.bench.sweep import BenchLoad
 

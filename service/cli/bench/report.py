@@ -18,13 +18,13 @@ _BAR_WIDTH: Final = 40
 
 
 def as_json(url: str, load: BenchLoad, points: Sequence[Point]) -> str:
-    """One line."""
+    """Write a sweep as one line of JSON."""
     found = [point.as_json() for point in points]
     return json.dumps({"url": url, "load": asdict(load), "points": found})
 
 
 def show(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
-    """The table, the plot, and what to know before one believes them."""
+    """Print the table, the plot, and what to know before one believes them."""
     asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
     console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
     console.print(_table(points))
@@ -84,7 +84,7 @@ def _plot(points: Sequence[Point]) -> Table:
 
 
 def notes(load: BenchLoad, points: Sequence[Point]) -> list[str]:
-    """Why a figure may not say what it seems to."""
+    """Say why a figure may not mean what it seems to."""
     found = []
     if any(point.client_cpu > _BUSY_CLIENT for point in points):
         found.append(

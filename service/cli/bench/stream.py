@@ -27,21 +27,22 @@ class Timed:
 
     @property
     def ttft_s(self) -> float:
-        """From the request to the first text."""
+        """The seconds from the request to the first text."""
         return self.event_times[0] - self.asked_at
 
     @property
     def e2e_s(self) -> float:
+        """The seconds from the request to the end of the answer."""
         return self.ended_at - self.asked_at
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between events; one may bring several tokens."""
+        """The seconds between events, of which one may bring several tokens."""
         return [after - before for before, after in pairwise(self.event_times)]
 
     @property
     def s_per_token(self) -> float | None:
-        """The mean after the first token; None for an answer of one."""
+        """The mean seconds for a token after the first; None for an answer of one."""
         if self.output_tokens < 2:
             return None
         return (self.event_times[-1] - self.event_times[0]) / (self.output_tokens - 1)

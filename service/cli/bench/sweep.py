@@ -31,7 +31,7 @@ class BenchLoad:
     ignores_end: bool = True  # answers are exactly max_tokens long, where the server can do that
 
     def bodies(self, seed: int) -> Iterator[dict[str, Any]]:
-        """Requests without end, no two alike: no prefix cache shortens the next."""
+        """Yield requests without end, no two alike: no prefix cache shortens the next."""
         words = random.Random(seed)
         end = {"ignore_eos": True} if self.ignores_end else {}
         while True:
@@ -54,7 +54,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """By nearest rank; None for no values."""
+        """Return the percentiles of `values` (seconds) by nearest rank; None for no values."""
         if not values:
             return None
         ranked = sorted(values)
@@ -82,14 +82,16 @@ class Point:
 
     @property
     def failed(self) -> int:
+        """How many requests failed."""
         return sum(self.errors.values())
 
     def as_json(self) -> dict[str, Any]:
+        """Return the figures under the names of their fields, times in seconds."""
         return {**asdict(self), "failed": self.failed}
 
 
 class Bench:
-    """One server under load."""
+    """Puts one server under load, and measures how it streams."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Bench:
         load: BenchLoad,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`transport`: in place of the network."""
+        """`transport` stands in place of the network."""
         self.load = load
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -116,7 +118,7 @@ class Bench:
                 await measure(http, next(self.load.bodies(0)))
 
     async def run(self, streams: int) -> Point:
-        """Measure at so many streams."""
+        """Measure at so many streams; what fails is counted, and nothing is raised."""
         done: list[Timed] = []
         errors: Counter[str] = Counter()
         async with self._open(streams) as http:
@@ -158,7 +160,10 @@ def point_of(
     done: Sequence[Timed],
     errors: Counter[str],
 ) -> Point:
-    """The figures of one number of streams."""
+    """Work out the figures of one number of streams, of which `done` came whole.
+
+    `wall_s` and `cpu_s`: seconds of the clock, and of this program's CPU.
+    """
     means = Spread.of([mean for timed in done if (mean := timed.s_per_token) is not None])
     gaps = Spread.of([gap for timed in done for gap in timed.gaps_s])
     prompts = [timed.prompt_tokens for timed in done if timed.prompt_tokens is not None]

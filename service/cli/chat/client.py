@@ -36,7 +36,7 @@ class Answer:
     usage: dict[str, Any] | None = None
 
     def as_message(self) -> dict[str, Any]:
-        """The message that keeps its place in the conversation."""
+        """Return the message that keeps the answer's place in the conversation."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         return {**message, "tool_calls": self.tool_calls} if self.tool_calls else message
 
@@ -84,7 +84,7 @@ class Client:
         self._http.close()
 
     def first_model(self) -> str:
-        """The id of the first model served; raises ChatError."""
+        """Ask for the id of the first model served; raises ChatError."""
         try:
             answer = self._http.get("/v1/models")
         except httpx.HTTPError as error:

@@ -10,18 +10,11 @@ import sys
 import click
 
 from service.cli.chat.session import EFFORTS, Session
+from service.cli.server_flags import server_flags
 
 
-@click.command(help="Talk to this or any OpenAI-compatible server, in the terminal.")
-@click.option(
-    "--url",
-    envvar="OPENAI_BASE_URL",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="The server; also from OPENAI_BASE_URL.",
-)
-@click.option("--key", envvar="OPENAI_API_KEY", help="Its API key; better in OPENAI_API_KEY.")
-@click.option("--model", help="The model; unset: the first that the server lists.")
+@click.command
+@server_flags
 @click.option("--quick", metavar="QUESTION", help="Answer this one question and end.")
 @click.option("--json", "is_json", is_flag=True, help="With one question: the answer as JSON.")
 @click.option("--system", metavar="TEXT", help="Instructions.")
@@ -39,6 +32,7 @@ def chat(
     temperature: float | None,
     max_tokens: int | None,
 ) -> int:
+    """Talk to this or any OpenAI-compatible server, in the terminal."""
     question = quick
     if question is None and not sys.stdin.isatty():
         question = sys.stdin.read().strip()

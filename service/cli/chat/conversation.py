@@ -69,7 +69,7 @@ def _converse(client: Client, session: Session) -> int:
 
 
 def _read(console: Console) -> str | None:
-    """A question, of several lines where they end with a backslash; None at the end."""
+    """Read a question, of several lines where they end with a backslash; None at the end."""
     lines: list[str] = []
     while True:
         try:

@@ -28,7 +28,7 @@ class Screen:
         self._first_s: float | None = None
 
     def show(self, delta: AnswerPiece) -> None:
-        """Show a piece."""
+        """Show a piece of the answer: thoughts at once, markdown paragraph by paragraph."""
         if self._first_s is None:
             self._first_s = time.monotonic() - self._began
         if delta.kind == "reasoning":

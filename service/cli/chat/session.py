@@ -36,7 +36,7 @@ class Session:
     last_question: str | None = None
 
     def body(self) -> dict[str, Any]:
-        """The request for the next answer."""
+        """Make the request for the next answer."""
         told = [{"role": "system", "content": self.system}] if self.system else []
         settings = {
             "reasoning_effort": self.effort,
@@ -47,11 +47,12 @@ class Session:
         return {"model": self.model, "messages": [*told, *self.turns], **given}
 
     def ask(self, question: str) -> None:
+        """Add a question to the conversation."""
         self.last_question = question
         self.turns.append({"role": "user", "content": question})
 
     def ask_again(self) -> bool:
-        """Put the last question once more, in place of its answer; False where there was none."""
+        """Put the last question once more, in place of its answer; return False for none."""
         if self.last_question is None:
             return False
         questions = [at for at, turn in enumerate(self.turns) if turn["role"] == "user"]
@@ -61,7 +62,7 @@ class Session:
         return True
 
     def keep(self, answer: Answer) -> None:
-        """The answer joins the conversation; one without a word takes its question back."""
+        """Add the answer to the conversation; one without a word takes its question back."""
         if answer.content or answer.tool_calls:
             self.turns.append(answer.as_message())
         else:

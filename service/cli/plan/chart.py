@@ -28,18 +28,19 @@ class Axis:
     high: float
 
     def place(self, value: float) -> float:
-        """Where a value lies, from 0 to 1."""
+        """Return where a value lies, from 0 to 1."""
         return log10(value / self.low) / log10(self.high / self.low)
 
     @property
     def marks(self) -> list[float]:
+        """The values within the axis that get a mark: round ones of each power of ten."""
         powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
         every = [step * 10.0**power for power in powers for step in _STEPS]
         return [mark for mark in every if self.low <= mark <= self.high]
 
 
 def axes(plan: CapacityPlan) -> tuple[Axis, Axis]:
-    """What holds every point of every curve."""
+    """Make the axes, x and y, that hold every point of every curve."""
     points = [point for curve in plan.curves for point in curve.points]
     return _axis(x for x, _ in points), _axis(y for _, y in points)
 
@@ -57,7 +58,7 @@ def _chosen_point(chosen: Option | None) -> tuple[float, float] | None:
 
 
 def as_terminal(plan: CapacityPlan, width: int) -> list[str]:
-    """The plot in letters, a curve each; '#' is what to take, ':' the speed asked for."""
+    """Draw the plot in letters, a curve each; '#' is what to take, ':' the speed asked for."""
     x_axis, y_axis = axes(plan)
     columns = width - _MARGIN - 1
     grid = [[" "] * columns for _ in range(_ROWS)]
@@ -89,7 +90,7 @@ def as_terminal(plan: CapacityPlan, width: int) -> list[str]:
 
 
 def _framed(grid: list[list[str]], y_axis: Axis) -> list[str]:
-    """The grid with numbers at its left."""
+    """Put numbers at the left of the grid."""
     labels = {round((1 - y_axis.place(mark)) * (_ROWS - 1)): mark for mark in y_axis.marks}
     return [
         f"{f'{labels[i]:,.0f}' if i in labels else '':>{_MARGIN - 2}} |{''.join(row)}".rstrip()
@@ -98,7 +99,7 @@ def _framed(grid: list[list[str]], y_axis: Axis) -> list[str]:
 
 
 def _x_line(x_axis: Axis, columns: int) -> str:
-    """The numbers under the grid, left out where they would touch."""
+    """Write the numbers under the grid, left out where they would touch."""
     line = [" "] * (columns + _MARGIN)
     for mark in x_axis.marks:
         text = f"{mark:,.0f}"
@@ -113,7 +114,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 250, 60, 60
 
 
 def as_svg(plan: CapacityPlan) -> str:
-    """The plot as a file of its own: no script, no font, nothing from elsewhere."""
+    """Draw the plot as a file of its own: no script, no font, nothing from elsewhere."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         'font-family="sans-serif" font-size="13">',
@@ -157,7 +158,7 @@ def _drawing(plan: CapacityPlan) -> list[str]:
 
 
 def _curve(number: int, curve: Curve, at: Place) -> list[str]:
-    """The line, its points and its entry in the legend."""
+    """Draw a curve's line, its points and its entry in the legend."""
     colour = _COLOURS[number % len(_COLOURS)]
     dash = ' stroke-dasharray="6 3"' if number >= len(_COLOURS) else ""
     places = [at(x, y) for x, y in curve.points]
@@ -172,7 +173,7 @@ def _curve(number: int, curve: Curve, at: Place) -> list[str]:
 
 
 def _grid(x_axis: Axis, y_axis: Axis, at: Place) -> list[str]:
-    """Frame, marks, numbers and the names of the axes."""
+    """Draw frame, marks, numbers and the names of the axes."""
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for mark in x_axis.marks:

@@ -23,7 +23,7 @@ from service.settings.settings import load as load_settings
 SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 
 
-@click.command(help="Foretell speed and the GPUs that users need, by a model of the hardware.")
+@click.command
 @click.argument("model")
 @click.option(
     "--gpu", metavar="H200X8", help="GPUs as --hardware has them; h200: as many as it takes."
@@ -54,6 +54,7 @@ def plan(
     svg: Path | None,
     is_json: bool,
 ) -> int:
+    """Foretell speed and the GPUs that users need, by a model of the hardware."""
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
         found = make_plan(load(), model, gpu or _gpus_here(), demand, engine)

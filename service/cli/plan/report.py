@@ -16,7 +16,7 @@ WARNING = "A model's answer, not a measurement: docs/plan.md has its errors wher
 
 
 def as_text(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
-    """What to take, what else there is, what cannot be, and the plot.
+    """Write for a person what to take, what else there is, what cannot be, and the plot.
 
     `missing` says of each engine why it cannot run here, None if it can.
     """
@@ -75,7 +75,7 @@ def _take(plan: CapacityPlan, missing: Mapping[str, str | None]) -> list[str]:
 
 
 def _rack(plan: CapacityPlan, chosen: Option) -> list[str]:
-    """How many racks it takes where NVLink joins a rack."""
+    """Say how many racks an option takes where NVLink joins a rack."""
     in_rack = plan.machine.speed.num_linked
     if in_rack <= 8:
         return []
@@ -134,7 +134,7 @@ def _row(option: Option) -> tuple[str, ...]:
 
 
 def _refused(refusals: Iterable[UnfitProfile]) -> list[str]:
-    """The reasons, with how many profiles have each."""
+    """List the reasons of refusals, with how many profiles have each."""
     groups: dict[str, list[str]] = {}
     for refusal in refusals:
         groups.setdefault(refusal.reason, []).append(refusal.profile.name)
@@ -152,6 +152,7 @@ def _ms(seconds: float) -> str:
 
 
 def as_json(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
+    """Write a plan for a program; `missing`: by engine, None or why it cannot run here."""
     chosen = plan.chosen
     return json.dumps(
         {

@@ -1,0 +1,30 @@
+"""Which server a command asks, as flags: any that speaks OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def server_flags(function: Decorated) -> Decorated:
+    """Give a command --url, --key and --model, which it gets as `url`, `key` and `model`."""
+    for add in reversed(_FLAGS):
+        function = add(function)
+    return function
+
+
+_FLAGS = (
+    click.option(
+        "--url",
+        envvar="OPENAI_BASE_URL",
+        default="http://127.0.0.1:8000",
+        show_default=True,
+        help="The server; also from OPENAI_BASE_URL.",
+    ),
+    click.option("--key", envvar="OPENAI_API_KEY", help="Its API key; better in OPENAI_API_KEY."),
+    click.option("--model", help="The model; unset: the first that the server lists."),
+)
