@@ -38,12 +38,18 @@ class BlockManager:
         sliding_window: int | None,
         *,
         is_prefix_caching: bool = True,
+        is_answer_apart: bool = False,
     ) -> None:
-        """`sliding_window`: None where a block holds K/V of all layers, and no window lets go."""
+        """`sliding_window`: None where a block holds K/V of all layers, and no window lets go.
+
+        `is_answer_apart`: what a prompt left is found as a prompt's and what an answer left as that
+        place of an answer's, for K/V of one token differ in their last bits.
+        """
         self.num_usable_blocks = num_blocks - 1
         self.block_size = block_size
         self.sliding_window = sliding_window
         self.is_prefix_caching = is_prefix_caching
+        self._is_answer_apart = is_answer_apart
         self._ref_counts = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # the inverse of _keys
@@ -245,6 +251,9 @@ class BlockManager:
         for i in range(len(hashes), num_blocks):
             parent = hashes[-1] if hashes else _salt_hash(sequence.request.cache_salt)
             tokens = array("q", sequence.token_ids[i * size : (i + 1) * size]).tobytes()
+            num_answer = min((i + 1) * size - sequence.num_prompt_tokens, size)
+            if self._is_answer_apart and num_answer > 0:
+                tokens += num_answer.to_bytes(4)
             hashes.append(blake2b(parent + tokens, digest_size=16).digest())
         return hashes
 

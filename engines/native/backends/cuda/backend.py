@@ -23,6 +23,7 @@ from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.graphs import Graphs, step_sizes
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.verify import (
@@ -186,27 +187,23 @@ class CudaBackend:
     def launch(self, batch: Batch) -> CudaStep:
         """Enqueue a step; its sampling too, unless a row waits for its mask."""
         self._update_tables(batch)
-        decodes: list[int] = []
-        others: list[int] = []
-        for i, row in enumerate(batch.rows):
-            (decodes if self._is_decode(row) else others).append(i)
+        parts = self._parts(batch.rows)
         draws = []
-        if decodes:
-            draws.append(self._launch_decode(batch, decodes))
-        if others:
-            draws.append(self._launch_prefill(batch, others))
+        if parts.prefilled.rows:
+            draws.append(self._launch_prefill(parts.prefilled))
+        if parts.replayed and self._verifier is not None:
+            self._replay(self._verifier, parts.replayed)
+        if parts.decoded.rows:
+            draws.append(self._launch_decode(parts.decoded))
         step = CudaStep(self, batch, [draw for draw in draws if draw.rows])
         if not any(row.is_masked for row in batch.rows):
             step.sample({})
         return step
 
-    def _is_decode(self, row: Row) -> bool:
-        """Whether the decode graph computes the row: also the last token of a prompt, if it is
-        alone and may be computed otherwise than the rest."""
-        if not row.is_last or row.end - row.start > 1:
-            return False
-        is_prompt = row.start < self._slots[row.slot].num_prompt_tokens
-        return not (is_prompt and self._is_batch_invariant)
+    def _parts(self, rows: tuple[Row, ...]) -> Parts:
+        if not self._is_batch_invariant:
+            return cheapest_parts(rows)
+        return equal_parts(rows, lambda slot: self._slots[slot].num_prompt_tokens)
 
     def _update_tables(self, batch: Batch) -> None:
         """Bring the device's slots up to date: what has changed, in one copy each."""
@@ -267,8 +264,17 @@ class CudaBackend:
             host = host.pin_memory()
         return host.to(self._device, non_blocking=True)
 
-    def _launch_decode(self, batch: Batch, indices: list[int]) -> _Draw:
-        rows = [batch.rows[i] for i in indices]
+    def _replay(self, verifier: Verifier, rows: list[Row]) -> None:
+        """Decode known tokens for their K/V alone, before the step's own rows."""
+        for first in range(0, len(rows), verifier.most_rows):
+            piece = rows[first : first + verifier.most_rows]
+            known = [self._slots[row.slot].token_ids[row.start] for row in piece]
+            verifier.load(self._to_device(verifier.pack_known(known)))
+            self._draw(self._decode, piece, [])
+            verifier.run(len(piece))
+
+    def _launch_decode(self, decoded: Places) -> _Draw:
+        rows, indices = decoded
         if self._verifier is not None and any(row.drafts for row in rows):
             rows = self._verifier.fitting(rows)
             self._verifier.load(self._to_device(self._verifier.pack(rows)))
@@ -281,8 +287,8 @@ class CudaBackend:
         self._decode_graphs.run(len(indices))
         return draw
 
-    def _launch_prefill(self, batch: Batch, indices: list[int]) -> _Draw:
-        rows = [batch.rows[i] for i in indices]
+    def _launch_prefill(self, prefilled: Places) -> _Draw:
+        rows, indices = prefilled
         chunks = [
             TokenRun(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
             for row in rows

@@ -79,7 +79,7 @@ class StepSizes:
     """The sizes of step that are captured: rows, or tokens of a prefill."""
 
     decode: list[int]
-    verify: list[int]  # of decode steps with guesses, which are rows too; none without guesses
+    verify: list[int]  # of decode steps with guesses, or known tokens: these are rows too
     prefill: list[int]
 
     @property
@@ -93,12 +93,13 @@ def step_sizes(
 ) -> StepSizes:
     """The sizes for so many sequences and so many tokens of prompts.
 
-    `is_invariant`: one size of each, as other sizes are other kernels, whose last bits differ.
+    `is_invariant`: one size of each, as other sizes are other kernels, whose last bits differ;
+    known answers are decoded in steps like those with guesses (replay.py).
     """
     prefill = prefill_sizes(max_num_tokens)
     if is_invariant:
         rows = _powers_up_to(max(max_num_seqs, _VERIFIED_ALONE), 1)[-1:]
-        return StepSizes(rows, rows if has_drafts else [], prefill[-1:])
+        return StepSizes(rows, rows, prefill[-1:])
     most = max(min(_VERIFIED_ROWS * max_num_seqs, _MOST_VERIFIED_ROWS), _VERIFIED_ALONE)
     verify = _powers_up_to(most, 2) if has_drafts else []
     return StepSizes(decode_sizes(max_num_seqs), verify, prefill)

@@ -83,6 +83,12 @@ class Guesses:
         host[:, : len(firsts)] = torch.tensor([token_ids, firsts], dtype=torch.int32)
         return host.flatten()
 
+    def pack_known(self, token_ids: list[int]) -> Tensor:
+        """A host tensor like `packed` of rows whose tokens are all known."""
+        host = torch.full((2, len(self.firsts)), -1, dtype=torch.int32)
+        host[0, : len(token_ids)] = torch.tensor(token_ids, dtype=torch.int32)
+        return host.flatten()
+
 
 class VerifyStep(DecodeStep):
     """The launches of a step of one bucket of rows, some of which are guesses."""
@@ -128,9 +134,14 @@ class Verifier:
         self._graphs = Graphs({n: step.run for n, step in steps.items()}, device)
         self._accept_graphs = Graphs({n: partial(self._accept, n) for n in steps}, device)
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest step."""
+        return self._graphs.sizes[-1]
+
     def fitting(self, rows: list[Row]) -> list[Row]:
         """The rows, the last without their guesses if there are more than a step holds."""
-        room = self._graphs.sizes[-1] - len(rows)
+        room = self.most_rows - len(rows)
         fitting = []
         for row in rows:
             kept = row._replace(drafts=row.drafts[: max(room, 0)])
@@ -141,6 +152,10 @@ class Verifier:
     def pack(self, rows: list[Row]) -> Tensor:
         """What load() takes of the rows, on the host."""
         return self._guesses.pack(rows)
+
+    def pack_known(self, token_ids: list[int]) -> Tensor:
+        """What load() takes of rows of known tokens, on the host."""
+        return self._guesses.pack_known(token_ids)
 
     def load(self, packed: Tensor) -> None:
         """Enqueue a step's guesses, packed and on the device."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 import torch
 
@@ -10,7 +13,11 @@ from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONL
 from engines.base import SamplingParams  # isort: skip
 from engines.native.backends.cuda.adjust import OUT, exclude, floors  # isort: skip
 from engines.native.backends.cuda.buffers import Rows, SlotTensors  # isort: skip
+from engines.native.backends.cuda.kernels import verify  # isort: skip
+from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
+from engines.native.backends.cuda.outcome import num_accepted  # isort: skip
 from engines.native.backends.cuda.sampler import Sampler  # isort: skip
+from engines.native.backends.cuda.verify import MAX_DRAFTS  # isort: skip
 
 NUM_DRAWS = 4096 if IS_GPU else 48
 
@@ -75,3 +82,42 @@ def test_a_mask_puts_tokens_out() -> None:
     logits = torch.zeros(40, device=DEVICE)
     exclude(logits, np.array([1 << 3, 1 << 7], dtype=np.int32))
     assert (logits == 0).nonzero().flatten().tolist() == [3, 39]
+
+
+@ON_GPU_ONLY
+def test_the_tokens_of_verified_guesses_have_the_models_distribution() -> None:
+    """Chi-square over 4,000 seeds; the outcomes are the guesses accepted and the token after."""
+    num_seeds, drafts, temperature = 4000, (2, 4), 0.8
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5)
+    slots = SlotTensors.allocate(num_seeds, 1, DEVICE)
+    slots.temperatures.fill_(temperature)
+    slots.seeds.copy_(torch.arange(num_seeds))
+    rows = Rows(3 * num_seeds, DEVICE)
+    sampler = Sampler(rows, slots, 5, DEVICE)
+    sampler.logits.copy_(logits.repeat(num_seeds, 1))
+    rows.num_rows.fill_(3 * num_seeds)
+    rows.slots.copy_(torch.arange(num_seeds).repeat_interleave(3))
+    rows.generated.copy_(torch.arange(1, 4).repeat(num_seeds))
+    sampler.run(3 * num_seeds)
+    guesses = torch.tensor([-1, *drafts], dtype=torch.int32, device=DEVICE).repeat(num_seeds)
+    firsts = 3 * torch.arange(num_seeds, dtype=torch.int32, device=DEVICE).repeat_interleave(3)
+    launch(
+        verify.accept_kernel, (3 * num_seeds,), rows.sampled, guesses, firsts, rows.slots,
+        slots.token_ids, rows.num_rows, MOST=MAX_DRAFTS + 1, num_warps=1,
+    )  # fmt: skip
+    sampled = rows.sampled.view(-1, 3).tolist()
+    drawn = [tuple(tokens[: num_accepted(tokens, drafts) + 1]) for tokens in sampled]
+    assert [tokens[-1] for tokens in drawn] == slots.token_ids.tolist()
+    shares = torch.softmax(logits.double() / temperature, dim=1).tolist()
+    expected: dict[tuple[int, ...], float] = {}
+    for num in range(3):
+        before = math.prod(shares[i][drafts[i]] for i in range(num))
+        for token in range(5):
+            if num == 2 or token != drafts[num]:
+                expected[(*drafts[:num], token)] = num_seeds * before * shares[num][token]
+    found = Counter(drawn)
+    assert len(expected) == 13
+    assert found.keys() <= expected.keys()
+    statistic = sum((found[outcome] - n) ** 2 / n for outcome, n in expected.items())
+    assert statistic < 32.9  # 12 degrees of freedom: 1 of 1,000 right samplers is above

@@ -74,6 +74,20 @@ def test_a_running_sequence_shares_its_prefix(
     assert blocks.num_free_blocks == 40
 
 
+def test_an_answer_is_found_as_that_place_of_an_answer_where_bits_matter(
+    make_sequence: MakeSequence,
+) -> None:
+    """A prompt of 8 tokens and an answer of 8."""
+    blocks = BlockManager(41, 4, None, is_answer_apart=True)
+    first, longer = make_sequence(range(8)), make_sequence(range(20))
+    first.token_ids += range(8, 20)
+    compute(blocks, first, 16)
+    assert blocks.attach_prefix(longer) == 8
+    again = make_sequence(range(8))
+    again.token_ids += range(8, 20)
+    assert blocks.attach_prefix(again) == 16
+
+
 def test_a_prefix_without_its_window_is_no_hit(make_sequence: MakeSequence) -> None:
     blocks = BlockManager(13, 4, 6)
     first = make_sequence(range(20))
