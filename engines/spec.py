@@ -51,11 +51,10 @@ def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:
         )
 
 
-def check_options(engine: str, options: Collection[str], known: Collection[str]) -> None:
-    """Raise EngineStartError naming an option that the engine does not know, and the nearest."""
-    for name in options:
+def check_names(kind: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raise EngineStartError naming one that is not known, and the nearest that is."""
+    for name in names:
         if name not in known:
-            nearest = get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise EngineStartError(
-                f"{engine} engine option {name!r} is unknown; did you mean {nearest!r}?"
-            )
+            nearest = get_close_matches(name, known, n=1, cutoff=0.0)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise EngineStartError(f"{kind} {name!r} is unknown{hint}")

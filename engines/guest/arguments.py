@@ -7,11 +7,10 @@ translates, and no more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from engines.errors import EngineStartError
-from engines.spec import EngineSpec, check_understood
+from engines.spec import EngineSpec, check_names, check_understood
 
 MAX_NUM_WAITING: Final = 1024
 _LIMITS: Final = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -58,7 +57,7 @@ def check_num_devices(spec: EngineSpec) -> None:
         )
 
 
-def check_options(
+def check_agreement(
     library: str,
     options: Mapping[str, Any],
     given: Mapping[str, Any],
@@ -75,15 +74,6 @@ def check_options(
                 f"{library}'s option {name!r} is {value!r}, which this server decides"
                 + (f": {given[name]!r}" if name in given else "")
             )
-
-
-def check_names(kind: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raise EngineStartError naming one that is not known, and the nearest that is."""
-    for name in names:
-        if name not in known:
-            nearest = get_close_matches(name, known, n=1, cutoff=0.0)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise EngineStartError(f"{name!r} is no {kind}{hint}")
 
 
 def translated(library: str, name: str, value: str, known: Mapping[str, str]) -> str:

@@ -14,10 +14,9 @@ from engines.base import EngineRequest
 from engines.errors import InvalidGrammar, QueueFull
 from engines.grammar.llguidance import llguidance_lark
 from engines.grammar.tree import Concatenation, Grammar, Token, written_parts
-from engines.native.grammar import lark_of_gbnf
+from engines.native.grammar import lark_of_gbnf, within_limit
 from engines.native.grammar_trial import Trials, is_harmless, named, readable
 
-MAX_CHARS: Final = 1_000_000
 MAX_KNOWN: Final = 256  # that have passed and need no second trial
 MAX_PENDING: Final = 256
 MAX_PENDING_OF_TENANT: Final = 16
@@ -92,9 +91,4 @@ class Grammars:
 
 
 def _written(grammar: Grammar) -> str:
-    text = llguidance_lark(grammar, lark_of_gbnf)
-    if len(text) > MAX_CHARS:
-        raise InvalidGrammar(
-            f"the grammar has {len(text)} characters; at most {MAX_CHARS} are compiled"
-        )
-    return text
+    return within_limit(llguidance_lark(grammar, lark_of_gbnf))

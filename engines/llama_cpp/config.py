@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from engines.errors import EngineStartError
-from engines.spec import EngineSpec, check_options, check_understood
+from engines.native.options import check_numbers
+from engines.spec import EngineSpec, check_names, check_understood
 from profiles.errors import ModelStoreError
 from profiles.gguf import first_file
 
@@ -49,21 +50,10 @@ class LlamaCppConfig:
             )
         if self.gpu_layers is not None and not self.num_devices:
             raise EngineStartError("gpu_layers is set; only a profile for a GPU has any")
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise EngineStartError(f"{name} is {value}; use 1 or more")
+        check_numbers(self)
         if self.max_num_seqs > MAX_SEQUENCES:
             raise EngineStartError(
                 f"max_num_seqs is {self.max_num_seqs}; llama.cpp has room for {MAX_SEQUENCES}"
-            )
-        if not 0 < self.memory_fraction <= 1:
-            raise EngineStartError(
-                f"memory_fraction is {self.memory_fraction}; use more than 0, at most 1"
-            )
-        if self.grammar_timeout_s <= 0:
-            raise EngineStartError(
-                f"grammar_timeout_s is {self.grammar_timeout_s}; use more than 0"
             )
 
     @classmethod
@@ -78,7 +68,7 @@ class LlamaCppConfig:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LlamaCppConfig:
         """Build from plain JSON values; an unknown option is an error naming the nearest."""
-        check_options("llama_cpp", options, [field.name for field in fields(cls)])
+        check_names("llama_cpp engine option", options, [field.name for field in fields(cls)])
         if "model_dir" not in options:
             raise EngineStartError("llama_cpp engine option 'model_dir' is missing")
         paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}
@@ -107,12 +97,3 @@ class LlamaCppConfig:
 MAX_SEQUENCES: Final = 56  # num_holders
 _PATHS: Final = ("model_dir", "vocabulary_path")
 _TAKEN: Final = (*_PATHS, "precision", "kv_dtype", "memory_fraction", "num_devices")
-_COUNTS: Final = (
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "num_kv_blocks",
-    "num_threads",
-    "max_num_waiting",
-)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engines.errors import EngineStartError
-from engines.spec import EngineSpec, check_options, check_understood
+from engines.native.options import check_numbers
+from engines.spec import EngineSpec, check_names, check_understood
 
 DType = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
@@ -175,18 +176,7 @@ class NativeConfig:
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
         if self.batch_invariant and self.device != "cuda":
             raise EngineStartError("batch_invariant is true; only device cuda can keep that")
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise EngineStartError(f"{name} is {value}; use 1 or more")
-        if not 0 < self.memory_fraction <= 1:
-            raise EngineStartError(
-                f"memory_fraction is {self.memory_fraction}; use more than 0, at most 1"
-            )
-        if self.grammar_timeout_s <= 0:
-            raise EngineStartError(
-                f"grammar_timeout_s is {self.grammar_timeout_s}; use more than 0"
-            )
+        check_numbers(self)
 
     @classmethod
     def from_spec(cls, spec: EngineSpec) -> NativeConfig:
@@ -219,7 +209,7 @@ class NativeConfig:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> NativeConfig:
         """Build from plain JSON values; an unknown option is an error naming the nearest."""
-        check_options("native", options, [field.name for field in fields(cls)])
+        check_names("native engine option", options, [field.name for field in fields(cls)])
         if "model_dir" not in options:
             raise EngineStartError("native engine option 'model_dir' is missing")
         paths = {name: Path(options[name]) for name in _PATHS if options.get(name) is not None}
@@ -236,15 +226,6 @@ _UNDERSTOOD = (
     "num_devices",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
-_COUNTS = (
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "num_kv_blocks",
-    "num_threads",
-    "max_num_waiting",
-)
 
 
 class _Reader:

@@ -269,8 +269,12 @@ class GrammarCompiler:
 
 
 def written(grammar: Grammar) -> str:
-    """The grammar in the library's form; raises InvalidGrammar."""
-    text = llguidance_grammar(grammar, lark_of_gbnf)
+    """Write the grammar in the library's form; raises InvalidGrammar."""
+    return within_limit(llguidance_grammar(grammar, lark_of_gbnf))
+
+
+def within_limit(text: str) -> str:
+    """Return a written grammar; raises InvalidGrammar for one too long to be compiled."""
     if len(text) > MAX_GRAMMAR_CHARS:
         raise InvalidGrammar(
             f"the grammar has {len(text)} characters; at most {MAX_GRAMMAR_CHARS} are compiled"

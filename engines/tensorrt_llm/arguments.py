@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engines.base import Capabilities
 from engines.errors import EngineStartError
-from engines.guest.arguments import check_options, limits_and_options, translated
+from engines.guest.arguments import check_agreement, limits_and_options, translated
 from engines.spec import EngineSpec
 
 LIBRARY: Final = "TensorRT-LLM"
@@ -88,12 +88,12 @@ def arguments_of(spec: EngineSpec) -> Arguments:
         **_parallelism(spec),
     }
     kv_cache = _kv_cache(spec)
-    check_options(f"{LIBRARY}'s kv_cache_config", options.get("kv_cache_config") or {}, kv_cache)
+    check_agreement(f"{LIBRARY}'s kv_cache_config", options.get("kv_cache_config") or {}, kv_cache)
     if kv_cache:
         options["kv_cache_config"] = {**kv_cache, **(options.get("kv_cache_config") or {})}
     if (drafts := options.get("speculative_config")) is not None:
         options["speculative_config"] = _drafts(drafts)
-    check_options(LIBRARY, options, given, _OURS)
+    check_agreement(LIBRARY, options, given, _OURS)
     return Arguments(
         engine={**given, **options},
         vocabulary_path=None if spec.vocabulary_path is None else Path(spec.vocabulary_path),

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from engines.admission import QueuedEngine
 from engines.base import EngineInfo, EngineRequest, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError, EngineStartError
-from engines.guest.arguments import check_names
 from engines.guest.checkpoint import checked_config
 from engines.guest.requests import cache_salt, prompt_token_ids
 from engines.guest.runner import GuestRunner, Run
 from engines.guest.tokenizer import tokenizer_folder
-from engines.spec import EngineSpec
+from engines.spec import EngineSpec, check_names
 from engines.tensorrt_llm.arguments import CAPABILITIES, GROUPS, LIBRARY, Arguments, arguments_of
 from engines.tensorrt_llm.counters import TrtLlmCounters
 from engines.tensorrt_llm.release import is_wanted, unwanted
@@ -86,7 +85,7 @@ class TrtLlmRunner(GuestRunner):
             raise EngineStartError(unwanted(here))
         given = {**self._arguments.engine, **self._tokenizer(config["vocab_size"])}
         given.setdefault("max_seq_len", config.get("max_position_embeddings"))
-        check_names(f"option of {LIBRARY} {here}", given, TorchLlmArgs.model_fields)
+        check_names(f"{LIBRARY} {here} option", given, TorchLlmArgs.model_fields)
         self._llm = llm = LLM(**{name: _grouped(name, value) for name, value in given.items()})
         return _info_of(llm, here, config["vocab_size"], self._arguments)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from engines.base import Capabilities
 from engines.errors import EngineStartError
-from engines.guest.arguments import check_options, limits_and_options, translated
+from engines.guest.arguments import check_agreement, limits_and_options, translated
 from engines.spec import EngineSpec
 
 # Without speculation, and with vLLM's own limit of rivals (its option max_logprobs).
@@ -48,7 +48,7 @@ def arguments_of(spec: EngineSpec) -> Arguments:
     }
     if spec.memory_fraction is not None:
         given["gpu_memory_utilization"] = spec.memory_fraction  # of the CPU's memory too
-    check_options("vLLM", options, given, _OURS)
+    check_agreement("vLLM", options, given, _OURS)
     return Arguments(
         engine={**given, **options},
         vocabulary_path=None if spec.vocabulary_path is None else Path(spec.vocabulary_path),

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from engines.admission import QueuedEngine
 from engines.base import EngineInfo, EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineStartError
-from engines.guest.arguments import check_names
 from engines.guest.checkpoint import checked_config
 from engines.guest.runner import GuestRunner, Run
 from engines.guest.tokenizer import tokenizer_folder
-from engines.spec import EngineSpec
+from engines.spec import EngineSpec, check_names
 from engines.vllm.arguments import CAPABILITIES, Arguments, arguments_of
 from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
@@ -73,7 +72,7 @@ class VllmRunner(GuestRunner):
                 "structured_outputs_config": StructuredOutputsConfig(backend="guidance"),
             }
         known = [field.name for field in fields(AsyncEngineArgs)]
-        check_names(f"option of vLLM {vllm.__version__}", given, known)
+        check_names(f"vLLM {vllm.__version__} option", given, known)
         config = AsyncEngineArgs(**given).create_engine_config(UsageContext.ENGINE_CONTEXT)
         # Of gpt-oss it would apply no grammar before its own parser sees the end of the thoughts.
         config.structured_outputs_config.reasoning_parser = ""

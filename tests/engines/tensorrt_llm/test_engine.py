@@ -96,7 +96,7 @@ async def test_ranks_of_attention_data_parallelism_add_up(library: Plan, spec: E
     ("change", "reason"),
     [
         ({"fails_to_start": RuntimeError("Only 0 GPUs are available")}, "RuntimeError: Only 0"),
-        ({}, "'max_sequence_len' is no option of TensorRT-LLM 1.2.1; did you mean 'max_seq_len'"),
+        ({}, "TensorRT-LLM 1.2.1 option 'max_sequence_len' is unknown; did you mean 'max_seq_len'"),
     ],
 )
 async def test_a_start_that_fails_says_why(

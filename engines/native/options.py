@@ -1,0 +1,45 @@
+"""The options that every engine of the step loop has under the same names, and their checks."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from engines.errors import EngineStartError
+
+_COUNTS: Final = (
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "num_kv_blocks",
+    "num_threads",
+    "max_num_waiting",
+)
+
+
+class StepOptions(Protocol):
+    """What an engine's options have beside the counts; all of it is checked below."""
+
+    @property
+    def memory_fraction(self) -> float:
+        """The share of a memory that the engine may take."""
+        ...
+
+    @property
+    def grammar_timeout_s(self) -> float:
+        """How long a grammar may take to compile, in seconds."""
+        ...
+
+
+def check_numbers(options: StepOptions) -> None:
+    """Raise EngineStartError naming a number that no engine can run with."""
+    for name in _COUNTS:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise EngineStartError(f"{name} is {value}; use 1 or more")
+    if not 0 < options.memory_fraction <= 1:
+        raise EngineStartError(
+            f"memory_fraction is {options.memory_fraction}; use more than 0, at most 1"
+        )
+    if options.grammar_timeout_s <= 0:
+        raise EngineStartError(f"grammar_timeout_s is {options.grammar_timeout_s}; use more than 0")
