@@ -110,9 +110,11 @@ CMAKE_ARGS=-DGGML_CUDA=on pip install --no-cache-dir 'harmonium[llama-cpp]'
 ```
 
 `harmonium profiles` then shows its profiles as those that can run. They fetch the model from
-ggml-org's repository, pinned; `NIM_MODEL_PATH` takes a folder with a GGUF file of gpt-oss in any
-precision. `make test-llama` compiles it in an environment of its own and lets the contract's tests
-and the real SDK use it, nano written as GGUF. It has not been run on a GPU by us.
+ggml-org's repository, pinned; `NIM_MODEL_PATH` takes a GGUF file of gpt-oss in any precision, a
+folder with one, or where it lies: `hf://unsloth/gpt-oss-20b-GGUF?file=gpt-oss-20b-Q4_K_M.gguf`
+([weights](weights.md#a-checkpoint-of-your-own)).
+`make test-llama` compiles it in an environment of its own and lets the contract's tests and the
+real SDK use it, nano written as GGUF. It has not been run on a GPU by us.
 
 llama.cpp computes; the step loop, prefix cache, sampler and grammars are the native engine's
 ([decision 20](decisions/0020-llama-cpp-is-a-backend.md)). Its options: `gpu_layers` (so many on the

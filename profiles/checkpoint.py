@@ -13,7 +13,18 @@ from profiles.gguf import config_of, first_file
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
 _MAX_HEADER_BYTES = 100 * 1024 * 1024  # the format's own bound
+
+
+def check_place(place: Path) -> None:
+    """Raise ModelStoreError unless it is a folder or a GGUF file, which are what may be served."""
+    if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
+        problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
+        raise ModelStoreError(
+            f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a config.json "
+            "and *.safetensors files, or to a GGUF file"
+        )
 
 
 def check_shards(folder: Path) -> None:
@@ -32,10 +43,22 @@ def check_shards(folder: Path) -> None:
             )
 
 
-def read_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Read the model's config.json, or what the head of its GGUF file says in the same words."""
-    path = folder / "config.json"
-    gguf = None if path.is_file() else first_file(folder)
+def check_whole(place: Path) -> None:
+    """Raise ModelStoreError unless a checkpoint's shards, or its GGUF files, are all there."""
+    if any(place.glob("*.safetensors")) or first_file(place) is None:
+        check_shards(place)
+
+
+def read_config(place: Path) -> tuple[Path, dict[str, Any]]:
+    """Read the model's config.json, or what the head of its GGUF file says in the same words.
+
+    `place`: a folder, or a GGUF file.
+    """
+    path, head = place / "config.json", place / GGUF_HEAD
+    if head.is_file():
+        return head, read_json(head)
+    is_checkpoint = path.is_file() and any(place.glob("*.safetensors"))
+    gguf = None if is_checkpoint else first_file(place)
     return (path, read_json(path)) if gguf is None else (gguf, config_of(gguf))
 
 

@@ -6,11 +6,12 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from profiles.errors import ModelStoreError
+from profiles.models import Precision
 
 _MAGIC: Final = b"GGUF"
 _STRING, _ARRAY = 8, 9
@@ -28,8 +29,7 @@ _SCALARS: Final = {
     12: "<d",
 }
 _MAX_BYTES: Final = 1 << 20  # of a string; chat templates are the longest
-ALL_FLOAT32: Final = 0  # general.file_type
-_MXFP4_EXPERTS: Final = 38
+_BY_TYPE: Final[Mapping[int | None, Precision]] = {0: "fp32", 38: "mxfp4"}  # general.file_type
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _KEYS: Final = {  # of config.json
     "num_hidden_layers": "block_count",
@@ -46,30 +46,57 @@ _KEYS: Final = {  # of config.json
 }
 
 
-def first_file(folder: Path) -> Path | None:
+def first_file(place: Path) -> Path | None:
     """Find the GGUF model of a folder, of one in several files the first; None if there is none.
+
+    `place`: the folder, or the file itself where a folder has several models. A model may lie in a
+    folder of its own within, as hubs keep the larger ones.
 
     Raises ModelStoreError where there are more models, or where one lacks files.
     """
-    models = [path for path in sorted(folder.glob("*.gguf")) if _part(path)[0] == 1]
-    if not models:
-        if found := next(folder.glob("*.gguf"), None):
-            raise ModelStoreError(f"{folder} has {found.name}, but not the first file of its model")
-        return None
+    if place.is_file():
+        return _whole(place)
+    found = sorted(place.glob("*.gguf")) or sorted(place.glob("*/*.gguf"))
+    models = models_among(str(path.relative_to(place)) for path in found)
+    if not models and found:
+        raise ModelStoreError(f"{place} has {found[0].name}, but not the first file of its model")
     if len(models) > 1:
-        names = ", ".join(path.name for path in models)
-        raise ModelStoreError(f"{folder} has several GGUF models ({names}); keep one of them there")
-    [first] = models
-    stem = first.name.partition("-00001-of-")[0]
-    for part in range(2, _part(first)[1] + 1):
-        path = folder / f"{stem}-{part:05}-of-{_part(first)[1]:05}.gguf"
-        if not path.is_file():
-            raise ModelStoreError(f"{path} is missing; copy or download all files of the model")
-    return first
+        raise ModelStoreError(
+            f"{place} has several GGUF models ({', '.join(models)}); name one: {place / models[0]}"
+        )
+    return _whole(place / models[0]) if models else None
 
 
-def config_of(path: Path) -> dict[str, Any]:
-    """Return what config.json would say of the model; raises ModelStoreError, naming the file."""
+def models_among(names: Iterable[str]) -> list[str]:
+    """Find the GGUF models among some files, each by its only file or the first of its files."""
+    return sorted(name for name in names if name.endswith(".gguf") and _part(name)[0] == 1)
+
+
+def files_of(name: str) -> list[str]:
+    """Name all files of the model that a file belongs to, the first one first."""
+    _, count = _part(name)
+    if count == 1:
+        return [name]
+    stem = name.rpartition("-of-")[0].rpartition("-")[0]
+    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+
+
+def precision_of(file_type: int | None, num_bytes: int, num_weights: int) -> Precision:
+    """Say in the nearest words of a profile what the experts, most of a model, are stored as.
+
+    `file_type`: `general.file_type`. Of gpt-oss most files have MXFP4 experts, whatever they are
+    called by what the rest is stored as, so that the size decides where the type does not.
+    """
+    if file_type in _BY_TYPE:
+        return _BY_TYPE[file_type]
+    return "mxfp4" if num_bytes < 1.2 * num_weights else "bf16"
+
+
+def config_of(path: Path, num_bytes: int | None = None) -> dict[str, Any]:
+    """Return what config.json would say of the model; raises ModelStoreError, naming the file.
+
+    `num_bytes`: of all its files, where they are not here yet and `path` is the head of the first.
+    """
     try:
         with path.open("rb") as file:
             head = _head(file)
@@ -83,14 +110,24 @@ def config_of(path: Path) -> dict[str, Any]:
         config["vocab_size"] = head.get(_TOKENS)
     config["model_type"] = "gpt_oss" if architecture == "gpt-oss" else architecture
     config["gguf_type"] = head.get("general.file_type")
-    if config["gguf_type"] == _MXFP4_EXPERTS:
-        config["quantization_config"] = {"quant_method": "mxfp4"}
+    config["gguf_bytes"] = num_bytes or sum(
+        path.with_name(name).stat().st_size for name in files_of(path.name)
+    )
     return config
 
 
-def _part(path: Path) -> tuple[int, int]:
+def _whole(first: Path) -> Path:
+    """Return the first file of a model; raises ModelStoreError unless all its files are there."""
+    files = [first.with_name(name) for name in files_of(first.name)]
+    for path in files:
+        if not path.is_file():
+            raise ModelStoreError(f"{path} is missing; copy or download all files of the model")
+    return files[0]
+
+
+def _part(name: str) -> tuple[int, int]:
     """Return which file of how many this is: `name-00002-of-00003.gguf` is (2, 3)."""
-    _, *numbers = path.stem.rsplit("-", 3)
+    _, *numbers = name.removesuffix(".gguf").rsplit("-", 3)
     if len(numbers) == 3 and numbers[1] == "of" and numbers[0].isdigit() and numbers[2].isdigit():
         return int(numbers[0]), int(numbers[2])
     return 1, 1

@@ -39,7 +39,7 @@ def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> di
 
     `own`: a checkpoint that they serve in place of their model's files.
     """
-    files = None if own is None else _files(str(own.source or own.folder), own.files)
+    files = None if own is None else _files(own.place, own.files)
     return {
         "schema_version": SCHEMA,
         "profile_selection_criteria": "default",

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from profiles.catalogue import Catalogue
-from profiles.checkpoint import read_config
+from profiles.checkpoint import GGUF_HEAD, check_place, read_config
 from profiles.errors import ModelStoreError
-from profiles.gguf import ALL_FLOAT32, first_file
+from profiles.gguf import first_file, precision_of
 from profiles.memory import num_parameters
 from profiles.models import Model, ModelShape, Precision, Profile
 
@@ -51,28 +51,23 @@ def find(folder: Path, known: Catalogue, name: str | None = None) -> Found:
 
     `name`: what a model of its own shape is called, if not by its folder's name.
     """
-    if not folder.is_dir():
-        raise ModelStoreError(
-            f"NIM_MODEL_PATH is {folder}, which is not a folder; "
-            "set it to a folder with a config.json and *.safetensors files"
-        )
+    check_place(folder)
     path, config = read_config(folder)
     profiles = readable(known.profiles, folder)
     model = _known_model(config, known)
     if model is not None and any(profile.model == model for profile in profiles):
-        return Found(model, profiles)
+        return Found(model, tuple(_as_stored(each, model, config) for each in profiles))
     if model is None:
         _check_architecture(path, config)
         shape = _shape(path, config)
-        model = Model(
-            name=_name(name or folder.resolve().name), description=_describe(shape), shape=shape
-        )
-    return Found(model, tuple(_adapted(model, profiles, _stored(config))))
+        name = _name(name or folder.resolve().name.removesuffix(".gguf"))
+        model = Model(name=name, description=_describe(shape), shape=shape)
+    return Found(model, tuple(_adapted(model, profiles, _stored(config, model.shape))))
 
 
 def readable(profiles: Iterable[Profile], folder: Path) -> tuple[Profile, ...]:
     """Keep the profiles whose engine reads what the folder holds; raises ModelStoreError."""
-    has_gguf = first_file(folder) is not None
+    has_gguf = (folder / GGUF_HEAD).is_file() or first_file(folder) is not None
     has_others = not has_gguf or any(folder.glob("*.safetensors"))
     return tuple(p for p in profiles if (has_gguf if p.engine == "llama_cpp" else has_others))
 
@@ -165,12 +160,20 @@ def _of(model: Model, profile: Profile, stored: Precision) -> Profile:
     )
 
 
-def _stored(config: Mapping[str, Any]) -> Precision:
+def _as_stored(profile: Profile, model: Model, config: Mapping[str, Any]) -> Profile:
+    """A GGUF file of a known model may have another precision than its published one."""
+    if "gguf_type" not in config or profile.model != model:
+        return profile
+    return profile.model_copy(update={"precision": _stored(config, model.shape)})
+
+
+def _stored(config: Mapping[str, Any], shape: ModelShape) -> Precision:
     """What the experts are stored as; engines that unpack nothing compute in it."""
+    if "gguf_type" in config:
+        return precision_of(config["gguf_type"], config["gguf_bytes"], num_parameters(shape))
     quantization = config.get("quantization_config")
-    if isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4":
-        return "mxfp4"
-    return "fp32" if config.get("gguf_type") == ALL_FLOAT32 else "bf16"
+    is_mxfp4 = isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
+    return "mxfp4" if is_mxfp4 else "bf16"
 
 
 def _describe(shape: ModelShape) -> str:

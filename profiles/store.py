@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.checkpoint import check_shards, hash_file, read_config, read_json
+from profiles.checkpoint import check_place, check_shards, hash_file, read_config, read_json
 from profiles.download.fetch import GUEST, fetch, missing
 from profiles.download.source import NgcAccess, Wanted, source_of
 from profiles.errors import ModelStoreError
@@ -173,11 +173,7 @@ def content_hash(source: Path) -> str:
 
 def _operators_folder(profile: Profile, model_path: Path) -> Path:
     model = profile.model
-    if not model_path.is_dir():
-        raise ModelStoreError(
-            f"NIM_MODEL_PATH is {model_path}, which is not a folder; "
-            f"set it to a folder with {model.name}'s config.json and *.safetensors files"
-        )
+    check_place(model_path)
     if not isinstance(model.shape, OwnShape):  # that was read from this very folder
         _check_shape(model, model_path)
     if profile.engine != "llama_cpp":

@@ -93,7 +93,7 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
             "--no-binary llama-cpp-python llama-cpp-python"
         )
     model = GgufModel(config.model_path, _num_gpu_layers(config))
-    if None not in (config.precision, model.precision) and config.precision != model.precision:
+    if config.precision not in (None, model.precision):
         raise EngineStartError(
             f"precision is {config.precision!r}; {model.path} has {model.precision!r}"
         )

@@ -86,7 +86,7 @@ class LlamaCppConfig:
         """The GGUF file, of a model in several the first; raises EngineStartError for none."""
         path = self.model_dir
         try:
-            found = first_file(path) if path.is_dir() else path
+            found = first_file(path)
         except ModelStoreError as error:
             raise EngineStartError(str(error)) from None
         if found is None:

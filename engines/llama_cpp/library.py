@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import KvDtype
+from profiles.gguf import precision_of
+from profiles.models import Precision
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +26,6 @@ _KV_TYPES: Final[dict[KvDtype, int]] = {
     "fp16": llama_cpp.GGML_TYPE_F16,
     "bf16": 30,  # GGML_TYPE_BF16, which the bindings leave out
     "q8_0": llama_cpp.GGML_TYPE_Q8_0,
-}
-_PRECISIONS: Final = {  # by general.file_type
-    llama_cpp.LLAMA_FTYPE_ALL_F32: "fp32",
-    llama_cpp.LLAMA_FTYPE_MOSTLY_BF16: "bf16",
-    llama_cpp.LLAMA_FTYPE_MOSTLY_MXFP4_MOE: "mxfp4",
 }
 _GPU: Final = 1  # GGML_BACKEND_DEVICE_TYPE_GPU
 _NO_CELL: Final = 1  # llama_decode's answer where no cell is free
@@ -79,9 +76,11 @@ class GgufModel:
             raise EngineStartError(f"{path}: its architecture is {found!r}; use {ARCHITECTURE!r}")
 
     @property
-    def precision(self) -> str | None:
-        """What the experts are stored as, in the words of a profile, where it has one."""
-        return _PRECISIONS.get(int(self._text("general.file_type") or -1))
+    def precision(self) -> Precision:
+        """What the experts are stored as, in the nearest words of a profile."""
+        file_type = self._text("general.file_type")
+        num_weights = int(llama_cpp.llama_model_n_params(self.handle))
+        return precision_of(int(file_type) if file_type else None, self.num_bytes, num_weights)
 
     @property
     def vocab_size(self) -> int:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -88,17 +88,62 @@ def fetch(
 
     Waits where another process, also on another host, fetches into the same folder.
     """
+    with _kept(title, folder), _owned(folder, title):
+        if wanted := missing(files, folder):
+            _fetch_all(title, wanted, folder, source, open_remote(source, ngc))
+        shutil.rmtree(folder / ".partial", ignore_errors=True)
+
+
+@contextmanager
+def _kept(title: str, folder: Path) -> Iterator[None]:
+    """Make the folder; say what to do where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _owned(folder, title):
-            if wanted := missing(files, folder):
-                _fetch_all(title, wanted, folder, source, open_remote(source, ngc))
-            shutil.rmtree(folder / ".partial", ignore_errors=True)
+        yield
     except OSError as error:
         raise DownloadError(
             f"{title} cannot be kept in {folder}: {error.strerror or error}; "
             "set NIM_CACHE_PATH to a folder that can be written, with room for the model"
         ) from error
+
+
+def fetch_head(
+    title: str,
+    file: Wanted,
+    num_bytes: int,
+    folder: Path,
+    source: Source,
+    ngc: NgcAccess = GUEST,
+) -> Path:
+    """Fetch a file's first bytes, at least so many; return where they lie, for fetch() to go on.
+
+    Raises DownloadError as fetch() does.
+    """
+    with _kept(title, folder), _owned(folder, title):
+        if _size(folder / file.name) == file.size_bytes:
+            return folder / file.name
+        part = _part(folder, file)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        needed = min(num_bytes, file.size_bytes) - (_size(part) or 0)
+        if needed > 0:
+            _check_room(title, needed, folder)
+            with suppress(Stopped), _Head(title, needed) as progress:
+                _fetch_part(file, part, open_remote(source, ngc), progress, _FIRST_ATTEMPTS)
+        return part
+
+
+class _Head(Progress):
+    """Of so many bytes; then it is enough."""
+
+    def __init__(self, title: str, num_bytes: int) -> None:
+        super().__init__(title, num_bytes)
+        self._num_wanted = num_bytes
+
+    def add(self, num_bytes: int) -> None:
+        super().add(num_bytes)
+        self._num_wanted -= num_bytes
+        if self._num_wanted <= 0:
+            self.stop()  # at the next bytes: not every client has written these yet
 
 
 def _fetch_all(
@@ -181,7 +226,7 @@ def _fetch_part(
 ) -> None:
     """Let `part` grow to the file's size, through interruptions."""
     attempt, size = 1, _size(part) or 0
-    while True:
+    while (_size(part) or 0) < file.size_bytes:  # whole, if it was to be hashed when all ended
         try:
             remote.fetch(file, part, progress)
         except DownloadInterrupted as error:

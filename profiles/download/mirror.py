@@ -25,6 +25,7 @@ from profiles.checkpoint import INDEX, SINGLE
 from profiles.download.progress import Progress
 from profiles.download.source import Listing, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
+from profiles.gguf import files_of
 
 if TYPE_CHECKING:  # the library has these for type checkers only
     from obstore.store import ClientConfig, RetryConfig
@@ -67,6 +68,8 @@ class Mirror:
 
     def _usual_names(self) -> list[str]:
         """What a checkpoint's folder may hold; its shards are in its index."""
+        if self._source.file is not None:
+            return files_of(self._source.file)
         shards = [SINGLE]
         if self._looked_up(INDEX):
             with self._talking(INDEX):
@@ -106,7 +109,7 @@ _CREDENTIALS = {
 
 
 def _store(source: Source) -> S3Store | GCSStore | HTTPStore:
-    url = str(source)
+    url = source.place
     if source.scheme == "s3":  # plain HTTP only where AWS_ENDPOINT_URL says so
         options: ClientConfig = {**_PATIENT, "allow_http": True}
         return S3Store.from_url(url, client_options=options, retry_config=_RETRIES)

@@ -11,13 +11,15 @@ from profiles.models import Artifacts
 
 Scheme = Literal["hf", "s3", "gs", "https", "http", "ngc"]
 
-_HUB = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)([@:](?P<revision>[\w./-]+))?")
-_MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#@]+(/[^\s?#]*)?)")
-_NGC = re.compile(r"ngc://(?P<target>[\w.-]+/([\w.-]+/)?[\w.-]+):(?P<version>[\w.+-]+)")
+_FILE = r"(\?file=(?P<file>[\w./-]+\.gguf))?"
+_HUB = re.compile(r"hf://(?P<location>[\w.-]+/[\w.-]+)([@:](?P<revision>[\w./-]+))?" + _FILE)
+_NGC = re.compile(r"ngc://(?P<location>[\w.-]+/([\w.-]+/)?[\w.-]+):(?P<revision>[\w.+-]+)" + _FILE)
+_MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#@]+(/[^\s?#]*)?)" + _FILE)
 _LOGIN = re.compile(r"://[^/@]*@")
 _FORMS = (
     "hf://organisation/name@revision, ngc://org/team/name:version, or a mirror's folder: "
-    "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix"
+    "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix; after it ?file=NAME.gguf where "
+    "one GGUF model of several is meant"
 )
 
 
@@ -28,8 +30,14 @@ class Source:
     scheme: Scheme
     location: str  # the repository, or what follows `scheme://`, without a slash at its end
     revision: str | None = None  # of a repository; the version of a model on NGC
+    file: str | None = None  # the GGUF model that is meant, or the first of its files
 
     def __str__(self) -> str:
+        return self.place + (f"?file={self.file}" if self.file else "")
+
+    @property
+    def place(self) -> str:
+        """The source without the file."""
         mark = ":" if self.scheme == "ngc" else "@"
         revision = f"{mark}{self.revision}" if self.revision else ""
         return f"{self.scheme}://{self.location}{revision}"
@@ -94,6 +102,10 @@ def source_of(artifacts: Artifacts, override: str | None = None) -> Source:
     if override is None:
         return Source("hf", artifacts.repository, artifacts.revision)
     source = read_source(override, "NIM_REPOSITORY_OVERRIDE")
+    if source.file is not None:
+        raise DownloadError(
+            f"NIM_REPOSITORY_OVERRIDE is {source}; name a place there, and a file in NIM_MODEL_PATH"
+        )
     if source.scheme in ("hf", "ngc"):
         return source
     return Source(source.scheme, f"{source.location}/{artifacts.repository}")
@@ -102,11 +114,11 @@ def source_of(artifacts: Artifacts, override: str | None = None) -> Source:
 def read_source(text: str, setting: str) -> Source:
     """Read a source that is written down; raises DownloadError that names `setting`."""
     if match := _HUB.fullmatch(text):
-        return Source("hf", match["repository"], match["revision"] or "main")
+        return Source("hf", match["location"], match["revision"] or "main", match["file"])
     if match := _NGC.fullmatch(text):
-        return Source("ngc", match["target"], match["version"])
+        return Source("ngc", match["location"], match["revision"], match["file"])
     if match := _MIRROR.fullmatch(text):
-        return Source(match["scheme"], match["location"].rstrip("/"))  # type: ignore[arg-type]
+        return _mirror(match["scheme"], match["location"], match["file"])  # type: ignore[arg-type]
     if (bare := _LOGIN.sub("://", text)) != text:
         raise DownloadError(
             f"{setting} has a name or password before {bare!r}: a mirror serves without a login, "
@@ -114,3 +126,10 @@ def read_source(text: str, setting: str) -> Source:
             "GOOGLE_APPLICATION_CREDENTIALS)"
         )
     raise DownloadError(f"{setting} is {text!r}; write {_FORMS}")
+
+
+def _mirror(scheme: Scheme, location: str, file: str | None) -> Source:
+    """The address of a GGUF file itself means that file of its folder."""
+    if file is None and location.endswith(".gguf"):
+        location, _, file = location.rpartition("/")
+    return Source(scheme, location.rstrip("/"), file=file)

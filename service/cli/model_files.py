@@ -15,7 +15,7 @@ import click
 
 from profiles import drafts, manifest, own_shape, selector, store
 from profiles.catalogue import Catalogue, load
-from profiles.checkpoint import check_shards
+from profiles.checkpoint import check_whole
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.machine import GB
@@ -179,7 +179,7 @@ def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:
     """Fetch a checkpoint straight into a plain folder, which may be there: a volume, say."""
     own = open_own(uri, settings.cache_path, fetching_of(settings), folder)
     own.obtain(fetching_of(settings))
-    check_shards(folder)
+    check_whole(folder)
     click.echo(f"{uri} is in {folder}; serve it with NIM_MODEL_PATH={folder}")
 
 
@@ -208,7 +208,7 @@ def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:
         _tell_size(name, own.to_fetch)
         return
     own.obtain(fetching_of(settings))
-    check_shards(own.folder)
+    check_whole(own.folder)
     click.echo(f"{name} is whole in {own.folder}")
 
 

@@ -141,7 +141,7 @@ def assets_of(launch: Launch) -> tuple[str, ...]:
     files: Iterable[Wanted] = ()
     place = ""
     if own is not None:
-        place, files = str(own.source or own.folder), own.files
+        place, files = own.place, own.files
     elif artifacts is not None:
         place, files = str(source_of(artifacts)), artifacts.files
     return tuple(f"{place} {file.name} sha256:{file.sha256 or 'unknown'}" for file in files)

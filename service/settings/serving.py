@@ -23,9 +23,10 @@ class ModelSettings(BaseSettings):
     )
     model_path: Path | CheckpointUri | None = Field(
         None,
-        description="A gpt-oss checkpoint of any shape, in place of the catalogue's: a folder, or"
-        " where it is fetched from: `hf://organisation/name@revision`, `ngc://org/team/name:version`,"
-        " `s3://bucket/prefix`, `gs://bucket/prefix` or `https://host/prefix`.",
+        description="A gpt-oss checkpoint of any shape, in place of the catalogue's: a folder, a"
+        " GGUF file, or where it is fetched from: `hf://organisation/name@revision`,"
+        " `ngc://org/team/name:version`, `s3://bucket/prefix`, `gs://bucket/prefix` or"
+        " `https://host/prefix`; `?file=NAME.gguf` after it names one GGUF model of several.",
     )
     model_profile: str | None = Field(
         None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-llama)")
 
 from tests.e2e.test_sdk import *  # noqa: F403  (they run here with the server below)
+from tests.profiles.hub import serving
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +51,28 @@ def test_what_is_served_is_what_is_reported(server: Server) -> None:
     about = httpx.get(f"{server.url}/v1/metadata", timeout=60).json()
     assert "llama_cpp" in str(about), about
     assert "llama_cpp-cpu-fp32" in server.log.read_text()
+
+
+def test_a_gguf_of_a_repository_is_fetched_and_served_by_one_command(
+    start_server: StartServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = (folder / "nano.gguf").read_bytes()
+    commit, lfs = "0123456789" * 4, {"sha256": hashlib.sha256(content).hexdigest()}
+    names = ("nano-F32.gguf", "nano-Q4_K_M.gguf")
+    entries = [
+        {"rfilename": n, "size": len(content), "lfs": {**lfs, "size": 1, "pointerSize": 1}}
+        for n in names
+    ]
+    listed = json.dumps({"id": "acme/nano-GGUF", "sha": commit, "siblings": entries})
+    with serving({f"acme/nano-GGUF/resolve/{commit}/{names[0]}": content}) as hub:
+        hub.lists["api/models/acme/nano-GGUF/revision/main?blobs=true"] = listed.encode()
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        harmonium = str(Path(sys.executable).parent / "harmonium")
+        path = f"--model-path=hf://acme/nano-GGUF?file={names[0]}"
+        server = start_server([harmonium, "serve", path, f"--cache-path={tmp_path}"])
+    body = {"model": "nano", "messages": [{"role": "user", "content": "What is nano?"}]}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    assert answer["choices"][0]["message"]["content"]
+    assert [p.name for p in tmp_path.glob("models/*/*.gguf")] == ["nano-F32.gguf"]
+    assert len(hub.asked) == 2  # its head, then the rest
+    assert server.interrupt() == 0, server.log.read_text()

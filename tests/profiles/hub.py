@@ -96,6 +96,9 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
             start, end, headers, status = 0, len(content), dict(fault.headers), 200
             if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
                 start, end = int(match[1]), int(match[2] or len(content) - 1) + 1
+                if start >= len(content):
+                    self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+                    return
                 headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(content)}"
                 status = 206
             headers |= {"ETag": '"e"', "Last-Modified": "Mon, 02 Mar 2026 10:00:00 GMT"}

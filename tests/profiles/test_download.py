@@ -314,6 +314,16 @@ def test_who_is_killed_half_way_leaves_no_lock_and_what_came(mirror: Place, tmp_
     assert asked is not None
 
 
+def test_who_was_killed_while_hashing_has_all_bytes(place: Place, tmp_path: Path) -> None:
+    (file,) = [file for file in ARTIFACTS.files if file.name == BIG]
+    part = fetching._part(tmp_path, file)
+    part.parent.mkdir()
+    part.write_bytes(CONTENTS[BIG])
+    bring(place, tmp_path)
+    assert contents(tmp_path) == CONTENTS
+    assert not any(BIG in path for path, _ in place.served.asked)
+
+
 def test_an_owner_on_another_host_is_waited_for_until_its_lease_runs_out(
     mirror: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -74,7 +74,7 @@ def test_the_head_says_what_config_json_would(tmp_path: Path) -> None:
         "max_position_embeddings": 131072,
         "vocab_size": 3,
         "gguf_type": 38,
-        "quantization_config": {"quant_method": "mxfp4"},
+        "gguf_bytes": path.stat().st_size,
     }
 
 
@@ -115,19 +115,46 @@ def test_what_is_no_gguf_is_refused(tmp_path: Path, content: bytes, reason: str)
         (["model.gguf"], "model.gguf"),
         (["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"], "a-00001-of-00002.gguf"),
         (["gpt-oss-20b-mxfp4.gguf", "config.json"], "gpt-oss-20b-mxfp4.gguf"),
+        (["config.json", "Q4/b-00001-of-00001.gguf"], "b-00001-of-00001.gguf"),
     ],
 )
 def test_the_model_of_a_folder(tmp_path: Path, names: list[str], found: str | None) -> None:
+    (tmp_path / "Q4").mkdir()
     for name in names:
         (tmp_path / name).touch()
     first = gguf.first_file(tmp_path)
     assert (first and first.name) == found
 
 
+def test_a_file_is_one_model_of_its_folder(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"):
+        (tmp_path / name).touch()
+    assert gguf.first_file(tmp_path / "a.gguf") == tmp_path / "a.gguf"
+    second = tmp_path / "b-00002-of-00002.gguf"
+    assert gguf.first_file(second) == tmp_path / "b-00001-of-00002.gguf"
+
+
+@pytest.mark.parametrize(
+    ("file_type", "num_bytes", "precision"),
+    [
+        (0, 84, "fp32"),
+        (38, 12, "mxfp4"),
+        (1, 14, "mxfp4"),  # gpt-oss as "F16": its experts are MXFP4 all the same
+        (32, 42, "bf16"),
+        (15, 12, "mxfp4"),  # Q4_K_M
+        (None, 42, "bf16"),
+    ],
+)
+def test_where_its_type_does_not_say_a_model_is_what_it_weighs(
+    file_type: int | None, num_bytes: int, precision: str
+) -> None:
+    assert gguf.precision_of(file_type, num_bytes, num_weights=21) == precision
+
+
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["a.gguf", "b.gguf"], r"several GGUF models \(a.gguf, b.gguf\)"),
+        (["a.gguf", "b.gguf"], r"several GGUF models \(a.gguf, b.gguf\); name one: /.*/a.gguf"),
         (["a-00001-of-00003.gguf", "a-00003-of-00003.gguf"], "a-00002-of-00003.gguf is missing"),
         (["a-00002-of-00002.gguf"], "not the first file"),
     ],
@@ -157,6 +184,25 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(folder: Path, catalogue: Catal
     assert {profile.engine for profile in found.profiles} == {"llama_cpp"}
     profile = next(p for p in found.profiles if p.model == found.model)
     assert resolve(profile, folder / "cache", folder) == folder
+
+
+def test_the_file_itself_is_served_too(folder: Path, catalogue: Catalogue) -> None:
+    (folder / "other.gguf").touch()
+    path = folder / "model.gguf"
+    found = find(path, catalogue)
+    assert found.model == catalogue.models["gpt-oss-20b"]
+    profile = next(p for p in found.profiles if p.model == found.model)
+    assert resolve(profile, folder / "cache", path) == path
+
+
+def test_a_known_model_in_another_precision_is_served_in_that(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    folder = filled(tmp_path / "f32", {"gpt-oss.vocab_size": 201_088, "general.file_type": 0})
+    found = find(folder, catalogue)
+    assert found.model == catalogue.models["gpt-oss-20b"]
+    served = {p.precision for p in found.profiles if p.model == found.model}
+    assert served == {"fp32"}
 
 
 def test_beside_a_checkpoint_both_are_served(folder: Path, catalogue: Catalogue) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from profiles.catalogue import Catalogue
+from profiles.checkpoint import check_whole
 from profiles.download import fetch as fetching
 from profiles.download.source import NgcAccess
 from profiles.errors import DownloadError, ModelStoreError
 from profiles.own_checkpoint import OwnCheckpoint, open_own
+from profiles.own_shape import find
 from profiles.store import Fetching
 from tests.profiles.hub import Served, serving
+from tests.profiles.test_gguf import HEAD as HEAD_OF_20B
+from tests.profiles.test_gguf import written
 from tests.profiles.test_store import shard
 
 ALLOWED = Fetching(is_allowed=True)
@@ -23,6 +29,7 @@ FILES = {
     "model-1.safetensors": shard("a"),
 }
 BESIDE = {"README.md": b"#", "original/model-1.safetensors": b"x", "metal/model.bin": b"x"}
+CHECKPOINT: Mapping[str, bytes] = {**FILES, **BESIDE}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -38,7 +45,11 @@ def whole(found: OwnCheckpoint, allowed: Fetching = ALLOWED) -> dict[str, bytes]
     return {p.name: p.read_bytes() for p in found.folder.iterdir() if p.name[0] != "."}
 
 
-def hub_of(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def hub_of(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    contents: Mapping[str, bytes] = CHECKPOINT,
+) -> None:
     """A repository whose main is COMMIT."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
     monkeypatch.setattr(
@@ -46,10 +57,10 @@ def hub_of(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         served.url + "/{repo_id}/resolve/{revision}/{filename}",
     )
     siblings = []
-    for name, content in {**FILES, **BESIDE}.items():
+    for name, content in contents.items():
         served.files[f"acme/tuned/resolve/{COMMIT}/{name}"] = content
         entry = {"rfilename": name, "size": len(content), "blobId": "b"}
-        if name.endswith(".safetensors"):
+        if name.endswith((".safetensors", ".gguf")):
             sha256 = hashlib.sha256(content).hexdigest()
             entry["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 1}
         siblings.append(entry)
@@ -123,6 +134,71 @@ def test_a_version_on_ngc_is_listed_and_fetched(tmp_path: Path) -> None:
             served.lists[f"{base}/gpt/1/files?path={name}"] = json.dumps(address).encode()
         allowed = Fetching(True, ngc=NgcAccess("nvapi-1", served.url, served.url))
         assert whole(open_own("ngc://acme/gpt:1", tmp_path, allowed), allowed) == FILES
+
+
+HEAD = written(HEAD_OF_20B | {"gpt-oss.vocab_size": 201_088})
+GGUF = {
+    "config.json": b"{}",
+    "gpt-Q4.gguf": HEAD + b"q" * (3 << 20),
+    "gpt-F16.gguf": HEAD + b"f" * 100,
+    "BF16/gpt-BF16-00001-of-00002.gguf": HEAD,
+    "BF16/gpt-BF16-00002-of-00002.gguf": b"b" * 100,
+}
+
+
+def test_one_gguf_model_of_a_repository_is_known_by_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue
+) -> None:
+    monkeypatch.setattr("profiles.own_checkpoint._HEAD_BYTES", 1 << 20)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 18)
+    with serving({}) as served:
+        hub_of(served, monkeypatch, GGUF)
+        found = open_own("hf://acme/tuned?file=gpt-Q4.gguf", tmp_path, ALLOWED)
+        assert [file.name for file in found.to_fetch] == ["gpt-Q4.gguf"]
+        known = find(found.folder, catalogue)
+        assert known.model == catalogue.models["gpt-oss-20b"]
+        assert {profile.engine for profile in known.profiles} == {"llama_cpp"}
+        (begun,) = (found.folder / ".partial").iterdir()
+        size = begun.stat().st_size
+        assert 1 << 20 <= size < 2 << 20
+        assert whole(found) == {"gpt-Q4.gguf": GGUF["gpt-Q4.gguf"]}
+        asked = [asked for path, asked in served.asked if path.endswith("gpt-Q4.gguf")]
+        assert asked == [None, f"bytes={size}-"]  # it goes on where the head ends
+    again = open_own("hf://acme/tuned?file=gpt-Q4.gguf", tmp_path, Fetching(is_allowed=False))
+    assert again.to_fetch == ()
+
+
+def test_a_gguf_model_in_several_files_comes_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch, GGUF)
+        uri = "hf://acme/tuned?file=BF16/gpt-BF16-00002-of-00002.gguf"  # any of them
+        found = open_own(uri, tmp_path, ALLOWED)
+        found.obtain(ALLOWED)
+        check_whole(found.folder)
+        names = [name for name in GGUF if name.startswith("BF16")]
+        assert [(found.folder / name).read_bytes() for name in names] == [GGUF[n] for n in names]
+
+
+def test_of_several_gguf_models_one_must_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch, GGUF)
+        with pytest.raises(DownloadError, match="has several GGUF models; name one:") as caught:
+            open_own("hf://acme/tuned", tmp_path, ALLOWED)
+        assert "\n  hf://acme/tuned@main?file=gpt-Q4.gguf (3.1 MB)" in str(caught.value)
+        with pytest.raises(DownloadError, match=r"has no gpt-Q5.gguf; name one:\n  hf://acme"):
+            open_own("hf://acme/tuned?file=gpt-Q5.gguf", tmp_path, ALLOWED)
+
+
+def test_the_address_of_a_gguf_file_is_enough(tmp_path: Path) -> None:
+    with serving({"m/gpt.gguf": GGUF["gpt-F16.gguf"]}) as served:
+        found = open_own(f"{served.url}/m/gpt.gguf", tmp_path, ALLOWED)
+        assert whole(found) == {"gpt.gguf": GGUF["gpt-F16.gguf"]}
+    with serving({}) as served, pytest.raises(DownloadError, match=r"/m, which has no gpt\.gguf"):
+        open_own(f"{served.url}/m/gpt.gguf", tmp_path, ALLOWED)
 
 
 def test_a_place_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -148,5 +148,5 @@ def test_what_does_not_fit_is_refused_with_its_own_figures(look: Look) -> None:
 
 
 def test_a_path_that_is_no_folder_names_the_setting(tmp_path: Path, catalogue: Catalogue) -> None:
-    with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*nowhere, which is not a fol"):
+    with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*nowhere, which is not there"):
         find(tmp_path / "nowhere", catalogue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.download.source import source_of
+from profiles.download.source import read_source, source_of
 from profiles.errors import DownloadError
 from profiles.models import Artifacts
 
@@ -24,6 +24,28 @@ ARTIFACTS = Artifacts(repository=REPOSITORY, revision=REVISION, files=())
 )
 def test_sources_are_written_as_in_nim(override: str | None, source: str) -> None:
     assert str(source_of(ARTIFACTS, override)) == source
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "file"),
+    [
+        ("hf://acme/gpt-GGUF?file=a.gguf", "hf://acme/gpt-GGUF@main", "a.gguf"),
+        ("hf://acme/gpt@refs/pr/1?file=Q4/a.gguf", "hf://acme/gpt@refs/pr/1", "Q4/a.gguf"),
+        ("ngc://org/team/gpt:1.0?file=a.gguf", "ngc://org/team/gpt:1.0", "a.gguf"),
+        ("s3://bucket/m/a.gguf", "s3://bucket/m", "a.gguf"),
+        ("https://host/m/?file=a.gguf", "https://host/m", "a.gguf"),
+        ("https://host/m", "https://host/m", None),
+    ],
+)
+def test_one_file_of_a_place_can_be_named(text: str, place: str, file: str | None) -> None:
+    source = read_source(text, "X")
+    assert (source.place, source.file) == (place, file)
+    assert read_source(str(source), "X") == source
+
+
+def test_a_file_is_no_place_of_all_models() -> None:
+    with pytest.raises(DownloadError, match="a file in NIM_MODEL_PATH"):
+        source_of(ARTIFACTS, "https://host/m/a.gguf")
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown() -> None:

@@ -168,7 +168,7 @@ def test_what_is_wrong_with_an_operators_folder_is_named(
 
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, profile: Profile) -> None:
-    with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*/nowhere, which is not a"):
+    with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*/nowhere, which is not there"):
         resolve(profile, tmp_path, tmp_path / "nowhere")
 
 
