@@ -123,10 +123,7 @@ def _read_spec() -> EngineSpec:
 def _clean_up(address: str) -> None:
     """Remove what a parent that was killed cannot remove."""
     log.error("The parent process is gone; ending the engine")
-    socket_file = Path(address.removeprefix("ipc://"))
-    shutil.rmtree(socket_file.parent / "suspects", ignore_errors=True)
-    socket_file.unlink(missing_ok=True)
-    socket_file.parent.rmdir()
+    shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 def _ignore(line: bytes) -> None:

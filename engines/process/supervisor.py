@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import shutil
 import signal
@@ -24,6 +25,7 @@ from engines.spec import EngineSpec
 log = logging.getLogger(__name__)
 
 _NAME = "the engine process"
+_LONGEST_SOCKET_NAME = len("/rpc_test_") + 36  # TensorRT-LLM's; vLLM's are bare UUIDs
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class EngineSupervisor:
         self._environment = environment
         self._python = sys.executable if python is None else str(python)
         self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
+        self._temporary = self._folder / "tmp"  # of one life of the process
         self._supervisor = ChildSupervisor(
             _NAME, self._command, policy or RestartPolicy(), on_change
         )
@@ -231,10 +234,24 @@ class EngineSupervisor:
                 *("--address", self.address, "--log-level", level),
             ),
             first_words=lambda: msgspec.json.encode(self._spec) + b"\n",
-            environment=self._environment,
+            environment=self._with_temporary_files_apart(),
             python=self._python,
             is_log_forwarded=True,
         )
+
+    def _with_temporary_files_apart(self) -> Mapping[str, str] | None:
+        """Return the environment with a folder of its own for what a process that is killed leaves.
+
+        vLLM and TensorRT-LLM make their sockets there too, where no other user may connect.
+        """
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        room = zmq.IPC_PATH_MAX_LEN - len(os.fsencode(self._temporary))
+        if self._environment is None or room < _LONGEST_SOCKET_NAME:
+            return self._environment
+        self._temporary.mkdir(mode=0o700, parents=True)
+        compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"  # for later starts
+        kept = {"TORCHINDUCTOR_CACHE_DIR": compiled}
+        return {**kept, **self._environment, "TMPDIR": str(self._temporary)}
 
     def _make_folder(self) -> None:
         path = self.address.removeprefix("ipc://")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -149,6 +150,28 @@ async def test_a_restart_that_fails_is_tried_again_and_its_reason_told(
     await until_healthy(client)
     await client.stop()
     await supervisor.stop()
+
+
+async def test_what_a_killed_process_left_in_its_temporary_folder_goes(
+    no_leaks: None, until: Any
+) -> None:
+    spec = EngineSpec("fake", {"script": [1]})
+    supervisor = EngineSupervisor(spec, RestartPolicy(first_delay_s=0.05), dict(os.environ))
+    await supervisor.start()
+    process = psutil.Process(supervisor.pid)
+    folder = Path(process.environ()["TMPDIR"])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "socket").touch()
+    process.kill()
+
+    async def is_started_again() -> bool:
+        return supervisor.num_restarts == 1 and supervisor.reason is None
+
+    await until(is_started_again)
+    assert [*folder.iterdir()] == []
+    (folder / "socket").touch()
+    await supervisor.stop()
+    assert not folder.exists()
 
 
 def test_back_off_doubles_up_to_a_limit_and_forgets_after_a_long_life() -> None:
