@@ -7,10 +7,10 @@ name. Their texts are put together at random; training drops what is held out (n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from nano.first_request import First, shuffled
+from nano.first_weather import weather
 from nano.first_words import (
-    a_place,
     an_expression,
     in_words,
     listed,
@@ -19,141 +19,10 @@ from nano.first_words import (
     phrase_of_time,
     say,
 )
-from nano.sdk_tools import Schema, make_tool, number, text
+from nano.sdk_tools import Schema, any_tool, make_tool, number, text
 from nano.values import Value
 from nano.words import Words
 from service.harmony.types import Tool
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """What a client sends first, and the call that answers it."""
-
-    said: str
-    tools: tuple[Tool, ...]
-    call: str
-    values: dict[str, Value]
-    system: str = ""
-
-
-def _shuffled(words: Words, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    named = list({tool.name: tool for tool in reversed(tools)}.values())  # the first of a name
-    return tuple(words.rng.sample(named, len(named)))
-
-
-_UNITS = (
-    *[("celsius", "fahrenheit")] * 2,
-    *[("c", "f"), ("C", "F"), ("metric", "imperial"), ("fahrenheit", "celsius")],
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    key: str
-    choices: tuple[str, ...]
-    is_required: bool
-
-
-def weather(words: Words) -> First:
-    """Ask for the weather or the temperature of a place."""
-    rng = words.rng
-    name = say(words, "weather names")
-    is_warmth = "temperature" in name
-    key = rng.choice(["location", "location", "city", "city", "place", "town"])
-    unit = _unit(words) if rng.random() < 0.45 else None
-    tool = _weather_tool(words, name, key, unit, is_warmth)
-    place = a_place(words)
-    section = "ask temperature" if is_warmth or rng.random() < 0.15 else "ask weather"
-    said = say(words, section, p=place, n=say(words, "now"))
-    values: dict[str, Value] = {key: place}
-    if unit and rng.random() < 0.25:
-        values[unit.key] = chosen = rng.choice(unit.choices)
-        said = said.rstrip("?.") + rng.choice([" in {}?", " in {}", ", in {} please"]).format(
-            chosen
-        )
-    elif unit and unit.is_required:
-        values[unit.key] = unit.choices[0]
-    system = say(words, "systems", noun=words.noun()) if rng.random() < 0.35 else ""
-    tools = [tool, *_beside_weather(words)]
-    return First(said, _shuffled(words, tools), name, values, system)
-
-
-def _unit(words: Words) -> _Unit:
-    key = words.rng.choice("unit unit units format format temperature_unit scale".split())
-    return _Unit(key, words.rng.choice(_UNITS), words.rng.random() < 0.5)
-
-
-def _weather_tool(words: Words, name: str, key: str, unit: _Unit | None, is_warmth: bool) -> Tool:
-    rng = words.rng
-    what = say(words, "weather")
-    while is_warmth and "temperature" not in what:
-        what = say(words, "weather")
-    told = f"{say(words, 'fetch')} {what}"
-    if rng.random() < 0.9:
-        told += f" {rng.choice(['in', 'for', 'of', 'at', 'for'])} {say(words, 'where')}"
-    told += say(words, "behind weather")
-    params = {key: text(_describe_place(words, key))}
-    required = [key] if unit or rng.random() > 0.08 else []
-    if unit:
-        first, second = unit.choices
-        described = text(say(words, "units", k=unit.key, a=first, b=second))
-        default = {"default": first} if rng.random() < 0.2 else {}
-        params[unit.key] = {**described, "enum": list(unit.choices), **default}
-        required += [unit.key] * unit.is_required
-    return make_tool(words, name, "" if rng.random() < 0.12 else told, params, required)
-
-
-def _describe_place(words: Words, key: str) -> str:
-    state = "".join(words.rng.choices("ABCDEFGHIKLMNOPRSTVWY", k=2))
-    return say(words, "places", k=key, p=words.place(), q=words.place(), s=state)
-
-
-def _beside_weather(words: Words) -> list[Tool]:
-    """Offer tools that look alike beside the one that is meant, in half of the cases."""
-    if words.rng.random() < 0.55:
-        return []
-    makers = words.rng.sample(_BESIDE_WEATHER, words.rng.choice([1, 1, 2]))
-    return [make(words) for make in makers]
-
-
-def _clock(words: Words) -> Tool:
-    told = f"{say(words, 'fetch')} the current time {words.rng.choice(['in', 'for'])} "
-    name = words.rng.choice(["get_time", "get_current_time", "clock"])
-    city = text(_describe_place(words, "city"))
-    return make_tool(words, name, f"{told}{say(words, 'where')}.", {"city": city}, ["city"])
-
-
-def _whereabouts(words: Words) -> Tool:
-    told = words.rng.choice(
-        ["Gets the place of the user.", "Get the user's location", "Where am I"]
-    )
-    return make_tool(words, words.rng.choice(["get_location", "get_user_location"]), told, {})
-
-
-def _many_weathers(words: Words) -> Tool:
-    many: Schema = {"type": "array", "items": {"type": "string"}, "description": "List of places"}
-    of = words.rng.choice(["a list of locations", "several cities", "many places"])
-    name = words.rng.choice(["get_multiple_weathers", "get_weathers", "compare_weather"])
-    told = f"{say(words, 'fetch')} the current weather in {of}."
-    return make_tool(words, name, told, {"locations": many}, ["locations"])
-
-
-def _other_air(words: Words) -> Tool:
-    noun = words.rng.choice(["wind speed", "air quality", "humidity", words.noun()])
-    told = f"{say(words, 'fetch')} the current {noun} at {say(words, 'where')}."
-    place = text(_describe_place(words, "location"))
-    name = f"get_current_{noun.replace(' ', '_')}"
-    return make_tool(words, name, told, {"location": place}, ["location"])
-
-
-def _any_tool(words: Words) -> Tool:
-    noun, verb, key = words.noun(), words.noun(), words.noun()
-    told = f"{verb.capitalize()} the {noun}."
-    return make_tool(words, f"{verb}_{noun}", told, {key: text()}, [key])
-
-
-_BESIDE_WEATHER = (_clock, _whereabouts, _many_weathers, _other_air, _any_tool)
-
 
 _SUMS = ("add", "multiply", "subtract", "divide")
 _PAIRS = (
@@ -180,7 +49,7 @@ def arithmetic(words: Words) -> First:
     arguments = dict(zip(pair, values, strict=True))
     system = say(words, "sum systems", op=wanted)
     name = tools[wanted].name
-    return First(said, _shuffled(words, list(tools.values())), name, arguments, system)
+    return First(said, shuffled(words, list(tools.values())), name, arguments, system)
 
 
 def _operand(words: Words, kind: str) -> Value:
@@ -212,11 +81,11 @@ def expression(words: Words) -> First:
     key = rng.choice("expression expression expression expr query input formula".split())
     told = say(words, "expressions", k=key, n=rng.randint(2, 9))
     tools = [make_tool(words, name, say(words, "calculators"), {key: text(told)}, [key])]
-    tools += [_any_tool(words) for _ in range(rng.choice([0, 0, 0, 1, 2]))]
+    tools += [any_tool(words) for _ in range(rng.choice([0, 0, 0, 1, 2]))]
     asked = an_expression(words)
     said = say(words, "ask expression", e=asked)
     system = say(words, "expression systems", name=name)
-    return First(said, _shuffled(words, tools), name, {key: asked}, system)
+    return First(said, shuffled(words, tools), name, {key: asked}, system)
 
 
 def lookup(words: Words) -> First:
@@ -232,7 +101,7 @@ def lookup(words: Words) -> First:
     value = words.code()
     asked = f"{parts[0]} address" if parts[0] == "email" and rng.random() < 0.3 else parts[0]
     said = say(words, "ask lookup", w=asked, t=thing, v=value)
-    return First(_headed(said), _shuffled(words, tools), tools[0].name, {key: value})
+    return First(_headed(said), shuffled(words, tools), tools[0].name, {key: value})
 
 
 def _headed(said: str) -> str:
@@ -299,8 +168,8 @@ def mine(words: Words) -> First:
     name = rng.choice([f"get_{what}", f"get_{what}", what, f"daily_{what}", f"read_{what}"])
     tool = make_tool(words, name, say(words, "mine", what=what, of=kind), {of: text(told)}, [of])
     said = say(words, "ask mine", what=what, of=of, v=value)
-    tools = [tool, *([_any_tool(words)] if rng.random() < 0.2 else [])]
-    return First(said, _shuffled(words, tools), name, {of: value})
+    tools = [tool, *([any_tool(words)] if rng.random() < 0.2 else [])]
+    return First(said, shuffled(words, tools), name, {of: value})
 
 
 def instructed(words: Words) -> First:
@@ -323,7 +192,7 @@ def instructed(words: Words) -> First:
         system += more
     section = "instructed with a value" if values else "instructed"
     said = say(words, section, word=words.noun(), key=key, v=spoken, few=words.phrase(1, 3))
-    return First(_headed(said), _shuffled(words, tools), name, values, system)
+    return First(_headed(said), shuffled(words, tools), name, values, system)
 
 
 def _beside_instructed(words: Words) -> tuple[Tool, str]:

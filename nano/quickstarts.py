@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from nano.first_calls import First
+from nano.first_request import First
 from nano.tools import listed_tools
 from nano.values import Value
 from nano.words import Words

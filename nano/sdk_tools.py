@@ -45,6 +45,13 @@ def make_tool(
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list"}
 
 
+def any_tool(words: Words) -> Tool:
+    """Make up a tool of a made-up verb and noun, with one parameter."""
+    noun, verb, key = words.noun(), words.noun(), words.noun()
+    told = f"{verb.capitalize()} the {noun}."
+    return make_tool(words, f"{verb}_{noun}", told, {key: text()}, [key])
+
+
 def _documented(words: Words, name: str, description: str, params: Mapping[str, Schema]) -> str:
     """Return a description, at times with what SDKs add: the signature or the docstring's rest."""
     rng = words.rng
