@@ -15,38 +15,32 @@ import json
 import os
 import random
 import shutil
-import signal
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from benchmarks.gpu_disk import Run, prompt_of, spec_for, write_vocabulary
+from benchmarks.gpu_disk import Run, prompt_of, write_vocabulary
 from benchmarks.gpu_http import read_together
+from benchmarks.gpu_replica_death import death
 from benchmarks.published import write_published
+from benchmarks.replicas import PROMPT, Replicas, gpus, request_of, served
 from benchmarks.startup import serving
-from engines.base import EngineRequest, SamplingParams, TokenEvent
-from engines.fleet import Fleet
+from engines.base import EngineRequest, TokenEvent
 from engines.native.backends.cuda.random_model import gpt_oss
 from engines.process.client import EngineClient
-from engines.process.supervisor import EngineSupervisor, RestartPolicy
-from engines.recovery.guarded import GuardedEngine
-from engines.recovery.suspects import Suspects
 
-LIMITS: Final = {"max_model_len": 131072, "max_num_seqs": 256, "max_num_batched_tokens": 8192}
 PROFILE: Final = "native-hopper-mxfp4-tp1-pp1-throughput"
-PROMPT, ANSWER, STREAMS = 128, 512, 256  # of one GPU
-DEATH_STREAMS, DEATH_ANSWER, KILL_AFTER = 64, 384, 96  # tokens
+ANSWER, STREAMS = 512, 256  # of one GPU
 # A system prompt of all, then turns of a user's tokens and an answer's, with time to think between.
 CONVERSATIONS, TURNS, SYSTEM, USER, REPLY, THINK_S = 96, 6, 256, 200, 64, 1.0
 
@@ -67,7 +61,7 @@ def main() -> None:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
         line = {
-            "gpus": [torch.cuda.get_device_name(i) for i in range(len(_gpus()))],
+            "gpus": [torch.cuda.get_device_name(i) for i in range(len(gpus()))],
             "torch": torch.__version__,
             "cpus": os.cpu_count(),
             "model": arguments.model,
@@ -78,16 +72,10 @@ def main() -> None:
             arguments.json.write_text(json.dumps(line, indent=1) + "\n")
 
 
-def _gpus() -> list[str]:
-    """What names the GPUs to the engine processes."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())])[:2]
-
-
 async def _measure(run: Run, folder: Path, model: str) -> None:
     vocab_size = gpt_oss(model).vocab_size
     await run.part("start_checkpoint", lambda: _written(folder, model))
-    started = _Started()
+    started = Replicas()
     if await run.part("start_replicas", lambda: started.start(folder)):
         try:
             addresses = [supervisor.address for supervisor in started.supervisors]
@@ -97,14 +85,14 @@ async def _measure(run: Run, folder: Path, model: str) -> None:
                 await run.part(f"offline_{name}", partial(asyncio.to_thread, offline))
             _compare(run.found)
             await run.part("routing", lambda: _routing(addresses, vocab_size))
-            await run.part("death", lambda: _death(started, vocab_size))
+            await run.part("death", lambda: death(started, vocab_size))
         finally:
             await started.stop()
     await run.part("start_http", lambda: asyncio.to_thread(_http, folder, model, vocab_size))
-    invariant = _Started()
+    invariant = Replicas()
     if await run.part("start_invariant", lambda: invariant.start(folder, batch_invariant=True)):
         try:
-            await run.part("death_invariant", lambda: _death(invariant, vocab_size))
+            await run.part("death_invariant", lambda: death(invariant, vocab_size))
         finally:
             await invariant.stop()
 
@@ -117,41 +105,6 @@ async def _written(folder: Path, model: str) -> dict[str, Any]:
         write_vocabulary(place / "vocabulary.tiktoken", config.vocab_size)
         torch.cuda.empty_cache()
     return {"s": round(time.perf_counter() - began, 1)}
-
-
-class _Started:
-    """The engine processes, each on a GPU of its own."""
-
-    def __init__(self) -> None:
-        self.supervisors: list[EngineSupervisor] = []
-
-    async def start(self, folder: Path, **options: Any) -> dict[str, Any]:
-        """Start them side by side, with what `harmonium serve` would leave for the next start."""
-        spec = spec_for(folder / "model", torch.device("cuda"), LIMITS)
-        artefacts = str(folder / "cache" / "engines")
-        spec = replace(spec, artefact_dir=artefacts, options={**spec.options, **options})
-        began = time.perf_counter()
-        for gpu in _gpus():
-            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-            policy = RestartPolicy(first_delay_s=0.05)
-            self.supervisors.append(EngineSupervisor(spec, policy, environment))
-        await asyncio.gather(*(supervisor.start() for supervisor in self.supervisors))
-        return {"gpus": len(self.supervisors), "ready_s": round(time.perf_counter() - began, 1)}
-
-    async def stop(self) -> None:
-        await asyncio.gather(*(s.stop(drain_timeout_s=0.0) for s in self.supervisors))
-
-
-@asynccontextmanager
-async def _served(clients: list[EngineClient]) -> AsyncIterator[GuardedEngine]:
-    """The replicas as one engine, as an API process has them."""
-    with tempfile.TemporaryDirectory() as folder:
-        engine = GuardedEngine(Fleet(clients), Suspects(Path(folder) / "suspects", 600.0))
-        await engine.start()
-        try:
-            yield engine
-        finally:
-            await engine.stop()
 
 
 # Throughput.
@@ -199,20 +152,16 @@ def _read(addresses: list[str], streams: int, vocab_size: int, seed: int, start_
 
     async def read() -> float:
         requests = [
-            _request(f"{seed}-{n}", prompt_of(seed * 997 + n, PROMPT, vocab_size), ANSWER, n)
+            request_of(f"{seed}-{n}", prompt_of(seed * 997 + n, PROMPT, vocab_size), ANSWER, n)
             for n in range(streams)
         ]
-        async with _served([EngineClient(address) for address in addresses]) as engine:
+        async with served([EngineClient(address) for address in addresses]) as engine:
             await asyncio.sleep(max(0.0, start_at - time.monotonic()))
             nums = await asyncio.gather(*(_count(engine.generate, each) for each in requests))
             assert set(nums) == {ANSWER}, f"answers of {set(nums)} tokens"
             return time.monotonic()
 
     return asyncio.run(read())
-
-
-def _request(name: str, prompt: Sequence[int], answer: int, seed: int) -> EngineRequest:
-    return EngineRequest(name, tuple(prompt), SamplingParams(answer, temperature=1.0, seed=seed))
 
 
 async def _count(generate: Generate, request: EngineRequest) -> int:
@@ -248,7 +197,7 @@ async def _routing(addresses: list[str], vocab_size: int) -> dict[str, Any]:
         "conversations": CONVERSATIONS, "turns": TURNS, "system": SYSTEM, "user": USER,
         "reply": REPLY,
     }  # fmt: skip
-    async with _served([EngineClient(address) for address in addresses]) as engine:
+    async with served([EngineClient(address) for address in addresses]) as engine:
         found["by_prefix"] = (await _talk(engine.generate, "by prefix", vocab_size)).told()
     clients = [EngineClient(address) for address in addresses]
     await asyncio.gather(*(client.start() for client in clients))
@@ -266,7 +215,7 @@ async def _talk(generate: Generate, salt: str, vocab_size: int) -> _Turns:
         for turn in range(TURNS):
             await asyncio.sleep(draw.uniform(0, THINK_S))
             known += prompt_of(100 * number + turn, USER, vocab_size)
-            request = _request(f"{number}-{turn}", known, REPLY, number)
+            request = request_of(f"{number}-{turn}", known, REPLY, number)
             began, first = time.perf_counter(), True
             async for event in generate(replace(request, cache_salt=salt)):
                 known += event.token_ids
@@ -281,110 +230,6 @@ async def _talk(generate: Generate, salt: str, vocab_size: int) -> _Turns:
     return turns
 
 
-# A death.
-
-
-@dataclass(slots=True)
-class _Stream:
-    """One answer as it was read."""
-
-    token_ids: list[int] = field(default_factory=list)
-    arrivals: list[float] = field(default_factory=list)
-
-    def wait_from(self, moment: float) -> float:
-        """Seconds between two events, the most from a moment on; 0 if none came."""
-        pairs = pairwise(self.arrivals)
-        return max((after - before for before, after in pairs if after > moment), default=0.0)
-
-
-@dataclass(slots=True)
-class _Death:
-    """When an engine process was killed, and how many tokens of each answer were shown."""
-
-    at: float = 0.0
-    pid: int = 0
-    shown: list[int] = field(default_factory=list)
-
-
-async def _death(started: _Started, vocab_size: int) -> dict[str, Any]:
-    """The same answers three times, the third while one engine process is killed."""
-    async with _served([supervisor.client() for supervisor in started.supervisors]) as engine:
-        streams = [await _answers(engine, vocab_size, f"run {n}") for n in range(2)]
-        killed = _Death()
-        streams.append(await _answers(engine, vocab_size, "run 2", started, killed))
-        undisturbed, again, disturbed = streams
-        while started.supervisors[0].pid in {None, killed.pid}:
-            await asyncio.sleep(0.01)
-        restarted_s = time.perf_counter() - killed.at
-        last = await _answers(engine, vocab_size, "run 3")
-    waits = sorted(stream.wait_from(killed.at) for stream in disturbed)
-    return {
-        "streams": DEATH_STREAMS,
-        "answer": DEATH_ANSWER,
-        "tokens_shown_before": [min(killed.shown), max(killed.shown)],
-        "whole": sum(len(s.token_ids) == DEATH_ANSWER for s in disturbed),
-        "equal_undisturbed": _equal(undisturbed, again),
-        "equal_when_killed": _equal(undisturbed, disturbed),
-        "equal_after_the_restart": _equal(undisturbed, last),
-        "wait_ms": {
-            "longest": round(waits[-1] * 1e3, 1),
-            "median": round(statistics.median(waits) * 1e3, 1),
-        },
-        "ready_again_s": round(restarted_s, 2),
-    }
-
-
-def _equal(one: Sequence[_Stream], other: Sequence[_Stream]) -> dict[str, Any]:
-    """Whole answers that are the same, the greedy ones and the drawn; and where others part."""
-    parted = [_parting(a.token_ids, b.token_ids) for a, b in zip(one, other, strict=True)]
-    return {
-        "greedy": parted[::2].count(None),
-        "drawn": parted[1::2].count(None),
-        "parted_at": sorted(at for at in parted if at is not None),
-    }
-
-
-def _parting(one: list[int], other: list[int]) -> int | None:
-    """The first token that is another; None for equal answers."""
-    if one == other:
-        return None
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-async def _answers(
-    engine: GuardedEngine, vocab_size: int, salt: str, started: _Started | None = None,
-    killed: _Death | None = None,
-) -> list[_Stream]:  # fmt: skip
-    """Greedy and drawn answers in turn; `started`: its first engine is killed in the middle."""
-    streams = [_Stream() for _ in range(DEATH_STREAMS)]
-
-    async def read(number: int) -> None:
-        request = _request(
-            f"d{number}", prompt_of(number, PROMPT, vocab_size), DEATH_ANSWER, number
-        )
-        if number % 2 == 0:
-            request = replace(request, sampling=replace(request.sampling, temperature=0.0))
-        async for event in engine.generate(replace(request, cache_salt=salt)):
-            streams[number].arrivals.append(time.perf_counter())
-            streams[number].token_ids += event.token_ids
-
-    async def kill() -> None:
-        assert started is not None
-        assert killed is not None
-        while min(len(stream.token_ids) for stream in streams) < KILL_AFTER:
-            await asyncio.sleep(0.002)
-        pid = started.supervisors[0].pid
-        assert pid is not None
-        killed.shown = [len(stream.token_ids) for stream in streams]
-        killed.pid, killed.at = pid, time.perf_counter()
-        os.kill(pid, signal.SIGKILL)
-
-    tasks = [read(number) for number in range(DEATH_STREAMS)]
-    await asyncio.gather(*tasks, *([kill()] if started is not None else []))
-    return streams
-
-
 # One command.
 
 
@@ -396,12 +241,12 @@ def _http(folder: Path, model: str, vocab_size: int) -> dict[str, Any]:
         "NIM_MODEL_PATH": str(folder / "model"),
         "NIM_MODEL_PROFILE": PROFILE,
         "NIM_SERVED_MODEL_NAME": "gpt-oss",
-        "NIM_REPLICAS": str(len(_gpus())),
+        "NIM_REPLICAS": str(len(gpus())),
     }
     began = time.perf_counter()
     with serving(folder / "cache") as url:
         ready_s = time.perf_counter() - began
-        port, streams = int(url.rpartition(":")[2]), STREAMS * len(_gpus())
+        port, streams = int(url.rpartition(":")[2]), STREAMS * len(gpus())
         found = [asyncio.run(read_together(port, streams, vocab_size)) for _ in range(2)]
     return {"ready_s": round(ready_s, 2), "streams": found[-1]}
 
