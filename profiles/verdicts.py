@@ -81,8 +81,3 @@ class Selection:
     def chosen(self) -> Candidate:
         """The best profile; there is one unless `compatible` is empty."""
         return self.compatible[0]
-
-    @property
-    def rejected(self) -> dict[str, str]:
-        """Map the id of each rejected profile to the reason."""
-        return {rejection.profile.id: rejection.reason for rejection in self.rejections}

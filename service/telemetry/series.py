@@ -95,7 +95,6 @@ OWN: tuple[Series, ...] = (
     Series("rate_limited", "counter", "Requests refused by a limit.", ("limit", "tenant_class")),
     Series("telemetry_dropped", "counter", "Records that no collector took.", ("signal",)),
 )
-BY_NAME = {series.name: series for series in OWN}
 
 
 Value = Callable[[EngineStats], float]

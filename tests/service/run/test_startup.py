@@ -176,7 +176,7 @@ def test_another_engine_stands_in_for_the_same_model_and_what_failed_is_told() -
     assert second.spec.engine == now.engine
     assert second.served_name == first.served_name == now.model.name
     words = f"engine {was.engine} cannot start: no such library"
-    assert second.selection.rejected[was.id] == words
+    assert words in [r.reason for r in second.selection.rejections if r.profile.id == was.id]
     assert second.selection.reason == f"It stands in for {was.title}: {words}."
     last: Launch | None = second
     for _ in engines_in_order("gpt-oss-20b")[1:]:
