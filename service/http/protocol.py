@@ -56,6 +56,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_due_at = 0.0  # later with each byte that came
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection; over a bound it is refused, or an idle one is dropped for it."""
         super().connection_made(transport)
         self.app_state = self.app_state | peer_state(transport)
         self._reader = ReaderWatch(transport, self.patience_s)
@@ -96,6 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return dropped is not None or not is_pressing
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Give the connection's place to others."""
         self._uncount()
         self.idle.leave(self)
         self._stop_waiting()
@@ -103,6 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse what came; a head that grows over its bound is refused before it is whole."""
         self._num_head_bytes += len(data)  # the parser's callbacks set it back
         super().data_received(data)
         if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
@@ -111,12 +114,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
 
     def on_message_begin(self) -> None:
+        """Begin to wait for a head."""
         super().on_message_begin()
         self._num_head_bytes = 0
         if self._timer is None:
             self._wait()
 
     def on_headers_complete(self) -> None:
+        """Check the head before uvicorn begins the request, and begin to wait for its body."""
         self.idle.leave(self)
         self._fault = self._fault_of_head()
         if self._fault is not None:
@@ -127,6 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait()
 
     def on_body(self, body: bytes) -> None:
+        """Hand on a piece of the body; one that comes slower than LEAST_BYTES_S is refused."""
         super().on_body(body)
         self._body_due_at += len(body) / LEAST_BYTES_S
         if self.loop.time() > self._body_due_at and not self._is_answering_earlier():
@@ -135,19 +141,23 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_complete(self) -> None:
+        """Wait for nothing more of the request."""
         self._stop_waiting()
         self._is_in_head, self._num_head_bytes = True, 0
         super().on_message_complete()
 
     def pause_writing(self) -> None:
+        """Watch the reader, whose side is full."""
         super().pause_writing()
         self._reader.start()
 
     def resume_writing(self) -> None:
+        """Leave the reader alone, who has caught up."""
         super().resume_writing()
         self._reader.stop()
 
     def on_response_complete(self) -> None:
+        """Count the connection as idle unless the next request is here already."""
         self._reader.start()  # nothing may be left to pause for
         super().on_response_complete()
         if not self._is_answering() and not self.transport.is_closing():

@@ -164,9 +164,11 @@ class RedisStore:
         }
 
     async def lasts(self) -> bool:
+        """Return true: records outlive this process."""
         return True
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
+        """Add a record and its pieces, and forget what there is no room for, in one script."""
         now = self._bounds.clock()
         fields: dict[str, Any] = {
             "caller": record.owner,
@@ -181,13 +183,16 @@ class RedisStore:
         await self._call(_PUT, record.id, now, *self._limits(now), pieces, size, *pairs)
 
     async def extend(self, id: str, pieces: bytes) -> bool:
+        """Add pieces to a running response; false when it was asked to stop, is final or gone."""
         return bool(await self._call(_EXTEND, id, self._bounds.clock(), pieces))
 
     async def finish(self, id: str, response: bytes) -> bool:
+        """Make a running response final; false when it was so before, or is gone."""
         now = self._bounds.clock()
         return bool(await self._call(_FINISH, id, now, *self._limits(now), response))
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
+        """Read the record of this id and owner, and note its use; raises MissingRecord."""
         now = self._bounds.clock()
         oldest = now - self._bounds.max_age_s
         values = await self._call(_READ, id, now, oldest, owner, *_FIELDS)
@@ -196,23 +201,28 @@ class RedisStore:
         return _record(id, values, now)
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
+        """Read the batches of pieces from the one numbered `start` on."""
         key = f"{_PREFIX}pieces:{id}"
         return cast(list[bytes], await self._guarded(lambda: self._redis.lrange(key, start, -1)))
 
     async def history(self, id: str, owner: str) -> list[ResponseRecord]:
+        """Read a response after all it goes back to, one call each; raises MissingRecord."""
         records = [await self.get(id, owner)]
         while (previous_id := records[-1].previous_id) is not None:
             records.append(await self.get(previous_id, owner))
         return records[::-1]
 
     async def request_stop(self, id: str) -> None:
+        """Mark the record, which its run sees at its next extend()."""
         await self._call(_STOP, id)
 
     async def delete(self, id: str, owner: str) -> None:
+        """Remove the record of this id and owner; raises MissingRecord."""
         if not await self._call(_DELETE, id, owner):
             raise MissingRecord(id)
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._redis.aclose()
 
     def _limits(self, now: float) -> tuple[float, int]:

@@ -58,36 +58,46 @@ class SqliteStore:
         self._thread.submit(self._guarded, self._connection).result()
 
     async def lasts(self) -> bool:
+        """Return whether the file could be opened and no other process locks it now."""
         if self._lasts is None:
             with contextlib.suppress(StoreError):  # what is put then will say so itself
                 await self._run(self._connection)
         return self._lasts is not False and not self._guard.is_closed
 
     async def put(self, record: ResponseRecord, pieces: bytes = b"") -> None:
+        """Add a record and its pieces, and forget what there is no room for."""
         await self._run(self._put, record, pieces)
 
     async def extend(self, id: str, pieces: bytes) -> bool:
+        """Add pieces to a running response; false when it should stop."""
         return await self._run(self._extend, id, pieces)
 
     async def finish(self, id: str, response: bytes) -> bool:
+        """Make a running response final; false when it was so before, or is gone."""
         return await self._run(self._finish, id, response)
 
     async def get(self, id: str, owner: str) -> ResponseRecord:
+        """Read the record of this id and owner, and note its use; raises MissingRecord."""
         return (await self._run(self._read, id, owner, False))[0]
 
     async def pieces(self, id: str, start: int = 0) -> list[bytes]:
+        """Read the batches of pieces from the one numbered `start` on."""
         return await self._run(self._pieces, id, start)
 
     async def history(self, id: str, owner: str) -> list[ResponseRecord]:
+        """Read a response after all it goes back to, oldest first; raises MissingRecord."""
         return await self._run(self._read, id, owner, True)
 
     async def request_stop(self, id: str) -> None:
+        """Mark the record, which its run sees at its next extend()."""
         await self._run(self._request_stop, id)
 
     async def delete(self, id: str, owner: str) -> None:
+        """Remove the record of this id and owner; raises MissingRecord."""
         await self._run(self._delete, id, owner)
 
     async def close(self) -> None:
+        """Close the file and end its thread."""
         thread, loop = self._thread, asyncio.get_running_loop()
         try:
             await loop.run_in_executor(thread, self._close)

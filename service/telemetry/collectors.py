@@ -24,6 +24,7 @@ class EngineCollector(Collector):
         self._num_restarts = num_restarts
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the engine's metrics; without a snapshot only that it is down, and its restarts."""
         yield self._metric(RESTARTS, self._num_restarts())
         yield self._metric(UP, self.snapshot is not None)
         if self.snapshot is None:
@@ -46,6 +47,7 @@ class GpuCollector(Collector):
         self.usage: Sequence[GpuUsage] = ()
 
     def collect(self) -> Iterator[Metric]:
+        """Yield each metric that some board has a reading of."""
         for item in GPU:
             series = item.series
             metric = Metric(series.family, series.text, series.kind)

@@ -47,6 +47,7 @@ class TextFormatter(logging.Formatter):
         self._is_coloured = is_coloured
 
     def format(self, record: logging.LogRecord) -> str:
+        """Write a record as one line or several, without secrets."""
         line = self._redact(super().format(record))
         if not self._is_coloured:
             return line
@@ -64,6 +65,7 @@ class JSONFormatter(logging.Formatter):
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
+        """Write a record as one line of JSON, without secrets."""
         fields = {
             "level": record.levelname,
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -85,26 +85,31 @@ class OtelTelemetry(Telemetry):
             logging.getLogger().addHandler(self._handler)
 
     def start(self, engine: Engine) -> None:
+        """Send the engine's gauges from now on."""
         if self._instruments is not None:
             EngineGauges(self._meters, self._model, engine, asyncio.get_running_loop())
 
     def begin(self, context: RequestContext, scope: Scope) -> Trace:
+        """Begin the request's span, unless it is a probe or a scrape; return the trace with it."""
         if self._spans is None or context.route in _QUIET:
             return context.trace
         trace = self._spans.begin(context, _attributes(context, scope))
         return replace(trace, has_content=self._has_content)
 
     def observe(self, generation: Generation) -> None:
+        """Write a generation into its request's span, and into the metrics."""
         if self._spans is not None:
             self._spans.generation(generation)
         if self._instruments is not None:
             self._instruments.observe(generation)
 
     def end(self, context: RequestContext, status: int) -> None:
+        """End the request's span with the status of its answer."""
         if self._spans is not None and context.trace.span is not None:
             self._spans.end(context, status)
 
     async def close(self) -> None:
+        """Send what is left, for CLOSE_S seconds at most."""
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
             self._handler = None

@@ -32,6 +32,7 @@ class OtelHandler(logging.Handler):
         self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Send a record with the ids of its request; lines about sending are left out."""
         if record.name.startswith(_OWN):
             return
         context = log_lines_of()

@@ -91,6 +91,7 @@ class SpanOutbox(SpanProcessor):
         self.outbox = Outbox("traces", send, on_dropped)
 
     def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span that has ended, if its trace is sampled."""
         if span.context is not None and span.context.trace_flags.sampled:
             self.outbox.put(span)
 
@@ -105,6 +106,7 @@ class LogOutbox(LogRecordProcessor):
         self.outbox = Outbox("logs", send, on_dropped)
 
     def on_emit(self, log_record: Any) -> None:
+        """Queue a log record that can be read after its request has ended."""
         self.outbox.put(
             ReadableLogRecord(
                 log_record=log_record.log_record,
@@ -118,6 +120,7 @@ class LogOutbox(LogRecordProcessor):
         """The outbox is closed by its owner."""
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Return true at once: the outbox sends by itself."""
         return True
 
 
@@ -135,15 +138,18 @@ class CountedMetrics(MetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
+        """Send metrics, and count a failure."""
         result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
         if not _is_success(result):
             self._on_dropped("metrics", 1)
         return MetricExportResult.SUCCESS if _is_success(result) else MetricExportResult.FAILURE
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Return true at once: nothing is queued."""
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """End the exporter."""
         self._exporter.shutdown()
 
 
