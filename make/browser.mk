@@ -10,3 +10,7 @@ browser: installed-browser playground ## Use the playground in a real Chromium, 
 	@git diff --exit-code --stat -- service/pages/static || \
 		{ echo "service/pages/static is not what its source builds: commit it"; exit 1; }
 	@$(BIN)/pytest -m browser tests/browser
+
+.PHONY: bench-pages
+bench-pages: installed-browser ## Measure in Chromium when a page can be used, and what it weighs
+	@$(BIN)/python -m benchmarks.pages

@@ -6,7 +6,9 @@ no secret and need no key; what they ask for does.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -34,7 +36,17 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",  # asked again each time, and answered 304 where nothing changed
+    "Vary": "Accept-Encoding",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it is sent: whole or compressed, which caches must tell apart."""
+
+    content: bytes
+    tag: str
+    encoding: dict[str, str]
 
 
 @router.get("/")
@@ -58,18 +70,26 @@ async def asset(name: str, request: Request) -> Response:
 def _answer(name: str, request: Request) -> Response:
     if name not in _files():
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
-    content, tag = _files()[name]
-    headers = {**_HEADERS, "ETag": tag}
-    if request.headers.get("if-none-match") == tag:
+    whole, compressed = _files()[name]
+    file = compressed if "gzip" in request.headers.get("accept-encoding", "") else whole
+    headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
+    if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type=_TYPES[Path(name).suffix])
+    return Response(file.content, headers=headers, media_type=_TYPES[Path(name).suffix])
 
 
 @cache
-def _files() -> dict[str, tuple[bytes, str]]:
-    """Read each file's content and tag by name; a hundred kilobytes together."""
+def _files() -> dict[str, tuple[_File, _File]]:
+    """Read each file, whole and compressed, by name; two hundred kilobytes together."""
     contents = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
     return {
-        name: (content, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+        name: (
+            _file(content, {}),
+            _file(gzip.compress(content, mtime=0), {"Content-Encoding": "gzip"}),
+        )
         for name, content in contents.items()
     }
+
+
+def _file(content: bytes, encoding: dict[str, str]) -> _File:
+    return _File(content, f'"{hashlib.sha256(content).hexdigest()[:16]}"', encoding)

@@ -78,6 +78,20 @@ async def test_what_the_browser_has_is_not_sent_again(
     assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_files_travel_compressed_where_the_browser_can_read_that(
+    make_client: Any, make_runtime: MakeRuntime
+) -> None:
+    client = await make_client(make_runtime(SCRIPT))
+    plain = await client.get("/assets/app.js", headers={"Accept-Encoding": "identity"})
+    small = await client.get("/assets/app.js", headers={"Accept-Encoding": "br, gzip"})
+    assert "content-encoding" not in plain.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.content == plain.content == (_FOLDER / "app.js").read_bytes()
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+    assert small.headers["etag"] != plain.headers["etag"]
+    assert small.headers["vary"] == "Accept-Encoding"
+
+
 @pytest.mark.parametrize("name", ["app.ts", "..%2Froutes.py", "%2Fetc%2Fpasswd", "index.html/x"])
 async def test_no_other_file_is_served(
     make_client: Any, make_runtime: MakeRuntime, name: str
