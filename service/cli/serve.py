@@ -155,7 +155,8 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
         url,
         extra=logs.STANDS_OUT,
     )
-    log.info("Try it:\n\n%s\n", curl_line(url, launch.served_name, settings))
+    place = "here" if settings.disable_playground else "in a browser, or here"
+    log.info("Try it %s:\n\n%s\n", place, curl_line(url, launch.served_name, settings))
 
 
 def curl_line(url: str, model: str, settings: Settings) -> str:

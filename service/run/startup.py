@@ -266,7 +266,7 @@ def tell(launch: Launch) -> None:
     for warning in hardware.warnings:
         log.warning("%s", warning)
     profile = chosen.profile
-    log.info("Profile: %s, id %s", profile.name, profile.id)
+    log.info("Profile: %s, id %.12s…", profile.name, profile.id)
     log.info("Runs %s", where(chosen.placement))
     log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
     if isinstance(profile.model.shape, own_shape.OwnShape):

@@ -20,6 +20,7 @@ _PARTS = ("access", "audit")  # objects that a line may carry, under these names
 
 _COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 STANDS_OUT = {"stands_out": True}  # as `extra`: the line a person waits for
+_HEAD = len("WARNING 2026-03-03 12:00:10.079")  # of every line; less bright than what it says
 
 HIDDEN = "[redacted]"
 MIN_SECRET = 6  # characters; shorter ones would blacken ordinary words
@@ -53,8 +54,9 @@ class TextFormatter(logging.Formatter):
             return line
         if record.__dict__.get("stands_out"):
             return click.style(line, fg="green", bold=True)
-        colour = _COLOURS.get(record.levelname)
-        return click.style(line, fg=colour) if colour else line
+        if colour := _COLOURS.get(record.levelname):
+            return click.style(line, fg=colour)
+        return click.style(line[:_HEAD], dim=True) + line[_HEAD:]
 
 
 class JSONFormatter(logging.Formatter):

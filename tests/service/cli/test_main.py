@@ -170,6 +170,14 @@ def test_the_ready_line_and_errors_stand_out_on_a_terminal_only(
     assert click.unstyle(shown).endswith("Ready")
 
 
+def test_an_ordinary_line_is_as_bright_as_the_terminal_and_its_head_is_not() -> None:
+    line = logging.LogRecord("x", logging.INFO, "f", 1, "Hello", None, None)
+    shown = TextFormatter(Redactor(), is_coloured=True).format(line)
+    head, message = shown.removeprefix("\x1b[2m").split("\x1b[0m")
+    assert message == " Hello"
+    assert re.fullmatch(r"INFO +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", head)
+
+
 def test_what_is_to_be_pasted_is_not_redacted() -> None:
     pasted = curl_line("http://h:1", "nano", Settings(api_keys=SecretStr("k" * 20)))
     assert Redactor(["k" * 20])(pasted) == pasted

@@ -1,0 +1,61 @@
+"""Take docs/pictures/{playground,catalogue}.png: the pages in a real Chromium, on nano."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from serving import serving
+
+OUT = Path(__file__).parents[2] / "docs" / "pictures"
+SIZE = {"width": 1180, "height": 760}
+expect.set_options(timeout=60_000)
+
+
+def playground(browser: Browser, url: str) -> None:
+    """A question, and one that takes a tool."""
+    page = opened(browser, url)
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Calculator").check()
+    ask(page, "What is nano?")
+    ask(page, "Please calculate 17 * 23")
+    expect(page.get_by_role("article", name="Assistant").last).to_contain_text("391")
+    page.screenshot(path=OUT / "playground.png")
+
+
+def catalogue(browser: Browser, url: str) -> None:
+    """What is served, and its plots after some requests."""
+    page = opened(browser, f"{url}/docs")
+    summary = page.get_by_text("/v1/chat/completions", exact=True)
+    summary.click()
+    run = page.get_by_role("button", name="Run here")
+    for _ in range(6):
+        run.click()
+        expect(page.get_by_label("Answer", exact=True)).to_contain_text("200 after")
+        page.wait_for_timeout(2500)  # the plots ask every two seconds
+    summary.click()
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=OUT / "catalogue.png")
+
+
+def opened(browser: Browser, url: str) -> Page:
+    page = browser.new_page(viewport=SIZE, color_scheme="light")
+    page.goto(url)
+    expect(page.get_by_role("status").first).to_have_text("nano")
+    return page
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+
+
+if __name__ == "__main__":
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    with serving() as (url, _), sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        playground(chromium, url)
+        catalogue(chromium, url)
+        chromium.close()
