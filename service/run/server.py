@@ -15,7 +15,6 @@ from fastapi import FastAPI
 
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
-from service.api.common.schema import ErrorEnvelope
 from service.api.completions import routes as completions
 from service.api.messages import routes as messages
 from service.api.responses import routes as openai_responses
@@ -35,6 +34,8 @@ from service.runtime import Runtime
 log = logging.getLogger("harmonium")
 
 _CLOSE_TIMEOUT_S = 2  # for connections to take their last bytes
+
+_FAMILIES: Final = (chat, openai_responses, completions, messages, tokens, models, health, nim)
 
 # What a page may read of an answer beside its body.
 _EXPOSED: Final = (
@@ -177,21 +178,14 @@ def create_app(runtime: Runtime) -> FastAPI:
         version=health.RELEASE,
         docs_url=None,  # service/pages has a page of its own: theirs asks another host
         redoc_url=None,
-        responses={"4XX": {"model": ErrorEnvelope}, "5XX": {"model": ErrorEnvelope}},
+        # As they are: to include the routers would make each route and its fields once more.
+        routes=[
+            route
+            for family in (*_FAMILIES, pages if runtime.has_pages else no_pages)
+            for route in family.router.routes
+        ],
     )
     app.state.runtime = runtime
-    for routes in (
-        chat,
-        openai_responses,
-        completions,
-        messages,
-        tokens,
-        models,
-        health,
-        nim,
-        pages if runtime.has_pages else no_pages,
-    ):
-        app.include_router(routes.router)
     add_error_handlers(app)
     authentication = None
     if runtime.authenticator is not None:

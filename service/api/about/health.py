@@ -14,13 +14,14 @@ from service.api.about.schema import (
     ProfileInfo,
     Version,
 )
+from service.api.common.schema import ERRORS
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
 RELEASE = version("harmonium")
 API_VERSION = "1"
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.get("/v1/health/live")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.about.schema import ModelCard, ModelList
+from service.api.common.schema import ERRORS
 from service.errors import RequestError
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter()
+router = APIRouter(responses=ERRORS)
 
 
 @router.get("/v1/models")

@@ -22,6 +22,7 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
+from service.api.common.schema import ERRORS
 from service.api.completions.request import check_token_ids, encode_prompt
 from service.errors import RequestError
 from service.harmony.render import NUM_OPENING_TOKENS
@@ -31,7 +32,7 @@ from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
 
-router = APIRouter(route_class=JSONRoute)
+router = APIRouter(route_class=JSONRoute, responses=ERRORS)
 
 _FEW_TOKENS = 4096  # decoded in a few milliseconds
 

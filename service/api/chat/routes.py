@@ -11,11 +11,12 @@ from service.api.chat.answer import ChatAnswer, ChatChunks, ChatCompletion
 from service.api.chat.request import plan_chat
 from service.api.chat.schema import ChatRequest
 from service.api.common.answer import StreamedUsage
+from service.api.common.schema import ERRORS
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(route_class=JSONRoute)
+router = APIRouter(route_class=JSONRoute, responses=ERRORS)
 
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion)

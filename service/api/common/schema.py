@@ -147,6 +147,13 @@ class ErrorEnvelope(ResponseModel):
     error: ErrorBody
 
 
+# How the description of a route tells of its errors.
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorEnvelope},
+    "5XX": {"model": ErrorEnvelope},
+}
+
+
 class PromptTokensDetails(ResponseModel):
     cached_tokens: int
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage
+from service.api.common.schema import ERRORS
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from service.api.completions.request import echoes, plan_completion
 from service.api.completions.schema import Completion, CompletionRequest
@@ -13,7 +14,7 @@ from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
 from service.runtime import CurrentContext, CurrentRuntime
 
-router = APIRouter(route_class=JSONRoute)
+router = APIRouter(route_class=JSONRoute, responses=ERRORS)
 
 
 @router.post("/v1/completions", response_model=Completion)

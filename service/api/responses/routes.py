@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
 from service.api.responses.background import BackgroundRun
 from service.api.responses.document import decode, encode
@@ -22,7 +23,7 @@ from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(route_class=JSONRoute)
+router = APIRouter(route_class=JSONRoute, responses=ERRORS)
 
 Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
