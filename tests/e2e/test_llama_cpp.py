@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-llama)")
 
+from engines.factory import cpu_only_engines
+from tests.e2e.conftest import IS_GPU
 from tests.e2e.test_sdk import *  # noqa: F403  (they run here with the server below)
 from tests.profiles.hub import serving
+
+# The path says which model it is, and no name, as these tests have one where there is a GPU.
+SERVE = ["env", "--unset=NIM_MODEL_NAME", str(Path(sys.executable).parent / "harmonium"), "serve"]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(start_server: StartServer, folder: Path) -> Iterator[Server]:
     """The server that the SDK's tests find here."""
-    harmonium = str(Path(sys.executable).parent / "harmonium")
-    running = start_server([harmonium, "serve", f"--model-path={folder}"])
+    running = start_server([*SERVE, f"--model-path={folder}"])
     yield running
     assert running.interrupt() == 0, running.log.read_text()
 
@@ -50,7 +54,8 @@ def model() -> str:
 def test_what_is_served_is_what_is_reported(server: Server) -> None:
     about = httpx.get(f"{server.url}/v1/metadata", timeout=60).json()
     assert "llama_cpp" in str(about), about
-    assert "llama_cpp-cpu-fp32" in server.log.read_text()
+    has_gpu = IS_GPU and "llama_cpp" not in cpu_only_engines()
+    assert f"llama_cpp-{'gpu' if has_gpu else 'cpu'}-fp32" in server.log.read_text()
 
 
 def test_a_gguf_of_a_repository_is_fetched_and_served_by_one_command(
@@ -67,9 +72,8 @@ def test_a_gguf_of_a_repository_is_fetched_and_served_by_one_command(
     with serving({f"acme/nano-GGUF/resolve/{commit}/{names[0]}": content}) as hub:
         hub.lists["api/models/acme/nano-GGUF/revision/main?blobs=true"] = listed.encode()
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        harmonium = str(Path(sys.executable).parent / "harmonium")
         path = f"--model-path=hf://acme/nano-GGUF?file={names[0]}"
-        server = start_server([harmonium, "serve", path, f"--cache-path={tmp_path}"])
+        server = start_server([*SERVE, path, f"--cache-path={tmp_path}"])
     body = {"model": "nano", "messages": [{"role": "user", "content": "What is nano?"}]}
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
     assert answer["choices"][0]["message"]["content"]
