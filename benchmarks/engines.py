@@ -1,48 +1,49 @@
-"""One load over several engines: the same checkpoint, prompts and limits, each as a profile has it.
+"""One load over several engines: the same checkpoint, prompts and limits, in turn.
 
     python -m benchmarks.engines native vllm=/opt/vllm/bin/python llama_cpp=build/llama/bin/python
+    python -m benchmarks.engines --checkpoint wide --dtype bfloat16 native vllm=/opt/vllm/bin/python
 
-An engine is named with the Python that has it, if that is another. All read nano (or
-`--checkpoint`) in float32, each behind its own engine process, as the server has them; llama.cpp
-reads a GGUF file written from it. Prompts are random and all different: no prefix is cached.
+An engine is named with the Python that has it, if that is another; the first named is what the
+others are divided by. Each runs behind its own engine process, as the server has them, and waits
+while another is measured. All read nano, `wide` (random: 4 layers, hidden 256, gpt-oss's
+vocabulary) or a folder; llama.cpp reads a GGUF file written from it. Prompts are random and all
+different: no prefix is cached.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import platform
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import median
-from engines.base import Engine, EngineRequest, SamplingParams
+import psutil
+import torch
+
+from benchmarks.checkpoint import write_random
+from benchmarks.engines_load import LIMITS, LOADS, WARM_UP, Load
+from benchmarks.engines_report import Found, show
+from benchmarks.limits import Machine, ModelBytes
+from engines.base import Engine
 from engines.factory import environment_of
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec
+from service.settings.settings import PATIENT_THREADS
 
-REPEATS: Final = 3
-LIMITS: Final = {"max_model_len": 2048, "max_num_seqs": 16, "max_num_batched_tokens": 512}
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "native": {"dtype": "float32"},
-    "vllm": {"enforce_eager": True, "kv_cache_memory_bytes": 512 * 1024**2},
+_REPOSITORY: Final = Path(__file__).parents[1]
+_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16"}
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "native": {},
+    "vllm": {"kv_cache_memory_bytes": 512 * 1024**2},
     "llama_cpp": {},
-}
-# name: streams, tokens of each prompt, tokens of each answer
-LOADS: Final = {
-    "1 stream, 128 in, 128 out": (1, 128, 128),
-    "8 streams, 128 in, 128 out": (8, 128, 128),
-    "1 prompt of 1,024, 1 out": (1, 1024, 1),
 }
 
 
@@ -50,92 +51,110 @@ LOADS: Final = {
 class Side:
     """An engine and the Python that runs it."""
 
+    label: str
     engine: str
-    python: Path | None
+    python: Path
 
     @classmethod
     def parse(cls, text: str) -> Side:
         engine, _, python = text.partition("=")
-        if engine not in OPTIONS:
-            raise argparse.ArgumentTypeError(f"{engine!r} is none of {', '.join(OPTIONS)}")
-        return cls(engine, Path(python).absolute() if python else None)
+        if engine not in _OPTIONS:
+            raise argparse.ArgumentTypeError(f"{engine!r} is none of {', '.join(_OPTIONS)}")
+        return cls(text, engine, Path(python or sys.executable).absolute())
+
+    def spec(self, checkpoint: Path, dtype: str) -> EngineSpec:
+        """What this engine is asked to run; all compute and keep K/V in `dtype`."""
+        spec = EngineSpec(self.engine, _OPTIONS[self.engine], LIMITS, str(checkpoint))
+        if self.engine == "native":
+            return replace(spec, options={"dtype": dtype})
+        if self.engine == "vllm":
+            precision = _PRECISIONS[dtype]
+            return replace(spec, precision=precision, kv_dtype=precision)
+        return replace(spec, model_dir=str(_gguf(self, checkpoint)))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An engine that is ready, and what was found of it."""
+
+    engine: Engine
+    process: psutil.Process
+    found: Found
+
+    def cpu_s(self) -> float:
+        """CPU time of the engine process and all below it since they began."""
+        each = [self.process, *self.process.children(recursive=True)]
+        return sum(t.user + t.system for t in (process.cpu_times() for process in each))
 
 
 def main() -> None:
-    """Measure one engine after another; print the table and the JSON line."""
+    """Measure the engines in turn; print the table and the JSON line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines", description=__doc__)
     parser.add_argument("sides", nargs="+", type=Side.parse, metavar="ENGINE[=PYTHON]")
-    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--checkpoint", default="nano", metavar="nano|wide|FOLDER")
+    parser.add_argument("--dtype", choices=tuple(_PRECISIONS), default="float32")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=tuple(LOADS))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = arguments.checkpoint or _nano(Path(folder))
-        found = {s.engine: asyncio.run(_measure(s, checkpoint)) for s in arguments.sides}
-    _show(found)
+        checkpoint = _checkpoint(arguments.checkpoint, Path(folder))
+        dtype: torch.dtype = getattr(torch, arguments.dtype)
+        machine, shape = Machine.measured(dtype), ModelBytes.of(checkpoint, dtype.itemsize)
+        loads = {name: LOADS[name] for name in arguments.loads}
+        os.chdir(folder)  # each Python runs what is installed in it
+        found = asyncio.run(_measure(arguments, checkpoint, loads))
+    show(f"{arguments.checkpoint}, {arguments.dtype}", found, loads, machine, shape)
 
 
-async def _measure(side: Side, checkpoint: Path) -> dict[str, Any]:
-    began_s = time.monotonic()
-    async with _running(side, checkpoint) as engine:
-        found: dict[str, Any] = {
-            "version": engine.info.version,
-            "ready_s": time.monotonic() - began_s,
-        }
-        await _run(engine, 4, 64, 8, seed=0)  # what is made at the first use is made
-        for name, load in LOADS.items():
-            rates = [await _run(engine, *load, seed=seed) for seed in range(1, REPEATS + 1)]
-            found[name] = median(rates)
-    return found
-
-
-async def _run(
-    engine: Engine, num_streams: int, num_prompt: int, num_tokens: int, seed: int
-) -> float:
-    """Tokens a second of all streams, from the first on; where one is asked for, of the prompt."""
-    draw = random.Random(f"{seed} {num_streams} {num_prompt}")
-    first_s: list[float] = []
-
-    async def read(number: int) -> None:
-        prompt = tuple(draw.randrange(1000, 20_000) for _ in range(num_prompt))
-        sampling = SamplingParams(num_tokens, temperature=0.0)
-        request = EngineRequest(f"{seed}-{number}", prompt, sampling)
-        num_read = 0
-        async for event in engine.generate(request):
-            if not num_read:
-                first_s.append(time.monotonic())
-            num_read += len(event.token_ids)
-        assert num_read == num_tokens, f"{num_read} of {num_tokens} tokens"
-
-    began_s = time.monotonic()
-    await asyncio.gather(*(read(number) for number in range(num_streams)))
-    if num_tokens == 1:
-        return num_streams * num_prompt / (max(first_s) - began_s)
-    return num_streams * (num_tokens - 1) / (time.monotonic() - min(first_s))
+async def _measure(
+    arguments: argparse.Namespace, checkpoint: Path, loads: dict[str, Load]
+) -> list[Found]:
+    """Start all; then one load after the other, by each in turn, `repeats` times."""
+    async with AsyncExitStack() as stack:
+        sides = [
+            await stack.enter_async_context(_running(side, side.spec(checkpoint, arguments.dtype)))
+            for side in arguments.sides
+        ]
+        for running in sides:
+            for load in (WARM_UP, *loads.values()):  # what is made at the first use is made
+                await load.shortened().run(running.engine, seed=0)
+        for seed in range(1, arguments.repeats + 1):
+            for name, load in loads.items():
+                for running in sides:
+                    before_s = running.cpu_s()
+                    reading = await load.run(running.engine, seed)
+                    reading = replace(reading, cpu_s=running.cpu_s() - before_s)
+                    running.found.readings.setdefault(name, []).append(reading)
+        return [running.found for running in sides]
 
 
 @asynccontextmanager
-async def _running(side: Side, checkpoint: Path) -> AsyncIterator[Engine]:
-    spec = EngineSpec(side.engine, OPTIONS[side.engine], LIMITS, str(checkpoint))
-    if side.engine == "llama_cpp":
-        spec = replace(spec, model_dir=str(_gguf(side, checkpoint)))
-    elif side.engine == "vllm":
-        spec = replace(spec, precision="fp32", kv_dtype="fp32")
-    environment = {**os.environ, **environment_of(side.engine)}
-    supervisor = EngineSupervisor(spec, environment=environment, python=side.python)
+async def _running(side: Side, spec: EngineSpec) -> AsyncIterator[Running]:
+    # Ours with the environment that the server gives it; the others as they come.
+    own = PATIENT_THREADS if side.engine == "native" else environment_of(side.engine)
+    began_s = time.monotonic()
+    supervisor = EngineSupervisor(spec, environment={**os.environ, **own}, python=side.python)
     await supervisor.start()
     client = supervisor.client()
     try:
         await client.start()
-        yield client
+        process = psutil.Process(supervisor.pid)
+        found = Found(side.label, client.info.version, time.monotonic() - began_s)
+        yield Running(client, process, found)
     finally:
         await client.stop()
         await supervisor.stop()
 
 
-def _nano(folder: Path) -> Path:
-    from profiles import catalogue, store
+def _checkpoint(name: str, folder: Path) -> Path:
+    if name == "wide":
+        return write_random(folder / "wide", hidden=256, num_layers=4, num_experts=8)
+    if name != "nano":
+        return Path(name).absolute()
+    from profiles.compact import bundled_nano, expand
 
-    profile = next(p for p in catalogue.load().profiles if p.model.name == "nano")
-    return store.resolve(profile, folder)
+    expand(bundled_nano(), folder / "nano")
+    return folder / "nano"
 
 
 def _gguf(side: Side, checkpoint: Path) -> Path:
@@ -147,21 +166,9 @@ def _gguf(side: Side, checkpoint: Path) -> Path:
         "from tests.engines.llama_cpp.gguf_file import write_gguf; "
         "write_gguf(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
-    command = [str(side.python or sys.executable), "-c", write, str(checkpoint), str(path)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[1])
+    command = [str(side.python), "-c", write, str(checkpoint), str(path)]
+    subprocess.run(command, check=True, cwd=_REPOSITORY)
     return path.parent
-
-
-def _show(found: dict[str, dict[str, Any]]) -> None:
-    rows = [["", *(f"{engine} {figures['version']}" for engine, figures in found.items())]]
-    for name in LOADS:
-        rows.append([f"{name}, tok/s", *(f"{figures[name]:,.0f}" for figures in found.values())])
-    rows.append(["ready after, s", *(f"{figures['ready_s']:.1f}" for figures in found.values())])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
-    machine = {"machine": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
-    print(json.dumps({**machine, "python": platform.python_version(), "engines": found}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The physical limit of decoding: the fewest bytes a step reads over the memory's bandwidth."""
+"""Physical limits: the fewest bytes over the memory's bandwidth, the arithmetic over its rate."""
 
 from __future__ import annotations
 
@@ -24,6 +24,42 @@ def read_bandwidth_bytes_s() -> float:
     return data.nbytes / statistics.median(times)
 
 
+def flops_s(dtype: torch.dtype) -> float:
+    """Measure products on the threads there are: the best of seven of 1,024 cubed.
+
+    In `dtype` or float32, whichever is faster: many CPUs have no arithmetic for bfloat16.
+    """
+    return max(_flops_s(each) for each in {dtype, torch.float32})
+
+
+def _flops_s(dtype: torch.dtype) -> float:
+    one = torch.ones(1024, 1024, dtype=dtype)
+    one @ one
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        one @ one
+        times.append(time.perf_counter() - started)
+    return 2 * 1024**3 / min(times)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine can do at most, as measured."""
+
+    read_bytes_s: float
+    flops_s: float
+
+    @classmethod
+    def measured(cls, dtype: torch.dtype) -> Machine:
+        """Takes some seconds and 1 GiB."""
+        return cls(read_bandwidth_bytes_s(), flops_s(dtype))
+
+    def seconds(self, num_bytes: float, num_flops: float) -> float:
+        """The least time for both, one beside the other."""
+        return max(num_bytes / self.read_bytes_s, num_flops / self.flops_s)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelBytes:
     """What one decode step reads of a checkpoint held as `itemsize` bytes a number."""
@@ -34,6 +70,7 @@ class ModelBytes:
     attention_bytes: int  # all layers: projections, router, norms
     expert_bytes: int  # one expert of one layer
     unembedding_bytes: int  # distinct rows only: a row that repeats need not be read twice
+    itemsize: int
 
     @classmethod
     def of(cls, checkpoint: Path, itemsize: int) -> ModelBytes:
@@ -57,6 +94,7 @@ class ModelBytes:
             attention_bytes=attention * itemsize,
             expert_bytes=expert * itemsize // (num_layers * num_experts),
             unembedding_bytes=unembedding * config["hidden_size"] * itemsize,
+            itemsize=itemsize,
         )
 
     def step_bytes(self, batch: int) -> float:
@@ -68,6 +106,15 @@ class ModelBytes:
             + self.num_layers * experts * self.expert_bytes
             + self.unembedding_bytes
         )
+
+    def token_flops(self) -> float:
+        """Multiplications and additions of a token in the layers, attention's scores left out."""
+        experts = self.num_layers * self.experts_per_token * self.expert_bytes
+        return 2 * (self.attention_bytes + experts) / self.itemsize
+
+    def logits_flops(self) -> float:
+        """Those of one row of logits."""
+        return 2 * self.unembedding_bytes / self.itemsize
 
 
 def _num_distinct(rows: torch.Tensor) -> int:
