@@ -14,7 +14,7 @@ from engines.spec import EngineSpec, check_names, check_understood
 
 DType = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
-Speculation = Literal["none", "ngram"]
+Speculation = Literal["none", "ngram", "eagle3"]
 LayerType = Literal["full_attention", "sliding_attention"]
 
 _ROPE_KEYS = {
@@ -42,7 +42,7 @@ class RopeConfig:
     attention_factor: float | None  # None: 0.1 ln(factor) + 1
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any], read: _Reader) -> RopeConfig:
+    def parse(cls, raw: Mapping[str, Any], read: Reader) -> RopeConfig:
         """Read `rope_parameters` (transformers 5) or `rope_scaling` beside `rope_theta`."""
         values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         rope_type = values.get("rope_type", values.get("type"))
@@ -51,7 +51,7 @@ class RopeConfig:
         if unknown := sorted(set(values) - _ROPE_KEYS - {"type"}):
             raise read.error(f"rope key {unknown[0]!r} is not supported")
         theta = values.get("rope_theta", raw.get("rope_theta"))
-        of = _Reader(read.path, {**values, "rope_theta": theta})
+        of = Reader(read.path, {**values, "rope_theta": theta})
         factor = values.get("attention_factor")
         return cls(
             theta=of.number("rope_theta"),
@@ -101,8 +101,8 @@ class ModelConfig:
     def from_dir(cls, model_dir: Path) -> ModelConfig:
         """Parse model_dir/config.json; raises EngineStartError naming the file and the key."""
         path = model_dir / "config.json"
-        raw = _read_json(path)
-        read = _Reader(path, raw)
+        raw = read_json(path)
+        read = Reader(path, raw)
         if raw.get("model_type") != "gpt_oss":
             raise read.error(f"model_type is {raw.get('model_type')!r}; this engine runs 'gpt_oss'")
         if raw.get("hidden_act", "silu") != "silu":
@@ -131,7 +131,7 @@ class ModelConfig:
         config._check(read)
         return config
 
-    def _check(self, read: _Reader) -> None:
+    def _check(self, read: Reader) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
             raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
         if self.num_experts_per_tok > self.num_local_experts:
@@ -158,6 +158,7 @@ class NativeConfig:
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     speculation: Speculation = "none"  # guess tokens, to verify several in one step: drafting.py
+    draft_dir: Path | None = None  # of the EAGLE3 head: eagle/config.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
     batch_invariant: bool = False  # a request's logits are the same to the bit in any batch
@@ -172,6 +173,11 @@ class NativeConfig:
             raise EngineStartError(
                 f"speculation is {self.speculation!r}; use one of {get_args(Speculation)}"
             )
+        if (self.draft_dir is not None) != (self.speculation == "eagle3"):
+            raise EngineStartError(
+                f"speculation is {self.speculation!r} and draft_dir is {self.draft_dir};"
+                " set draft_dir to the head's folder with 'eagle3', and only then"
+            )
         if self.artefact_dir is not None and self.device != "cuda":
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
         if self.batch_invariant and self.device != "cuda":
@@ -182,7 +188,7 @@ class NativeConfig:
     def from_spec(cls, spec: EngineSpec) -> NativeConfig:
         """The options of a spec; raises EngineStartError naming what this engine cannot do."""
         check_understood(spec, _UNDERSTOOD)
-        given = {name: getattr(spec, name) for name in _PATHS}
+        given = {name: getattr(spec, name) for name in _SPEC_PATHS}
         if spec.memory_fraction is not None:
             given["memory_fraction"] = spec.memory_fraction
         given = {name: value for name, value in given.items() if value is not None}
@@ -216,9 +222,10 @@ class NativeConfig:
         return cls(**{**options, **paths})
 
 
-_PATHS = ("model_dir", "vocabulary_path", "artefact_dir")
+_SPEC_PATHS = ("model_dir", "vocabulary_path", "artefact_dir")
+_PATHS = (*_SPEC_PATHS, "draft_dir")
 _UNDERSTOOD = (
-    *_PATHS,
+    *_SPEC_PATHS,
     "limits",
     "precision",
     "kv_dtype",
@@ -228,7 +235,7 @@ _UNDERSTOOD = (
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-class _Reader:
+class Reader:
     """Typed look-ups in one JSON object, with errors that name its file and key."""
 
     def __init__(self, path: Path, raw: Mapping[str, Any]) -> None:
@@ -264,7 +271,7 @@ class _Reader:
         return value
 
 
-def _layer_types(read: _Reader, num_layers: int) -> tuple[LayerType, ...]:
+def _layer_types(read: Reader, num_layers: int) -> tuple[LayerType, ...]:
     """Each layer's attention; without the key, gpt-oss alternates and begins with the window."""
     alternating: list[LayerType] = ["sliding_attention", "full_attention"]
     types = read._value("layer_types", [alternating[i % 2] for i in range(num_layers)])
@@ -276,7 +283,7 @@ def _layer_types(read: _Reader, num_layers: int) -> tuple[LayerType, ...]:
     return tuple(types)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text())
     except OSError as error:

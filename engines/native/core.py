@@ -340,5 +340,13 @@ def _row(chunk: Chunk) -> Row:
         sequence.num_sent_blocks = num_blocks
     is_masked = chunk.is_last and sequence.is_masked
     return Row(
-        sequence.slot, chunk.start, chunk.end, chunk.is_last, full, window, is_masked, chunk.drafts
+        sequence.slot,
+        chunk.start,
+        chunk.end,
+        chunk.is_last,
+        full,
+        window,
+        is_masked,
+        chunk.drafts,
+        chunk.num_wanted,
     )

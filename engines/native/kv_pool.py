@@ -39,27 +39,30 @@ def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) ->
     return num_full + min(num_full, -(-num_visible // config.block_size) + 1)
 
 
-def choose_num_blocks(model: ModelConfig, config: NativeConfig, budget: MemoryBudget | None) -> int:
+def choose_num_blocks(
+    model: ModelConfig, config: NativeConfig, budget: MemoryBudget | None, bytes_beside: int = 0
+) -> int:
     """Size the pool: room for max_num_seqs usual sequences, within the budget if it is known.
 
-    EngineStartError when not even one sequence of max_model_len fits, or of one window and
-    chunk where max_model_len is left to the engine.
+    bytes_beside: what each block takes elsewhere. EngineStartError when not even one sequence of
+    max_model_len fits, or of one window and chunk where max_model_len is left to the engine.
     """
     longest = config.max_model_len or model.max_position_embeddings
+    each = block_bytes(model, config) + bytes_beside
     num_blocks = config.num_kv_blocks
     if num_blocks is None:
         usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
         num_blocks = max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
         if budget is not None:
-            num_blocks = min(num_blocks, budget.automatic_bytes // block_bytes(model, config))
+            num_blocks = min(num_blocks, budget.automatic_bytes // each)
     if budget is not None:
-        _check_memory(num_blocks * block_bytes(model, config), budget.free_bytes)
+        _check_memory(num_blocks * each, budget.free_bytes)
     least = config.max_model_len or min(longest, model.sliding_window + config.block_size)
     needed = num_blocks_for(model, config, least) + 1
     if num_blocks < needed:
         raise EngineStartError(
             f"num_kv_blocks is {num_blocks}, and a sequence of {least} tokens needs {needed}"
-            f" blocks of {block_bytes(model, config)} bytes;"
+            f" blocks of {each} bytes;"
             " raise num_kv_blocks, lower max_model_len or give the engine more memory"
         )
     return num_blocks

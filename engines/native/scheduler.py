@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
@@ -39,6 +39,7 @@ class Chunk:
     end: int
     is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
     drafts: tuple[int, ...] = ()
+    num_wanted: int = 0  # guesses that the backend is to bring of what comes after it
 
     @property
     def num_tokens(self) -> int:
@@ -129,12 +130,13 @@ class Scheduler:
             if step.budget > 0 and sequence not in step.preempted:
                 self._go_on(sequence, step, drafts.get(sequence, ()))
         self._admit(step)
-        chunks = [*step.chunks.values()]
+        chunks = self._wanting([*step.chunks.values()])
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.num_scheduled_tokens = chunk.end
             sequence.num_pending_tokens += chunk.is_last
             sequence.is_verifying = bool(chunk.drafts)
+            sequence.num_wanted = chunk.num_wanted
         return chunks
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
@@ -153,6 +155,8 @@ class Scheduler:
         self.counters.draft_tokens += len(chunk.drafts)
         self.counters.accepted_draft_tokens += len(sampled.token_ids) - 1
         token_ids, finish_reason = sequence.extend(sampled.token_ids)
+        if sampled.proposed:
+            sequence.proposals.bring(sampled.proposed)
         self._commit(sequence, chunk.end + len(token_ids) - 1)
         if finish_reason is not None:
             self.remove(sequence)
@@ -165,6 +169,7 @@ class Scheduler:
             sequence.num_pending_tokens -= chunk.is_last
             sequence.num_scheduled_tokens = min(sequence.num_scheduled_tokens, chunk.start)
             sequence.is_verifying = sequence.is_started = False
+            sequence.num_wanted = 0
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
@@ -222,6 +227,22 @@ class Scheduler:
                 num_tokens = wanted
         start = sequence.num_scheduled_tokens
         step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
+
+    def _wanting(self, chunks: list[Chunk]) -> list[Chunk]:
+        """The chunks, with as many guesses wanted as pay and as there is free room for."""
+        wanted = self._drafter.wanted([chunk.sequence for chunk in chunks if chunk.is_last])
+        return [
+            replace(chunk, num_wanted=self._room_for(chunk, wanted[chunk.sequence]))
+            if chunk.is_last and chunk.sequence in wanted
+            else chunk
+            for chunk in chunks
+        ]
+
+    def _room_for(self, chunk: Chunk, num: int) -> int:
+        """So many guesses, or as many as the answer has room for; none if that takes too much."""
+        num = min(num, chunk.sequence.max_len - chunk.end - len(chunk.drafts) - 1)
+        is_room = num > 0 and self.blocks.reserve(chunk.sequence, chunk.num_tokens + num)
+        return num if is_room else 0
 
     def _max_drafts(self, sequence: Sequence, step: _Step) -> int:
         """How many guesses the backend and the step take, and the answer has room for."""

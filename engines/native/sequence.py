@@ -8,6 +8,7 @@ import time
 from engines.base import EngineRequest, FinishReason, SamplingParams
 from engines.native.grammar import Guide
 from engines.native.ngrams import NgramLookup
+from engines.native.proposals import Proposals
 
 
 class Sequence:
@@ -43,6 +44,8 @@ class Sequence:
         "num_released_blocks",
         "num_scheduled_tokens",
         "num_sent_blocks",
+        "num_wanted",
+        "proposals",
         "queued_s",
         "rank",
         "request",
@@ -81,6 +84,8 @@ class Sequence:
         self.is_verifying = False  # how many drafts are right is not known yet
         self.takes_drafts = not (sampling.min_tokens or _is_penalised(sampling))
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
+        self.proposals = Proposals(self.token_ids)  # of a backend that guesses
+        self.num_wanted = 0  # guesses that its last scheduled chunk is to bring
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far

@@ -17,7 +17,8 @@ from engines.native.config import ModelConfig
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_FLOATS = {"F32", "BF16", "F16"}
+_FLOATS = frozenset({"F32", "BF16", "F16"})
+_BYTES = frozenset({"U8"})
 
 EMBEDDING: Final = "model.embed_tokens.weight"
 NORM: Final = "model.norm.weight"
@@ -40,6 +41,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     is_packable: bool = False
+    dtypes: frozenset[str] = _FLOATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +105,26 @@ class Checkpoint:
             if name not in expected:
                 raise EngineStartError(f"{entry.file}: tensor {name} is not part of this model")
 
-    def _expected(self) -> dict[str, tuple[tuple[int, ...], set[str]]]:
+    def _expected(self) -> dict[str, tuple[tuple[int, ...], frozenset[str]]]:
         """Name to (shape, dtypes) as stored, MXFP4 pairs spelt out."""
-        expected: dict[str, tuple[tuple[int, ...], set[str]]] = {}
+        expected: dict[str, tuple[tuple[int, ...], frozenset[str]]] = {}
         for name, spec in self._specs.items():
             if spec.is_packable and name not in self._entries and self._is_packed(name):
                 experts, num_in, num_out = spec.shape
                 groups = (experts, num_out, num_in // BLOCK_SIZE)
-                expected[f"{name}_blocks"] = ((*groups, BYTES_PER_BLOCK), {"U8"})
-                expected[f"{name}_scales"] = (groups, {"U8"})
+                expected[f"{name}_blocks"] = ((*groups, BYTES_PER_BLOCK), _BYTES)
+                expected[f"{name}_scales"] = (groups, _BYTES)
             else:
-                expected[name] = (spec.shape, _FLOATS)
+                expected[name] = (spec.shape, spec.dtypes)
         return expected
 
     def _is_packed(self, name: str) -> bool:
         return f"{name}_blocks" in self._entries or f"{name}_scales" in self._entries
+
+
+def stored_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
+    """Name to shape of every tensor that the folder holds."""
+    return {name: entry.shape for name, entry in _read_entries(model_dir).items()}
 
 
 def _read_entries(model_dir: Path) -> dict[str, _Entry]:
@@ -185,6 +192,11 @@ def tensor_specs(config: ModelConfig) -> dict[str, TensorSpec]:
     for index in range(config.num_hidden_layers):
         specs |= {f"model.layers.{index}.{name}": spec for name, spec in layer.items()}
     return specs
+
+
+def output_head(config: ModelConfig) -> str:
+    """The tensor whose rows score the tokens."""
+    return EMBEDDING if config.tie_word_embeddings else HEAD
 
 
 def _layer_specs(config: ModelConfig) -> dict[str, TensorSpec]:

@@ -20,8 +20,8 @@ A backend is made so that the core may run one step ahead of what it knows:
 
 Positions, for a row that computes [start, end):
 
-    0 ........ start ............ end ....... end + len(drafts)
-    K/V cached | computed by this row | guesses, computed too
+    0 ........ start ............ end ....... end + len(drafts) ....... + num_wanted
+    K/V cached | computed by this row | guesses, computed too | room for the head's own K/V
                                  ^ the first sampled token gets this position (if is_last)
 
 The standard library and numpy are all this module may import.
@@ -61,6 +61,7 @@ class Capacity:
     block_size: int  # tokens in a block
     max_model_len: int  # prompt and generated tokens together
     max_drafts: int = 0  # guesses that one row may bring
+    max_wanted: int = 0  # guesses that one row may want: the backend has a head that makes them
     step_cost: StepCost = without_drafts
 
 
@@ -96,6 +97,7 @@ class Row(NamedTuple):
     window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
     drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; see Sampled
+    num_wanted: int = 0  # guesses to bring of what follows the sampled tokens, where is_last
 
 
 class Batch(NamedTuple):
@@ -117,6 +119,7 @@ class Sampled(NamedTuple):
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token if the slot asks for them
+    proposed: tuple[int, ...] = ()  # the guesses that the row wanted, or fewer
 
 
 class Step(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -13,19 +13,25 @@ from numpy.typing import NDArray
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
 from engines.native.backends.cpu.attention import KVCache
+from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
-from engines.native.backends.cpu.model import GptOss, Loader, ThreadChooser
+from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.eagle.checkpoint import load_eagle, num_values
+from engines.native.eagle.config import EagleConfig
+from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import Checkpoint, output_head, tensor_specs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 _MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
 
 Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
+Propose = Callable[[Sequence[Span], Sequence[Sampled]], list[tuple[int, ...]]]
+"""Guesses of what follows the sampled tokens, as many as each span wants."""
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -34,15 +40,18 @@ _CGROUP = Path("/sys/fs/cgroup")
 class CpuBackend:
     """Slots, a forward pass and the sampler; implements engines.native.backends.base.Backend."""
 
-    def __init__(self, capacity: Capacity, forward: Forward) -> None:
-        self._capacity, self._forward = capacity, forward
+    def __init__(
+        self, capacity: Capacity, forward: Forward, propose: Propose | None = None
+    ) -> None:
+        self._capacity, self._forward, self._propose = capacity, forward, propose
         self._slots = Slots()
 
     @classmethod
     def load(cls, config: NativeConfig, model: ModelConfig) -> CpuBackend:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
         network = TorchModel(config, model)
-        return cls(network.capacity, network.forward)
+        propose = None if network.guesser is None else network.guesser.propose
+        return cls(network.capacity, network.forward, propose)
 
     @property
     def capacity(self) -> Capacity:
@@ -53,7 +62,7 @@ class CpuBackend:
         """Compute the step now; its sampling too, unless a row waits for its mask."""
         spans = self._slots.apply(batch)
         sampled = {i: span for i, span in enumerate(spans) if span.is_last}
-        step = CpuStep(self._forward(spans), sampled)
+        step = CpuStep(self._forward(spans), sampled, self._propose)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
@@ -62,10 +71,12 @@ class CpuBackend:
 class CpuStep:
     """A computed step: logits, and tokens once it has its masks."""
 
-    def __init__(self, logits: Logits, spans: dict[int, Span]) -> None:
+    def __init__(
+        self, logits: Logits, spans: dict[int, Span], propose: Propose | None = None
+    ) -> None:
         """`spans` that are last, by their row in the batch."""
         self._logits: Logits | None = logits
-        self._spans = spans
+        self._spans, self._propose = spans, propose
         self._sampled: list[Sampled] = []
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -75,6 +86,12 @@ class CpuStep:
         self._logits = None
         for span, sampled in zip(self._spans.values(), self._sampled, strict=True):
             span.slot.token_ids += sampled.token_ids
+        spans = [*self._spans.values()]
+        if self._propose is not None and any(span.num_wanted for span in spans):
+            guesses = self._propose(spans, self._sampled)
+            self._sampled = [
+                each._replace(proposed=of) for each, of in zip(self._sampled, guesses, strict=True)
+            ]
 
     def collect(self) -> list[Sampled]:
         """What each row with is_last has brought."""
@@ -110,14 +127,22 @@ class TorchModel:
         _check_length(config, model)
         _check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        num_blocks = choose_num_blocks(model, config, _budget(config.memory_fraction))
+        head = None if config.draft_dir is None else self._head(config, model, dtype, checkpoint)
+        num_blocks = choose_num_blocks(
+            model,
+            config,
+            _budget(config.memory_fraction),
+            bytes_beside=0 if head is None else head.block_bytes(config.block_size),
+        )
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
             longest_sequence(model, config, num_blocks),
             MAX_DRAFTS,
-            step_cost,
+            MAX_DRAFTS if head is not None else 0,
+            step_cost if head is None else step_cost_with_head,
         )
+        self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
         self._cache = KVCache(model, config, num_blocks, device)
         self._layouts = LayoutBuilder(
             config.block_size,
@@ -132,7 +157,29 @@ class TorchModel:
 
         Returns a row of logits for each position that wants some, in the spans' order.
         """
-        return self._model.forward(self._layouts.build(spans), self._cache)
+        layout = self._layouts.build(spans)
+        if self.guesser is None:
+            return self._model.forward(layout, self._cache)
+        taps = Taps(self.guesser.layers)
+        logits = self._model.forward(layout, self._cache, taps)
+        self.guesser.take_in(spans, layout, taps.states)
+        return logits
+
+    def _head(
+        self, config: NativeConfig, model: ModelConfig, dtype: torch.dtype, checkpoint: Checkpoint
+    ) -> EagleHead:
+        assert config.draft_dir is not None
+        shape = EagleConfig.from_dir(config.draft_dir, model)
+        longest = config.max_model_len or model.max_position_embeddings
+        weights = load_eagle(
+            config.draft_dir,
+            shape,
+            dtype,
+            torch.device("cpu"),
+            target_embedding=self._model.embedding,
+            target_head=lambda: checkpoint.stored(output_head(model)),
+        )
+        return EagleHead(shape, weights, longest)
 
 
 def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -141,6 +188,11 @@ def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np
     A sequence with guesses is attended to by itself.
     """
     return 6.0 + num_sequences + 0.8 * num_drafts
+
+
+def step_cost_with_head(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A guess of a head is taken to cost what verifying it costs."""
+    return step_cost(num_sequences, 2 * num_drafts)
 
 
 def _budget(memory_fraction: float) -> MemoryBudget | None:
@@ -167,6 +219,8 @@ def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) 
     specs = tensor_specs(model)
     needed = sum(prod(spec.shape) for spec in specs.values()) * dtype.itemsize
     needed -= model.vocab_size * model.hidden_size * dtype.itemsize
+    if config.draft_dir is not None:
+        needed += num_values(config.draft_dir) * dtype.itemsize
     available = available_bytes()
     if available is not None and needed > available:
         raise EngineStartError(

@@ -91,14 +91,18 @@ class RotaryEmbedding:
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).to(device)
-        scale = rope.attention_factor
-        if scale is None:
-            scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
-        self._scale = torch.tensor(scale, device=device)
+        self._scale = torch.tensor(attention_factor(rope), device=device)
 
     def __call__(self, positions: Tensor) -> Tensor:
         """positions (tokens) -> the complex rotation of each pair: (tokens, head_dim / 2)."""
         return torch.polar(self._scale, torch.outer(positions.float(), self._frequencies))
+
+
+def attention_factor(rope: RopeConfig) -> float:
+    """What YaRN multiplies queries and keys by."""
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    return 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:

@@ -33,6 +33,7 @@ class Slot:
 
     __slots__ = (
         "full_blocks",
+        "fused",
         "is_biased",
         "is_filtered",
         "is_greedy",
@@ -50,6 +51,7 @@ class Slot:
         self.window_blocks = [*start.window_blocks]
         self.sampling = sampling = start.sampling
         self.seed = start.seed
+        self.fused: tuple[int, Tensor] | None = None  # what a head keeps of the last positions
         self.is_greedy = sampling.temperature < GREEDY_BELOW
         self.is_filtered = sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
         self.is_biased = bool(
@@ -73,6 +75,7 @@ class Span(NamedTuple):
     end: int
     is_last: bool
     drafts: tuple[int, ...] = ()
+    num_wanted: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -120,7 +123,8 @@ class Slots:
             slot = self._slots[row.slot]
             slot.full_blocks += row.full_blocks
             slot.window_blocks += row.window_blocks
-            yield Span(slot, row.start, row.end + len(row.drafts), row.is_last, row.drafts)
+            end = row.end + len(row.drafts)
+            yield Span(slot, row.start, end, row.is_last, row.drafts, row.num_wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,7 @@ class Layout:
     full: CacheLayout
     sliding: CacheLayout
     sampled_rows: Tensor  # rows whose logits are wanted, in the order of the step
+    ends: tuple[int, ...]  # the row after each span's last, in the order of the step
 
     @property
     def num_gathered_blocks(self) -> int:
@@ -202,6 +207,7 @@ class LayoutBuilder:
             full=self._layout(runs, spans, is_sliding=False),
             sliding=self._layout(runs, spans, is_sliding=True),
             sampled_rows=self._ints(sampled),
+            ends=tuple(ends_of[index] for index in range(len(order))),
         )
 
     def _layout(self, runs: list[list[int]], spans: list[Span], is_sliding: bool) -> CacheLayout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from engines.native.backends.cpu.layers import (
 )
 from engines.native.backends.cpu.layout import Layout
 from engines.native.config import LayerType, ModelConfig
-from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint
+from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
 
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
 _MIN_PARALLEL_WORK = 25_000_000
@@ -81,6 +81,14 @@ class Layer:
         return x + self._experts(h, *self._router(h))
 
 
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Where the residual stream is looked at: after these layers; and what it was there."""
+
+    layers: tuple[int, ...]
+    states: list[Tensor] = field(default_factory=list)  # (tokens, hidden) of each layer
+
+
 class GptOss:
     """The whole model, from token ids to logits."""
 
@@ -89,24 +97,26 @@ class GptOss:
         self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
-        self._embedding = load.checkpoint.stored(EMBEDDING).to(load.device)
+        self.embedding = load.checkpoint.stored(EMBEDDING).to(load.device)
         self._layers = [
             Layer(config, index, load.below(f"model.layers.{index}."))
             for index in range(config.num_hidden_layers)
         ]
         self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
-        head = EMBEDDING if config.tie_word_embeddings else HEAD
-        self._head = OutputHead(load.checkpoint.stored(head).to(load.device), load.dtype)
+        head = load.checkpoint.stored(output_head(config)).to(load.device)
+        self._head = OutputHead(head, load.dtype)
 
     @torch.inference_mode()
-    def forward(self, layout: Layout, cache: KVCache) -> Logits:
+    def forward(self, layout: Layout, cache: KVCache, taps: Taps | None = None) -> Logits:
         """Compute the step's tokens, writing their K/V; the logits of the sampled rows."""
         num_cached = layout.num_gathered_blocks * cache.blocks.shape[-1]
         self._threads.prepare(len(layout.input_ids), self._num_layer_weights, num_cached)
-        x = F.embedding(layout.input_ids, self._embedding).to(self._dtype)
+        x = F.embedding(layout.input_ids, self.embedding).to(self._dtype)
         rotations = self._rotary_embedding(layout.positions)
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             x = layer(x, rotations, layout, cache)
+            if taps is not None and index in taps.layers:
+                taps.states.append(x)
         self._threads.prepare(len(layout.sampled_rows), self._head.num_weights)
         return self._head(self._norm(x.index_select(0, layout.sampled_rows)))
 

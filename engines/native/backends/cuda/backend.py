@@ -430,6 +430,8 @@ def _check(config: NativeConfig, model: ModelConfig) -> None:
         )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
+    if config.speculation == "eagle3":
+        raise EngineStartError("speculation is 'eagle3'; on device cuda use 'ngram' or 'none'")
     if config.max_num_seqs > MAX_ROWS:
         raise EngineStartError(
             f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {MAX_ROWS}"
