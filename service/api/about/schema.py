@@ -24,21 +24,29 @@ class ModelCard(ResponseModel):
 
 
 class ModelList(ResponseModel):
+    """The models that are served."""
+
     object: Literal["list"] = "list"
     data: list[ModelCard]
 
 
 class Health(ResponseModel):
+    """Whether the service lives, or is ready."""
+
     object: Literal["health.response"] = "health.response"
     message: str
 
 
 class Version(ResponseModel):
+    """The version of this release."""
+
     release: str
     api: str
 
 
 class ModelInfo(ResponseModel):
+    """What the model is, and the profile that serves it."""
+
     shortName: str
     modelUrl: str
 
@@ -146,11 +154,15 @@ class TokenizeResponse(ResponseModel):
 
 
 class DetokenizeRequest(RequestModel):
+    """Token ids whose text is asked for."""
+
     model: str | None = None
     tokens: list[TokenId]
 
 
 class DetokenizeResponse(ResponseModel):
+    """The text of token ids."""
+
     prompt: str
 
 

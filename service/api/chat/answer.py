@@ -20,27 +20,37 @@ _encode = msgspec.json.encode
 
 
 class ChoiceLogprobs(ResponseModel):
+    """The log-probabilities of a choice's tokens."""
+
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class AnswerFunction(ResponseModel):
+    """The function that the model calls, and its arguments as JSON."""
+
     name: str
     arguments: str
 
 
 class AnswerToolCall(ResponseModel):
+    """A call of a function."""
+
     id: str
     type: Literal["function"] = "function"
     function: AnswerFunction
 
 
 class AnswerCustom(ResponseModel):
+    """The custom tool that the model calls, and its input as text."""
+
     name: str
     input: str
 
 
 class AnswerCustomCall(ResponseModel):
+    """A call of a custom tool."""
+
     id: str
     type: Literal["custom"] = "custom"
     custom: AnswerCustom
@@ -67,6 +77,8 @@ _ASKED_FOR: Final = "Only where `return_token_ids` asks for it."
 
 
 class AnswerChoice(ResponseModel):
+    """One of the answers, and why it ended."""
+
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
@@ -75,6 +87,8 @@ class AnswerChoice(ResponseModel):
 
 
 class ChatCompletion(ResponseModel):
+    """An answer that is not streamed."""
+
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int

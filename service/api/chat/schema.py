@@ -65,11 +65,15 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(Replayed):
+    """A part of a message: text."""
+
     type: Literal["text"]
     text: str
 
 
 class RefusalPart(Replayed):
+    """A part of an earlier answer: a refusal."""
+
     type: Literal["refusal"]
     refusal: str
 
@@ -104,18 +108,24 @@ ParticipantName = Annotated[str | None, Field(description="Accepted without effe
 
 
 class SystemMessage(Replayed):
+    """Instructions of the system."""
+
     role: Literal["system"]
     content: Content
     name: ParticipantName = None
 
 
 class DeveloperMessage(Replayed):
+    """Instructions of the developer."""
+
     role: Literal["developer"]
     content: Content
     name: ParticipantName = None
 
 
 class UserMessage(Replayed):
+    """What the user says."""
+
     role: Literal["user"]
     content: Content
     name: ParticipantName = None
@@ -131,22 +141,30 @@ class ToolMessage(Replayed):
 
 
 class FunctionCall(Replayed):
+    """The function that an earlier answer called."""
+
     name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     arguments: str
 
 
 class ToolCall(Replayed):
+    """An earlier answer's call of a function."""
+
     id: str = Field(min_length=1, max_length=256)
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
 class CustomCall(Replayed):
+    """The custom tool that an earlier answer called."""
+
     name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     input: str
 
 
 class CustomToolCall(Replayed):
+    """An earlier answer's call of a custom tool."""
+
     id: str = Field(min_length=1, max_length=256)
     type: Literal["custom"]
     custom: CustomCall
@@ -201,6 +219,8 @@ def text_of(content: str | list[TextPart | RefusalPart] | None) -> str:
 
 
 class FunctionDefinition(OfferedModel):
+    """A function's name, what it does, and the JSON schema of its arguments."""
+
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="A JSON Schema.")
@@ -210,11 +230,15 @@ class FunctionDefinition(OfferedModel):
 
 
 class FunctionTool(OfferedModel):
+    """A function that the model may call."""
+
     type: Literal["function"]
     function: FunctionDefinition
 
 
 class CustomDefinition(OfferedModel):
+    """A custom tool's name, what it does, and what its input looks like."""
+
     name: FunctionName
     description: str | None = None
     format: NestedInputFormat | None = Field(None, description="What the input must be.")

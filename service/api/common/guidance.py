@@ -13,6 +13,8 @@ FunctionName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Z
 
 
 class FunctionReference(RequestModel):
+    """A function by its name."""
+
     name: FunctionName
 
 
@@ -31,10 +33,13 @@ class NamedCustomTool(RequestModel):
 
     @property
     def function(self) -> FunctionReference:
+        """The tool, by the name that functions have too."""
         return self.custom
 
 
 class AllowedTools(RequestModel):
+    """Some of the tools, of which the model may or must call one."""
+
     mode: Literal["auto", "required"]
     tools: list[Annotated[NamedTool | NamedCustomTool, Field(discriminator="type")]] = Field(
         min_length=1, max_length=128
@@ -42,6 +47,8 @@ class AllowedTools(RequestModel):
 
 
 class AllowedToolsChoice(RequestModel):
+    """The choice of a tool among some."""
+
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
 
@@ -63,14 +70,20 @@ GivenToolChoice = Annotated[
 
 
 class TextFormat(RequestModel):
+    """The answer is any text."""
+
     type: Literal["text"]
 
 
 class JSONObjectFormat(RequestModel):
+    """The answer is some JSON object."""
+
     type: Literal["json_object"]
 
 
 class JSONSchema(RequestModel):
+    """A named JSON schema."""
+
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
     description: str | None = Field(None, description="What it is for; the model reads it.")
     schema_: dict[str, Any] = Field(alias="schema")
@@ -80,6 +93,8 @@ class JSONSchema(RequestModel):
 
 
 class JSONSchemaFormat(RequestModel):
+    """The answer is JSON of a schema."""
+
     type: Literal["json_schema"]
     json_schema: JSONSchema
 

@@ -135,6 +135,8 @@ class ResponseModel(BaseModel):
 
 
 class ErrorBody(ResponseModel):
+    """What went wrong, which field it is about, and a code for programs."""
+
     message: str
     type: str
     param: str | None = None
@@ -155,10 +157,14 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class PromptTokensDetails(ResponseModel):
+    """Tokens of the prompt that were cached."""
+
     cached_tokens: int
 
 
 class CompletionTokensDetails(ResponseModel):
+    """Tokens of the answer that were thoughts."""
+
     reasoning_tokens: int
 
 
@@ -192,6 +198,8 @@ Stop = Annotated[
 
 
 class StreamOptions(RequestModel):
+    """What a stream has beside the answer."""
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(
         None, description="Extension: every chunk has the usage until then."
@@ -200,12 +208,16 @@ class StreamOptions(RequestModel):
 
 
 class TopLogprob(ResponseModel):
+    """One of the likeliest tokens at a place."""
+
     token: str
     logprob: float
     bytes: list[int]
 
 
 class TokenLogprob(TopLogprob):
+    """A token, and the likeliest at its place."""
+
     top_logprobs: list[TopLogprob]
 
 
@@ -233,6 +245,8 @@ class SamplingFields(RequestModel):
 
 
 class PlainInput(RequestModel):
+    """The input is any text."""
+
     type: Literal["text"]
 
 

@@ -86,6 +86,8 @@ class CompletionLogprobs(ResponseModel):
 
 
 class CompletionChoice(ResponseModel):
+    """One of the texts, and why it ended."""
+
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
@@ -93,6 +95,8 @@ class CompletionChoice(ResponseModel):
 
 
 class Completion(ResponseModel):
+    """An answer, or an event of one that is streamed."""
+
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int

@@ -17,6 +17,8 @@ _KNOWN = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 class TextBlock(Replayed):
+    """Text."""
+
     type: Literal["text"]
     text: str
 
@@ -33,6 +35,7 @@ class ThinkingBlock(Replayed):
 
     @property
     def thoughts(self) -> str:
+        """The text of the thoughts, which the signature may hold."""
         return self.thinking or unsealed(self.signature)
 
 
@@ -44,6 +47,8 @@ class RedactedThinkingBlock(Replayed):
 
 
 class ToolUseBlock(Replayed):
+    """An earlier answer's call of a tool."""
+
     type: Literal["tool_use"]
     id: str = Field(min_length=1, max_length=256)
     name: str = Field(max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
@@ -190,6 +195,8 @@ _SystemBlock = Annotated[
 
 
 class SystemTurn(Replayed):
+    """Instructions amid the conversation."""
+
     role: Literal["system"]
     content: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[_SystemBlock], Tag("blocks")],
@@ -198,6 +205,8 @@ class SystemTurn(Replayed):
 
 
 class UserTurn(Replayed):
+    """What the user says, and results of tools."""
+
     role: Literal["user"]
     content: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[_UserBlock], Tag("blocks")],
@@ -206,6 +215,8 @@ class UserTurn(Replayed):
 
 
 class AssistantTurn(Replayed):
+    """An earlier answer, or the beginning of this one."""
+
     role: Literal["assistant"]
     content: Annotated[
         Annotated[str, Tag("string")] | Annotated[list[_AssistantBlock], Tag("blocks")],

@@ -14,17 +14,23 @@ StopReason = Literal[
 
 
 class TextAnswer(ResponseModel):
+    """Text of the answer."""
+
     type: Literal["text"] = "text"
     text: str
 
 
 class ThinkingAnswer(ResponseModel):
+    """Thoughts before the answer."""
+
     type: Literal["thinking"] = "thinking"
     thinking: str
     signature: str
 
 
 class ToolUseAnswer(ResponseModel):
+    """A call of a tool."""
+
     type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
@@ -32,6 +38,8 @@ class ToolUseAnswer(ResponseModel):
 
 
 class OutputTokensDetails(ResponseModel):
+    """Tokens of the answer that were thoughts."""
+
     thinking_tokens: int
 
 
@@ -63,14 +71,20 @@ class ClearedThinking(ResponseModel):
 
 
 class AppliedEdits(ResponseModel):
+    """What was cleared from the context."""
+
     applied_edits: list[ClearedThinking]
 
 
 class OriginalCount(ResponseModel):
+    """Tokens of the prompt before the context was edited."""
+
     original_input_tokens: int
 
 
 class Message(ResponseModel):
+    """An answer that is not streamed."""
+
     id: str
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
@@ -85,16 +99,22 @@ class Message(ResponseModel):
 
 
 class TokenCount(ResponseModel):
+    """How many tokens a request's prompt has."""
+
     input_tokens: int
     context_management: OriginalCount | None = Field(None, description="Only where asked for.")
 
 
 class MessageErrorDetails(ResponseModel):
+    """What went wrong."""
+
     error_code: str
     param: str | None
 
 
 class MessageErrorBody(ResponseModel):
+    """An error answer in Anthropic's shape."""
+
     type: str
     message: str
     details: MessageErrorDetails

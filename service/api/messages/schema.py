@@ -37,22 +37,30 @@ def _refusal(reason: str) -> PydanticCustomError:
 
 
 class ChoiceAuto(RequestModel):
+    """The model chooses whether to call a tool."""
+
     type: Literal["auto"]
     disable_parallel_tool_use: bool | None = None
 
 
 class ChoiceAny(RequestModel):
+    """The model calls some tool."""
+
     type: Literal["any"]
     disable_parallel_tool_use: bool | None = None
 
 
 class ChoiceTool(RequestModel):
+    """The model calls this tool."""
+
     type: Literal["tool"]
     name: str
     disable_parallel_tool_use: bool | None = None
 
 
 class ChoiceNone(RequestModel):
+    """The model calls no tool."""
+
     type: Literal["none"]
 
 
@@ -63,17 +71,23 @@ Display = Literal["summarized", "omitted"]
 
 
 class ThinkingEnabled(RequestModel):
+    """The model thinks, within a budget of tokens."""
+
     type: Literal["enabled"]
     budget_tokens: int = Field(ge=1, lt=1 << 31)
     display: Display | None = None
 
 
 class ThinkingAdaptive(RequestModel):
+    """The model thinks as much as it takes."""
+
     type: Literal["adaptive"]
     display: Display | None = None
 
 
 class ThinkingDisabled(RequestModel):
+    """The model thinks as little as it can."""
+
     type: Literal["disabled"]
 
 
@@ -83,24 +97,34 @@ Thinking = Annotated[
 
 
 class JSONFormat(RequestModel):
+    """The answer is JSON of a schema."""
+
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class OutputConfig(RequestModel):
+    """How hard the model tries, and what its answer looks like."""
+
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JSONFormat | None = None
 
 
 class Metadata(RequestModel):
+    """Whom the request is for."""
+
     user_id: str | None = None
 
 
 class AllTurns(RequestModel):
+    """The thoughts of all turns."""
+
     type: Literal["all"]
 
 
 class ThinkingTurns(RequestModel):
+    """The thoughts of the last turns."""
+
     type: Literal["thinking_turns"]
     value: int = Field(ge=1, lt=1 << 31)
 

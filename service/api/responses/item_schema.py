@@ -30,16 +30,22 @@ IgnoredText = Annotated[str | None, Field(description="Accepted without effect."
 
 
 class InputText(Replayed):
+    """Text of a message."""
+
     type: Literal["input_text"]
     text: str
 
 
 class OutputText(Replayed):
+    """Text of an earlier answer."""
+
     type: Literal["output_text"]
     text: str
 
 
 class Refusal(Replayed):
+    """A refusal in an earlier answer."""
+
     type: Literal["refusal"]
     refusal: str
 
@@ -88,11 +94,15 @@ class MessageItem(Replayed):
 
 
 class ReasoningText(Replayed):
+    """Text of earlier thoughts."""
+
     type: Literal["reasoning_text"]
     text: str
 
 
 class SummaryText(Replayed):
+    """Text of a summary of earlier thoughts."""
+
     type: Literal["summary_text"]
     text: str
 
@@ -167,6 +177,8 @@ class WebSearchCallItem(Replayed):
 
 
 class CodeLogs(Replayed):
+    """What an earlier run of code printed."""
+
     type: Literal["logs"]
     logs: str
 

@@ -13,11 +13,15 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ReasoningText(ResponseModel):
+    """Text of the thoughts."""
+
     type: Literal["reasoning_text"]
     text: str
 
 
 class OutputText(ResponseModel):
+    """Text of the answer, with its tokens' log-probabilities."""
+
     type: Literal["output_text"]
     text: str
     annotations: list[Any]
@@ -35,6 +39,8 @@ class ReasoningItem(ResponseModel):
 
 
 class OutputMessage(ResponseModel):
+    """A message of the answer."""
+
     id: str
     type: Literal["message"]
     status: ItemStatus
@@ -43,6 +49,8 @@ class OutputMessage(ResponseModel):
 
 
 class FunctionCall(ResponseModel):
+    """A call of a function."""
+
     id: str
     type: Literal["function_call"]
     status: ItemStatus
@@ -53,6 +61,8 @@ class FunctionCall(ResponseModel):
 
 
 class CustomToolCall(ResponseModel):
+    """A call of a custom tool."""
+
     id: str
     type: Literal["custom_tool_call"]
     status: ItemStatus
@@ -75,6 +85,8 @@ class WebSearchCall(ResponseModel):
 
 
 class CodeLogs(ResponseModel):
+    """What code printed."""
+
     type: Literal["logs"]
     logs: str
 
@@ -102,15 +114,21 @@ OutputItem = Annotated[
 
 
 class InputTokensDetails(ResponseModel):
+    """Tokens of the input that were cached."""
+
     cached_tokens: int
     cache_write_tokens: int = Field(description="Always 0: it is not counted.")
 
 
 class OutputTokensDetails(ResponseModel):
+    """Tokens of the output that were thoughts."""
+
     reasoning_tokens: int
 
 
 class ResponseUsage(ResponseModel):
+    """How many tokens a response took."""
+
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
@@ -119,11 +137,15 @@ class ResponseUsage(ResponseModel):
 
 
 class ResponseError(ResponseModel):
+    """Why a response failed."""
+
     code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
     message: str
 
 
 class IncompleteDetails(ResponseModel):
+    """Why a response is not whole."""
+
     reason: Literal["max_output_tokens"]
 
 
@@ -165,11 +187,15 @@ class ResponseObject(ResponseModel):
 
 
 class InputTokens(ResponseModel):
+    """How many tokens a request's input has."""
+
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
 
 
 class InputItemList(ResponseModel):
+    """A page of a response's input items."""
+
     object: Literal["list"]
     data: list[dict[str, Any]]
     first_id: str | None
@@ -178,6 +204,8 @@ class InputItemList(ResponseModel):
 
 
 class DeletedResponse(ResponseModel):
+    """A response that is gone."""
+
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True

@@ -220,14 +220,20 @@ ToolChoice = Annotated[
 
 
 class PlainText(RequestModel):
+    """The answer is any text."""
+
     type: Literal["text"]
 
 
 class JsonObject(RequestModel):
+    """The answer is some JSON object."""
+
     type: Literal["json_object"]
 
 
 class JsonSchemaFormat(RequestModel):
+    """The answer is JSON of a schema."""
+
     type: Literal["json_schema"]
     name: FunctionName
     description: str | None = Field(None, description="What it is for; the model reads it.")
@@ -236,6 +242,8 @@ class JsonSchemaFormat(RequestModel):
 
 
 class TextConfig(RequestModel):
+    """What the answer's text looks like."""
+
     format: (
         Annotated[PlainText | JsonObject | JsonSchemaFormat, Field(discriminator="type")] | None
     ) = None
@@ -253,6 +261,8 @@ class TextConfig(RequestModel):
 
 
 class Reasoning(RequestModel):
+    """How much the model thinks."""
+
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="Accepted without effect: reasoning is given in full."
@@ -267,6 +277,8 @@ class Reasoning(RequestModel):
 
 
 class ResponseStreamOptions(RequestModel):
+    """What a stream has beside the response."""
+
     include_obfuscation: bool | None = Field(None, description="Accepted without effect.")
 
 
