@@ -80,6 +80,7 @@ class ConnectionLimit:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; while the server is crowded, answer it with a 503."""
         is_crowded = len(self._connections) > self._max_connections
         # A busy server must not be taken for a dead one.
         if not is_crowded or scope["path"] in OPEN_PATHS:

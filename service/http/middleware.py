@@ -60,6 +60,7 @@ class RequestMiddleware:
         self.pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request as one exchange, from its id to its log line."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

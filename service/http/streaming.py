@@ -86,6 +86,7 @@ class LiveResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for as long as the client stays."""
         await self._while_connected(receive, self._respond(send), send)
 
     async def _respond(self, send: Send) -> None:
@@ -130,6 +131,7 @@ class GenerationResponse(LiveResponse):
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Admit the generation, answer with it, and count how it ended."""
         runtime, generation = self._runtime, self._generation
         with runtime.lifecycle.running():
             generation.plan.context.notes.generation = generation
@@ -186,8 +188,10 @@ class EventStream(GenerationResponse):
         """What must be done before the client may learn of the end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Every layer between us and the server looks at the beginning of an answer, none at its
-        # body: the many pieces of a stream pass them by.
+        """Stream past the layers between this response and the server.
+
+        Each looks at the beginning of an answer, none at its body.
+        """
         self._send_body = scope[SEND_BODY]
         await super().__call__(scope, receive, send)
 

@@ -121,6 +121,7 @@ class Redactor:
         self._exact = re.compile("|".join(map(re.escape, exact))) if exact else None
 
     def __call__(self, text: str) -> str:
+        """Return the text with every secret in it hidden."""
         if self._exact is not None:
             text = self._exact.sub(HIDDEN, text)
         return _SHAPES.sub(_hide, text)

@@ -102,6 +102,7 @@ class WholeResponse(GenerationResponse):
         self._writing = ResponseWriter(runtime, draft, self._generation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; what there is when the client leaves is stored as cancelled."""
         await super().__call__(scope, receive, send)
         await self._writing.abandon()
 
@@ -122,6 +123,7 @@ class StreamedResponse(EventStream):
         super().__init__(runtime, generation, self._writing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream; what there is when the client leaves is stored as cancelled."""
         await super().__call__(scope, receive, send)
         await self._writing.abandon()
 
