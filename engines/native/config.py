@@ -242,21 +242,25 @@ class Reader:
         self.path, self._raw = path, raw
 
     def error(self, reason: str) -> EngineStartError:
+        """Make the error that names the file and the reason."""
         return EngineStartError(f"{self.path}: {reason}")
 
     def number(self, key: str, default: float | None = None) -> float:
+        """Read a positive number; raises EngineStartError for anything else."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self.error(f"{key} is {value!r}; expected a positive number")
         return float(value)
 
     def count(self, key: str, default: int | None = None) -> int:
+        """Read a positive integer; raises EngineStartError for anything else."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.error(f"{key} is {value!r}; expected a positive integer")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        """Read true or false; raises EngineStartError for anything else."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.error(f"{key} is {value!r}; expected true or false")
@@ -284,6 +288,7 @@ def _layer_types(read: Reader, num_layers: int) -> tuple[LayerType, ...]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; raises EngineStartError naming the file."""
     try:
         raw = json.loads(path.read_text())
     except OSError as error:
