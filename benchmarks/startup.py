@@ -25,15 +25,16 @@ def seconds_to_ready(cache_dir: Path) -> float:
 
 
 @contextmanager
-def serving(cache_dir: Path) -> Iterator[str]:
-    """Serve nano as a user does; yield the URL once it is ready."""
+def serving(cache_dir: Path, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterator[str]:
+    """Serve as a user does, nano unless the environment says otherwise; yield the URL once it is
+    ready."""
     port = _free_port()
     environment = {
         **os.environ,
         "NIM_SERVER_PORT": str(port),
         "NIM_CACHE_PATH": str(cache_dir),
     }
-    give_up_at = time.perf_counter() + GIVE_UP_AFTER_S
+    give_up_at = time.perf_counter() + give_up_after_s
     process = subprocess.Popen(
         [str(Path(sys.executable).parent / "harmonium"), "serve"],
         env=environment,
