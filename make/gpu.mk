@@ -3,7 +3,7 @@ GPU_E2E := gpu sdk responses_sdk anthropic_sdk replicas
 
 .PHONY: test-gpu
 test-gpu: installed-test ## Check the CUDA backend on this machine's GPU: kernels, steps, the contract, nano to real SDKs
-	@$(BIN)/pytest tests/engines/native/cuda tests/engines/contract $(GPU_E2E:%=tests/e2e/test_%.py)
+	@$(BIN)/pytest -m "" tests/engines/native/cuda tests/engines/contract $(GPU_E2E:%=tests/e2e/test_%.py)
 	@mkdir -p build && $(BIN)/python -m nano.report --device cuda --out build/nano-cuda.md
 
 .PHONY: bench-gpu

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.conftest import ENDLESS, Server, StartServer, text_of
+from tests.e2e.conftest import ENDLESS, IS_GPU, Server, StartServer, text_of
 
 # By default tests/engines/replicas kills one of two, tests/service/run does so to a whole server,
 # and tests/auth/test_access.py and tests/engines/contract keep tenants' prefixes apart.
@@ -25,6 +25,8 @@ KEYS = ("first-tenants-key", "second-tenants-key")
 @pytest.fixture(scope="module")
 def replicated(start_server: StartServer) -> Server:
     """A server that the last test of this file stops."""
+    if IS_GPU and len([*Path("/dev").glob("nvidia[0-9]*")]) < 2:
+        pytest.skip("two replicas want two GPUs, or none")
     harmonium = str(Path(sys.executable).parent / "harmonium")
     keys = f"NIM_API_KEYS={','.join(KEYS)}"
     return start_server(["env", keys, harmonium, "serve", "--replicas=2"])

@@ -13,6 +13,7 @@ from engines.base import Engine, EngineRequest, SamplingParams
 from tests.engines.contract.contenders import (
     Checkpoint,
     Started,
+    contender_of,
     modes,
     running,
     write_checkpoint,
@@ -58,6 +59,13 @@ async def model(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> Async
     """An engine that runs a model rather than a script."""
     async with running(request.param, checkpoint) as started:
         yield started.engine
+
+
+@pytest.fixture
+def is_rounded(request: pytest.FixtureRequest) -> bool:
+    """Whether a cut answer may go on otherwise than it did, where two tokens are near."""
+    params = request.node.callspec.params
+    return contender_of(params.get("model") or params["started"]).is_rounded
 
 
 @pytest.fixture

@@ -35,10 +35,6 @@ _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes"
 _AHEAD: Final = {"overlap_steps": True, "speculation": "ngram"}
 _IS_GPU: Final = Path("/dev/nvidiactl").exists()  # cheaper than asking torch
 
-# Tokens after a cut that are compared: on a GPU other tiles compute a prompt than an answer, and
-# in bf16 the choice between two near tokens may fall otherwise.
-NUM_ALIKE: Final = 6 if _IS_GPU else None
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -60,6 +56,8 @@ class Contender:
     is_model: bool = True  # its tokens follow from logits; else from a script
     is_here: bool = True  # this machine can run it
     is_variant: bool = False  # only how it samples may differ from the one above it
+    # A prompt is computed otherwise than an answer, and what goes on may choose another near token.
+    is_rounded: bool = False
     python: str | None = None  # of an environment of its own: it is tested in a process only
 
 
@@ -72,9 +70,18 @@ CONTENDERS: Final = {
     "native-cuda": Contender(
         lambda c: c.spec("native", {"dtype": "bfloat16", "overlap_steps": True}, num_devices=1),
         is_here=_IS_GPU,
+        is_rounded=True,
     ),
     "native-cuda-ngram": Contender(
         lambda c: c.spec("native", {"dtype": "bfloat16", **_AHEAD}, num_devices=1),
+        is_here=_IS_GPU,
+        is_variant=True,
+        is_rounded=True,
+    ),
+    "native-cuda-invariant": Contender(
+        lambda c: c.spec(
+            "native", {"dtype": "bfloat16", **_AHEAD, "batch_invariant": True}, num_devices=1
+        ),
         is_here=_IS_GPU,
         is_variant=True,
     ),
@@ -84,6 +91,7 @@ CONTENDERS: Final = {
     "llama_cpp-cuda": Contender(
         lambda c: c.spec("llama_cpp", {"block_size": 16}, num_devices=1),
         is_here=_HAS_LLAMA and _IS_GPU and "llama_cpp" not in cpu_only_engines(),
+        is_rounded=True,
     ),
     "vllm": Contender(
         lambda c: replace(
@@ -92,11 +100,13 @@ CONTENDERS: Final = {
             memory_fraction=0.2 if _DEVICES else None,  # others may use the GPU too
         ),
         is_here=ASKED == "vllm",
+        is_rounded=_DEVICES > 0,
         python=ENGINE_PYTHON,
     ),
     "tensorrt_llm": Contender(
         lambda c: replace(c.spec("tensorrt_llm", {}, num_devices=1), precision="bf16"),
         is_here=ASKED == "tensorrt_llm",
+        is_rounded=True,
         python=ENGINE_PYTHON,
     ),
 }
