@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.checkpoint import GGUF_HEAD, read_json
-from profiles.download.fetch import fetch, fetch_head, missing, open_remote
+from profiles.download.fetch import fetch, fetch_head, list_files, missing
 from profiles.download.progress import amount
 from profiles.download.source import RemoteFile, Source, read_source
 from profiles.errors import DownloadError, ModelStoreError
@@ -113,7 +113,7 @@ def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: st
 
 def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
     """Ask the place what it holds, and keep the answer."""
-    listing = open_remote(source, fetching.ngc).listing()
+    listing = list_files(source, fetching.ngc)
     files = _served(source, listing.files, setting)
     content = {"source": str(source), "revision": listing.revision, "files": [*map(asdict, files)]}
     _keep(content, folder / LISTING)

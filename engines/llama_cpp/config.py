@@ -90,7 +90,7 @@ class LlamaCppConfig:
         except ModelStoreError as error:
             raise EngineStartError(str(error)) from None
         if found is None:
-            raise EngineStartError(f"{path} has no *.gguf file")
+            raise EngineStartError(f"{path} is no GGUF file, and no folder with one")
         return found
 
 

@@ -20,7 +20,6 @@ from profiles.checkpoint import hash_file
 from profiles.download.progress import Progress, Stopped, amount, speed
 from profiles.download.source import Listing, NgcAccess, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
-from profiles.machine import GB
 from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
@@ -34,9 +33,13 @@ _REMEDY = (
     "SSL_CERT_FILE), name a mirror in NIM_REPOSITORY_OVERRIDE, or set NIM_MODEL_PATH to a folder "
     "that has the model."
 )
+_UNREACHED = (
+    "Check the network (HTTPS_PROXY, SSL_CERT_FILE) and the address (HF_ENDPOINT, "
+    "AWS_ENDPOINT_URL), or set NIM_MODEL_PATH to a folder that has the model."
+)
 _LEASE_S = 30.0  # an owner that has not been seen for so long is gone
-_WAIT_TOLD_EVERY_S = 30.0
-_SPARE_BYTES = 64 << 20  # of disk, beside the files
+_WAIT_TOLD_AFTER_S, _WAIT_TOLD_EVERY_S = 1.0, 30.0
+_SPARE_BYTES = 64 << 20  # of disk, beside the files, at most
 _KEEPING = threading.Lock()
 GUEST: Final = NgcAccess()
 File = TypeVar("File", bound=Wanted)
@@ -70,6 +73,20 @@ def open_remote(source: Source, ngc: NgcAccess) -> Remote:
     from profiles.download.mirror import Mirror
 
     return Mirror(source)
+
+
+def list_files(source: Source, ngc: NgcAccess = GUEST) -> Listing:
+    """Ask a place what it holds, twice if need be; raises DownloadError with the remedy."""
+    remote, attempt = open_remote(source, ngc), 1
+    while True:
+        try:
+            return remote.listing()
+        except DownloadInterrupted as error:
+            if attempt == _FIRST_ATTEMPTS:
+                raise DownloadError(f"{error}\n{_UNREACHED}") from None
+            attempt += 1
+            log.warning("%s; trying again in %.0f s", error, _PAUSE_S)
+            time.sleep(_PAUSE_S)
 
 
 def missing(files: Iterable[File], folder: Path) -> list[File]:
@@ -184,10 +201,11 @@ def _fetch_all(
 
 def _checked(files: Iterable[Wanted]) -> str:
     """Say by what it is known that the files came whole."""
-    unsummed = sum(file.sha256 is None for file in files)
+    unsummed = [file.name for file in files if file.sha256 is None]
     if not unsummed:
         return "every SHA-256 right"
-    return f"every size right; no SHA-256 is published of {unsummed} files"
+    some = ", ".join(unsummed[:3]) + (", ..." if unsummed[3:] else "")
+    return f"every size right, and every SHA-256 that is published: none is of {some}"
 
 
 def _bring(
@@ -210,7 +228,8 @@ def _bring(
             part.unlink()
             raise DownloadError(
                 f"{file.name} came twice with another SHA-256 than the published {file.sha256}: "
-                "the source holds another file; choose another with NIM_REPOSITORY_OVERRIDE"
+                "the source holds another file; name another source (NIM_REPOSITORY_OVERRIDE, or "
+                "NIM_MODEL_PATH where that named this one)"
             )
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -264,9 +283,10 @@ def _size(path: Path) -> int | None:
 
 def _check_room(title: str, needed: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
-    if free < needed + _SPARE_BYTES:
+    with_spare = needed + min(needed, _SPARE_BYTES)
+    if free < with_spare:
         raise DownloadError(
-            f"{title} needs {needed / GB:.1f} GB more in {folder}, where {free / GB:.1f} GB are "
+            f"{title} needs {amount(with_spare)} of room in {folder}, where {amount(free)} are "
             "free; make room, or set NIM_CACHE_PATH to a folder on a larger disk"
         )
 
@@ -288,11 +308,13 @@ def _owned(folder: Path, title: str) -> Iterator[None]:
         heartbeat_interval=_LEASE_S / 6,
         on_compromise=lambda _: lost.set(),
     )
+    patience_s = _WAIT_TOLD_AFTER_S
     while True:
         try:
-            lease.acquire(timeout=_WAIT_TOLD_EVERY_S)
+            lease.acquire(timeout=patience_s)
             break
         except Timeout:
+            patience_s = _WAIT_TOLD_EVERY_S
             log.info("Another process fetches %s into %s; waiting for it", title, folder)
     try:
         yield

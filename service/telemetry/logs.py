@@ -106,7 +106,7 @@ def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in ("asyncio", "uvicorn", "httpx", "httpcore", "opentelemetry"):
+    for name in ("asyncio", "uvicorn", "httpx", "httpx2", "httpcore", "opentelemetry"):
         logging.getLogger(name).setLevel("WARNING")
 
 

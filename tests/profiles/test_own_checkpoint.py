@@ -86,6 +86,16 @@ def test_a_repository_is_listed_once_at_the_commit_it_is_at(
     assert again.to_fetch == ()
 
 
+def test_a_place_that_does_not_answer_is_asked_twice_and_the_remedy_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving({}) as served:
+        hub_of(served, monkeypatch)
+    with pytest.raises(DownloadError, match="Check the network"):
+        open_own("hf://acme/tuned", tmp_path, ALLOWED)
+    assert caplog.text.count("trying again") == 1
+
+
 def test_weights_with_another_checksum_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,7 +139,7 @@ async def test_mxfp4_experts_and_every_kv_dtype_run(
         ({"limits": {"max_model_len": 2000}}, "above the model's context length of 1024"),
         ({"options": {"num_kv_blocks": 2, "block_size": 16}}, "is 2 of 16 tokens, .* needs 512"),
         ({"options": {"block_size": 32}}, "less than the model's sliding window of 32"),
-        ({"model_dir": "/nowhere.gguf"}, "/nowhere.gguf: llama.cpp cannot load it: .*open"),
+        ({"model_dir": "/nowhere.gguf"}, "/nowhere.gguf is no GGUF file, and no folder with one"),
     ],
 )
 async def test_what_cannot_start_says_why(
