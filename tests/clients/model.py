@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from service.harmony import vocabulary
 
@@ -55,7 +56,7 @@ def correct(prompt: str, path: str, num_results: int) -> str:
             if num_results == len(steps):
                 return final("I corrected the file.")
             name, arguments = steps[num_results]
-            return call(name, {key: value.format(path=path) for key, value in arguments.items()})
+            return call(name, json.loads(json.dumps(arguments).replace("PATH", path)))
     return final(BLOCK)
 
 
@@ -79,23 +80,37 @@ def _num_results(text: str) -> int:
     return text.count(" to=assistant<|channel|>")
 
 
+PATCH = """*** Begin Patch
+*** Update File: PATH
+@@
+-I like teh sea.
++I like the sea.
+*** End Patch"""
 # By the tool that gives the agent away: the calls one after the other.
-EDITS: dict[str, list[tuple[str, dict[str, str]]]] = {
+EDITS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "exec_command": [  # Codex
-        ("exec_command", {"cmd": "cat {path}"}),
-        ("exec_command", {"cmd": "sed -i 's/teh/the/' {path}"}),
+        ("exec_command", {"cmd": "cat PATH"}),
+        ("exec_command", {"cmd": "sed -i 's/teh/the/' PATH"}),
+    ],
+    "Checklist": [  # Continue
+        ("Read", {"filepath": "PATH"}),
+        ("MultiEdit", {"file_path": "PATH", "edits": [{"old_string": "teh", "new_string": "the"}]}),
+    ],
+    "read_files": [  # Cline
+        ("read_files", {"files": [{"path": "PATH"}]}),
+        ("apply_patch", {"input": PATCH}),
     ],
     "Read": [  # Claude Code
-        ("Read", {"file_path": "{path}"}),
-        ("Edit", {"file_path": "{path}", "old_string": "teh", "new_string": "the"}),
+        ("Read", {"file_path": "PATH"}),
+        ("Edit", {"file_path": "PATH", "old_string": "teh", "new_string": "the"}),
     ],
     "read_file": [  # Qwen Code
-        ("read_file", {"file_path": "{path}"}),
-        ("edit", {"file_path": "{path}", "old_string": "teh", "new_string": "the"}),
+        ("read_file", {"file_path": "PATH"}),
+        ("edit", {"file_path": "PATH", "old_string": "teh", "new_string": "the"}),
     ],
     "read": [  # opencode
-        ("read", {"filePath": "{path}"}),
-        ("edit", {"filePath": "{path}", "oldString": "teh", "newString": "the"}),
+        ("read", {"filePath": "PATH"}),
+        ("edit", {"filePath": "PATH", "oldString": "teh", "newString": "the"}),
     ],
 }
 # aider offers no tools: it reads the whole file out of the answer.

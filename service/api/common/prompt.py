@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -73,6 +73,7 @@ class PromptBound:
     max_tokens: int
     param: str
     is_context: bool = True  # False: nothing is generated, the bound is that of the work
+    num_tools: int = 0  # that are described in the prompt, too
 
     def check(self, num_tokens: int) -> None:
         """Raise a RequestError when a prompt has at least so many tokens and that is too many."""
@@ -82,9 +83,12 @@ class PromptBound:
     def error(self) -> RequestError:
         """The error of a longer prompt."""
         most = "The context holds" if self.is_context else "This route takes"
+        if self.num_tools:
+            cause = f"{self.param} and the {self.num_tools} tools make more of them; shorten either."
+        else:
+            cause = f"{self.param} alone makes more of them; shorten {self.param}."
         return RequestError(
-            f"{most} {self.max_tokens} tokens, but {self.param} alone makes more of them; "
-            f"shorten {self.param}.",
+            f"{most} {self.max_tokens} tokens, but {cause}",
             param=self.param,
             code="context_length_exceeded",
         )
@@ -109,6 +113,7 @@ async def render_prompt(
     refused before all of it is written.
     """
     bound.check(_least_tokens(conversation))
+    bound = replace(bound, num_tools=len(conversation.tools))
     try:
         if _num_chars(conversation) <= LONG_PROMPT_CHARS:
             with suppress(ToolTooLarge):

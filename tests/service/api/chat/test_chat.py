@@ -266,6 +266,14 @@ async def test_a_prompt_that_leaves_no_room_is_refused(ask: Fixture) -> None:
     assert answer["error"]["param"] == "messages"
 
 
+async def test_tools_that_fill_the_context_are_named(ask: Fixture) -> None:
+    tool = {"name": "f", "description": "word " * 100}
+    tools = [{"type": "function", "function": {**tool, "name": f"f{n}"}} for n in range(60)]
+    error = (await ask(HELLO, {"max_model_len": 500}, tools=tools))["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "messages and the 60 tools make more" in error["message"]
+
+
 async def test_a_limit_beyond_the_context_is_refused_by_the_name_it_came_under(
     ask: Fixture,
 ) -> None:
