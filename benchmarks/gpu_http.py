@@ -99,6 +99,8 @@ async def measure_engine(
     folder: Path, cache: Path, limits: dict[str, int], streams: list[int]
 ) -> list[dict[str, Any]]:
     """The engine alone, in this process, each number of streams once to warm up."""
+    if not streams:  # only the starts are asked for
+        return []
     spec = spec_for(folder, torch.device("cuda"), limits)
     options = {**spec.options, "speculation": "ngram"}  # as the profile has it
     engine = create(replace(spec, options=options, artefact_dir=str(cache / "engines")))

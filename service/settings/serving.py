@@ -51,8 +51,9 @@ class ModelSettings(BaseSettings):
     )
     batch_invariant: bool = Field(
         False,
-        description="A request's logits are the same to the bit whoever runs beside it: only the"
-        " native engine on GPUs, slower at few streams (docs/engine.md says what it costs).",
+        description="A request's logits are the same to the bit whoever runs beside it, and after"
+        " an engine's death: only the native engine on GPUs, slower at few streams (docs/engine.md"
+        " says what it costs).",
     )
     engine_python: Path | None = Field(
         None,
