@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import importlib.util
@@ -83,6 +84,9 @@ def pytest_collection() -> Iterator[None]:
         yield
     gc.enable()
     gc.freeze()
+    # Native libraries complain at exit of what was never let go. At the very end: pytest looks for
+    # garbage twice before, in all that is not frozen.
+    atexit.register(gc.unfreeze)
 
 
 def has_bytecode(package: str) -> bool:
@@ -91,11 +95,6 @@ def has_bytecode(package: str) -> bool:
     assert found is not None
     assert found.origin is not None
     return Path(importlib.util.cache_from_source(found.origin)).exists()
-
-
-def pytest_unconfigure() -> None:
-    """Native libraries complain at exit of what was never let go."""
-    gc.unfreeze()
 
 
 @pytest.fixture

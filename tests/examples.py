@@ -1,4 +1,7 @@
-"""How many examples a property is tried with: few by default, all of them by `make test-slow`."""
+"""How many examples a property is tried with: few by default, all of them by `make test-slow`.
+
+And the text they are made of.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import os
 from typing import Any, Final
 
 from hypothesis import settings
+from hypothesis import strategies as st
 
+# All that is a character. Hypothesis' own default is the same by way of a codec, of which each
+# process on a fresh clone would make the table: a second and a half.
+_CHARACTERS: Final = st.characters(exclude_categories=["Cs"])
 _SHARE: Final = 1 if os.environ.get("ALL_EXAMPLES") else 4
 
 
@@ -19,3 +26,8 @@ def examples(number: int, **options: Any) -> settings:
         database=None,
         **options,
     )
+
+
+def any_text(max_size: int | None = None) -> st.SearchStrategy[str]:
+    """Text of any characters."""
+    return st.text(_CHARACTERS, max_size=max_size)

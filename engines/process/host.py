@@ -54,8 +54,10 @@ async def run(spec: EngineSpec, address: str, report: Report) -> None:
 
 
 async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None:
+    gc.disable()  # what is imported stays: to look for garbage in it costs a tenth of the import
     engine = await asyncio.to_thread(create, spec)  # importing an engine's library takes seconds
     gc.freeze()
+    gc.enable()
     await engine.start()
     _spare_the_collector()
     terminations = asyncio.Semaphore(0)

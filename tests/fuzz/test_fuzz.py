@@ -30,6 +30,7 @@ from service.harmony.typescript import describe_tools, write_type
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel
 from service.telemetry.metrics import Metrics
+from tests.examples import any_text
 
 Streams = Callable[[str, dict[str, Any], list[list[int]]], list[str]]
 
@@ -79,14 +80,16 @@ numbers = st.one_of(
 )
 awkward = st.sampled_from(AWKWARD).map(vocabulary.encode_text)
 pieces = st.one_of(
-    numbers.map(lambda number: [number]), awkward, st.text().map(vocabulary.encode_text)
+    numbers.map(lambda number: [number]), awkward, any_text().map(vocabulary.encode_text)
 )
 outputs = st.lists(pieces, max_size=20).map(lambda found: [id for ids in found for id in ids])
-texts = st.lists(st.one_of(st.sampled_from(AWKWARD), st.text(max_size=5)), max_size=12).map("".join)
+texts = st.lists(st.one_of(st.sampled_from(AWKWARD), any_text(max_size=5)), max_size=12).map(
+    "".join
+)
 anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), any_text()),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)
+        st.lists(inner, max_size=3), st.dictionaries(any_text(), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -192,7 +195,7 @@ def text_of(events: list[dict[str, Any]]) -> str:
 
 
 @FUZZ
-@given(st.text(), st.dictionaries(st.text(), anything, max_size=4), st.text())
+@given(any_text(), st.dictionaries(any_text(), anything, max_size=4), any_text())
 def test_tool_schema_renderer(name: str, schema: dict[str, Any], description: str) -> None:
     tool = Tool(name or "f", description, schema)  # a dot in a name ends its namespace
     text = describe_tools([tool])
@@ -235,14 +238,14 @@ likely = st.fixed_dictionaries(
         "alg": st.sampled_from(("RS256", "none", "HS256", 1, None)),
         "typ": st.sampled_from(("JWT", "x")),
     },
-    optional={"kid": st.one_of(st.text(), st.just("../../etc/passwd"), st.integers())},
+    optional={"kid": st.one_of(any_text(), st.just("../../etc/passwd"), st.integers())},
 )
 tokens = st.one_of(
-    st.text(),
+    any_text(),
     st.builds(
         lambda head, rest: ".".join([encoded(head), *rest]),
         st.one_of(headers, likely, anything, st.binary()),
-        st.lists(st.one_of(st.just("e30"), st.text(), st.binary().map(encoded)), max_size=5),
+        st.lists(st.one_of(st.just("e30"), any_text(), st.binary().map(encoded)), max_size=5),
     ),
 )
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from profiles.catalogue import Catalogue
+from profiles.catalogue import LOADER, Catalogue
 from profiles.download.source import read_source
 from profiles.manifest import as_yaml
 
 
 @pytest.fixture(scope="module")
 def manifest(catalogue: Catalogue) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(as_yaml(catalogue))
+    content: dict[str, Any] = yaml.load(as_yaml(catalogue), Loader=LOADER)
     return content
 
 

@@ -11,7 +11,7 @@ from openai_harmony import DeveloperContent, HarmonyEncoding, Message, Role, Too
 
 from service.harmony.types import Tool
 from service.harmony.typescript import describe_tools, write_type
-from tests.examples import examples
+from tests.examples import any_text, examples
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -215,7 +215,7 @@ leaves = st.one_of(
     st.booleans(),
     st.integers(),
     st.floats(),
-    st.text(max_size=5),
+    any_text(max_size=5),
     st.sampled_from(("object", "array", "string", "null", "#", "#/$defs/a", "#/properties/a")),
 )
 json_values = st.recursive(
@@ -230,7 +230,7 @@ schemas = st.dictionaries(st.sampled_from([*KEYWORDS, "a"]), json_values, max_si
 
 
 @examples(300)
-@given(schemas, st.text(max_size=20))
+@given(schemas, any_text(max_size=20))
 def test_any_json_makes_a_declaration(schema: dict[str, Any], description: str) -> None:
     text = describe_tools([Tool("f", description, schema)])
     assert text.startswith("# Tools\n\n## functions\n\nnamespace functions {\n\n")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from service.http.body import MAX_DEPTH, check_shape, parse
-from tests.examples import examples
+from tests.examples import any_text, examples
 
 Fixture = Callable[..., Any]
 
 PATH = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
-PRIMITIVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+PRIMITIVES = st.none() | st.booleans() | st.integers() | st.floats() | any_text(max_size=8)
 KEYS = st.sampled_from(
     ["messages", "model", "role", "content", "tools", "function", "stop", "logit_bias", "x"]
 )

@@ -28,12 +28,12 @@ from service.http.body import (
     check_shape,
     parse,
 )
-from tests.examples import examples
+from tests.examples import any_text, examples
 
 TURN = {"role": "user", "content": "Hi"}
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a"\\[]{},:é\n', max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(any_text(max_size=4), inner),
     max_leaves=20,
 )
 

@@ -150,42 +150,39 @@ def test_a_maker_killed_half_way_leaves_no_part_and_no_lock(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == [".part.lock", "part"]
 
 
-def make_slowly(folder: Path, pipe: multiprocessing.connection.Connection) -> None:
-    def write(target: Path) -> dict[str, str]:
-        pipe.send("begun")
-        pipe.recv()
-        (target / "data").write_text("theirs")
-        return {"data": "theirs"}
-
-    Store(folder).use(FITS, Recipe(1, write), read)
-
-
 def test_of_two_makers_one_waits_and_uses_what_the_other_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    other = context.Process(target=make_slowly, args=(tmp_path, theirs))
-    other.start()
-    assert ours.recv() == "begun"
-    waits = threading.Event()
+    """Each locks a file of its own, as two processes do."""
+    has_begun, may_end, waits = threading.Event(), threading.Event(), threading.Event()
+
+    def write(target: Path) -> dict[str, str]:
+        has_begun.set()
+        assert may_end.wait(60)
+        (target / "data").write_text("theirs")
+        return {"data": "theirs"}
+
     wait_for = stores._wait_for
 
     def tell_and_wait(*args: object) -> None:
         waits.set()
         wait_for(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stores, "_wait_for", tell_and_wait)
     got: list[str] = []
-    us = threading.Thread(
-        target=lambda: got.append(Store(tmp_path).use(FITS, recipe("ours"), read))
-    )
+
+    def use(made: Recipe) -> threading.Thread:
+        return threading.Thread(target=lambda: got.append(Store(tmp_path).use(FITS, made, read)))
+
+    other, us = use(Recipe(1, write)), use(recipe("ours"))
+    other.start()
+    assert has_begun.wait(60)
+    monkeypatch.setattr(stores, "_wait_for", tell_and_wait)
     us.start()
     assert waits.wait(60)
-    ours.send("go on")
-    us.join(60)
-    other.join(60)
-    assert got == ["theirs"]
+    may_end.set()
+    for maker in (other, us):
+        maker.join(60)
+    assert got == ["theirs", "theirs"]
 
 
 def test_a_part_is_not_replaced_while_it_is_read(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from auth.authenticators import ApiKeys
 from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from profiles.catalogue import LOADER
 from service.run.server import create_app
 from service.runtime import ServedProfile
 
@@ -96,7 +97,8 @@ async def test_metadata_names_the_files_and_the_licence_has_its_text(
 async def test_the_manifest_is_that_of_a_nim(client: Any) -> None:
     answer = (await client.get("/v1/manifest")).json()
     assert answer["repository_override"] == ""
-    assert yaml.safe_load(answer["manifest_file"])["schema_version"] == "2.0.0"
+    manifest = yaml.load(answer["manifest_file"], Loader=LOADER)
+    assert manifest["schema_version"] == "2.0.0"
 
 
 async def test_a_dead_engine_is_alive_but_not_ready(
