@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engines.errors import EngineStartError
+from engines.native.config import read_json
 
 
 def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapping[str, Any]:
@@ -17,12 +17,7 @@ def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapp
     file that is not there or is no JSON.
     """
     path = model_dir / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise EngineStartError(f"{path}: is not valid JSON: {error}") from error
+    config = read_json(path)
     stored = (config.get("quantization_config") or {}).get("quant_method")
     if precision is not None and (precision == "mxfp4") != (stored == "mxfp4"):
         raise EngineStartError(
@@ -30,4 +25,4 @@ def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapp
             f"{'not quantized' if stored is None else stored}; {library} takes them as they are: "
             "choose another profile"
         )
-    return dict(config)
+    return config

@@ -8,7 +8,7 @@ from inspect import getdoc
 from pathlib import Path
 
 from profiles import catalogue
-from profiles.roofline import service, work
+from profiles.roofline import speed, work
 from profiles.roofline.calibrate import relative_error
 from profiles.roofline.constants import Constants, calibration_of, load
 from profiles.roofline.figures import Figure
@@ -37,7 +37,7 @@ METHOD = """\
 ```text
 {work}
 
-{service}
+{speed}
 ```
 
 A step takes the sum of: its bytes over a share of the data sheet's bandwidth, its operations over a
@@ -90,7 +90,7 @@ NOT_SCORED = (
 def render(known: catalogue.Catalogue) -> str:
     """Return the whole page."""
     figures = load_figures(known.models)
-    method = METHOD.format(work=getdoc(work), service=getdoc(service), link=work.LINK_SHARE)
+    method = METHOD.format(work=getdoc(work), speed=getdoc(speed), link=work.LINK_SHARE)
     return "\n".join(
         [
             INTRODUCTION,
@@ -212,7 +212,7 @@ def _first_tokens(figures: Sequence[Figure]) -> str:
 def first_token_s(figure: Figure) -> float:
     """Foretell the mean of a benchmark that begins with all streams at once."""
     constants, load = constants_for(figure), figure.load
-    steady = service.speed(constants, figure.deployment, load).ttft_s
+    steady = speed.speed(constants, figure.deployment, load).ttft_s
     alone = constants.seconds(work.prefill_work(figure.deployment, load.isl))
     in_line = alone * (load.num_users + 1) / 2
     return steady if load.num_users == 1 else 0.9 * steady + 0.1 * in_line

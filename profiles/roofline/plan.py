@@ -18,7 +18,7 @@ from profiles.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
 from profiles.models import Profile
 from profiles.roofline.constants import Calibration, calibration_of
 from profiles.roofline.gpu import SPEEDS, GpuSpeed
-from profiles.roofline.service import Speed, Workload, speed
+from profiles.roofline.speed import Speed, Workload, speed
 from profiles.roofline.work import Deployment
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from profiles.notes import where
 from profiles.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
-from service.run.machine import detect
+from service.run.machine import visible_hardware
 from service.run.startup import prepare
 from service.settings.settings import (
     SECRETS,
@@ -34,7 +34,7 @@ PACKAGES = (
 
 def report(settings: Settings) -> dict[str, Any]:
     """Gather versions, hardware, profile, settings and checks as plain data, secrets replaced."""
-    hardware = detect()
+    hardware = visible_hardware()
     chosen: list[Selection] = []
 
     def choose() -> tuple[Selection, Path]:

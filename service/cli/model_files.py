@@ -22,7 +22,7 @@ from profiles.machine import GB
 from profiles.models import Model, Profile
 from profiles.own_checkpoint import open_own
 from profiles.verdicts import Constraints
-from service.run.machine import detect
+from service.run.machine import visible_hardware
 from service.run.startup import engines_here, fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
@@ -129,7 +129,7 @@ def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Prof
         installed=engines.installed,
         cpu_only=engines.cpu_only,
     )
-    return [selector.select(catalogue.profiles, detect(), constraints).chosen.profile]
+    return [selector.select(catalogue.profiles, visible_hardware(), constraints).chosen.profile]
 
 
 def _named(catalogue: Catalogue, name: str) -> Profile:

@@ -24,7 +24,7 @@ from profiles.remedies import by_cause, counted
 from profiles.selector import survey
 from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from profiles.written import parse_hardware
-from service.run.machine import detect
+from service.run.machine import visible_hardware
 from service.run.startup import engines_here, own_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
@@ -70,7 +70,7 @@ def profiles(**options: Any) -> int:
 def run(asked: Asked, settings: Settings) -> int:
     """Print the listing and return the exit code."""
     try:
-        hardware = parse_hardware(asked.hardware) if asked.hardware else detect()
+        hardware = parse_hardware(asked.hardware) if asked.hardware else visible_hardware()
         constraints, known = _asked_of(asked, settings)
         selection = survey(known, hardware, constraints)
     except (InvalidHardware, InvalidConstraint, ModelStoreError) as error:

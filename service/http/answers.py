@@ -11,7 +11,7 @@ from starlette.types import Scope
 from service.errors import RequestError
 from service.http.body import BodyError
 from service.http.failures import TABLE, describe, failure_of
-from service.http.routes import ANTHROPIC_PATH
+from service.http.paths import ANTHROPIC_PATH
 from service.request import CONTEXT, RequestContext
 
 

@@ -22,7 +22,7 @@ from auth.base import (
 )
 from auth.base import Scope as Access
 from auth.throttle import Throttle, TooManyFailures
-from service.http.routes import scope_of
+from service.http.paths import scope_of
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
 

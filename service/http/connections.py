@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import UNAVAILABLE, RequestError
 from service.http.answers import error_response
-from service.http.routes import OPEN_PATHS
+from service.http.paths import OPEN_PATHS
 
 NUM_SPARE: Final = 64  # connections beyond the limit
 GRACE_S: Final = 1.0  # for a first request to come, while there is still a spare connection

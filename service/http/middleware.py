@@ -21,7 +21,7 @@ from service.errors import RequestError
 from service.http.answers import error_response
 from service.http.authentication import Authentication
 from service.http.origins import NoForeignPages
-from service.http.routes import (
+from service.http.paths import (
     ANTHROPIC_PATH,
     GENERATING_PATHS,
     QUIET_PATHS,

@@ -8,6 +8,6 @@ from profiles.visible import visible
 from service.settings.settings import visible_gpus
 
 
-def detect() -> Hardware:
+def visible_hardware() -> Hardware:
     """Describe this machine: its processors and memory, and the GPUs CUDA shows to this process."""
     return visible(hardware.detect(), visible_gpus())

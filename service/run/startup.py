@@ -23,7 +23,7 @@ from profiles.store import Fetching
 from profiles.verdicts import Constraints, Fit, Rejection, Selection
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
-from service.run.machine import detect
+from service.run.machine import visible_hardware
 from service.settings.settings import Settings, ngc_access, unknown_names
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
@@ -49,7 +49,7 @@ class Launch:
 def prepare(settings: Settings) -> Launch:
     """Decide what to run on this machine; raises ProfileError with the reasons and the remedy."""
     known = catalogue.load()
-    hardware = detect()
+    hardware = visible_hardware()
     model, profiles = settings.model_name, known.profiles
     own = own_checkpoint(settings)
     if own is not None:

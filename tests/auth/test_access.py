@@ -11,7 +11,7 @@ import pytest
 from starlette.routing import Route
 
 from auth.base import Principal, Scope
-from service.http.routes import OPEN_PATHS, scope_of
+from service.http.paths import OPEN_PATHS, scope_of
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 4}

@@ -81,7 +81,7 @@ def test_low_memory_says_what_to_try(
 ) -> None:
     shared = parse_hardware("l4")
     busy = replace(shared, gpus=(replace(shared.gpus[0], free_bytes=20 * 10**9),))
-    monkeypatch.setattr("service.cli.profiles.detect", lambda: busy)
+    monkeypatch.setattr("service.cli.profiles.visible_hardware", lambda: busy)
     options = ("--all-engines", "--model", "gpt-oss-20b", "--engine", "vllm")
     assert command(*options, "--max-model-len", "131072") == 3
     text = capsys.readouterr().out

@@ -17,7 +17,7 @@ from profiles.roofline.document import constants_for, first_token_s, render
 from profiles.roofline.figures import Figure, load
 from profiles.roofline.gpu import SPEEDS
 from profiles.roofline.plan import Demand, largest, machine_of, make_plan
-from profiles.roofline.service import Workload, speed
+from profiles.roofline.speed import Workload, speed
 from profiles.roofline.work import Deployment, decode_work, expected_experts, prefill_work
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
 from service.api.chat.schema import ChatMessage, Tool
-from service.api.common.schema import RequestModel, ResponseModel
+from service.api.common.schema import RequestModel, ResponseModel, refusing
 
 
 class ModelCard(ResponseModel):
@@ -135,13 +134,7 @@ class TokenizeRequest(RequestModel):
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
 
-    @field_validator(*REFUSED, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value not in (None, False):
-            reason = REFUSED[str(info.field_name)]
-            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
-        return value
+    _refuse = refusing(REFUSED, harmless=(None, False))
 
 
 class TokenizeResponse(ResponseModel):

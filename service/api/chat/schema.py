@@ -14,7 +14,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -37,6 +36,7 @@ from service.api.common.schema import (
     Stop,
     StreamOptions,
     TokenLimit,
+    refusing,
 )
 
 _PART_TYPES = ("text", "refusal")
@@ -195,14 +195,11 @@ class AssistantMessage(Replayed):
     audio: Any = Field(None, description="Refused: gpt-oss has no audio.")
     function_call: Any = Field(None, description="Refused: use `tool_calls`.")
 
-    @field_validator("audio", "function_call", mode="before")
-    @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        if value is not None:
-            raise PydanticCustomError(
-                "unsupported_field", "not supported here; answers hold text and `tool_calls`"
-            )
-        return value
+    _refuse = refusing(
+        dict.fromkeys(
+            ("audio", "function_call"), "not supported here; answers hold text and `tool_calls`"
+        )
+    )
 
 
 ChatMessage = Annotated[
@@ -328,13 +325,7 @@ class ChatRequest(SamplingFields):
     nvext: Any = None
     prediction: Any = None
 
-    @field_validator(*REFUSED, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
-            reason = REFUSED[str(info.field_name)]
-            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
-        return value
+    _refuse = refusing(REFUSED)
 
     @field_validator("modalities")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
@@ -13,10 +14,12 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     Tag,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from service.harmony.types import FreeText
 
@@ -64,6 +67,18 @@ def _leave_lists_early(schema: Any) -> None:
     elif isinstance(schema, list):
         for part in schema:
             _leave_lists_early(part)
+
+
+def refusing(reasons: Mapping[str, str], harmless: Sequence[object] = (None,)) -> Any:
+    """Make the validator of the fields that are refused, each by its reason, unless harmless."""
+
+    def refuse(value: Any, info: ValidationInfo) -> Any:
+        if value not in harmless:
+            reason = {"reason": reasons[str(info.field_name)]}
+            raise PydanticCustomError("unsupported_field", "{reason}", reason)
+        return value
+
+    return field_validator(*reasons, mode="before")(refuse)
 
 
 class RequestModel(BaseModel):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Discriminator, Field, Tag
 
 from service.api.common.schema import (
     NVEXT,
@@ -15,6 +14,7 @@ from service.api.common.schema import (
     StreamOptions,
     TokenLimit,
     Usage,
+    refusing,
 )
 
 MAX_CHOICES = 1024
@@ -67,13 +67,7 @@ class CompletionRequest(SamplingFields):
     nvext: Any = None
     suffix: Any = None
 
-    @field_validator(*REFUSED, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
-            reason = REFUSED[str(info.field_name)]
-            raise PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
-        return value
+    _refuse = refusing(REFUSED)
 
 
 class CompletionLogprobs(ResponseModel):

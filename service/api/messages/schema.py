@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.api.common.schema import RequestModel, StopString, TokenLimit
+from service.api.common.schema import RequestModel, StopString, TokenLimit, refusing
 from service.api.messages.block_schema import CustomTool, TextContent, Turn
 
 NO_EFFECT: dict[str, str] = {
@@ -30,10 +30,6 @@ REFUSED: dict[str, str] = {
     "mcp_servers": "the operator connects tools, not a request; connect yours in the client",
     "thread": "the server holds no conversations; send all messages",
 }
-
-
-def _refusal(reason: str) -> PydanticCustomError:
-    return PydanticCustomError("unsupported_field", "{reason}", {"reason": reason})
 
 
 class ChoiceAuto(RequestModel):
@@ -199,12 +195,7 @@ class CountTokensRequest(RequestModel):
     mcp_servers: Any = None
     thread: Any = None
 
-    @field_validator(*REFUSED.keys() - {"thread"}, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
-            raise _refusal(REFUSED[str(info.field_name)])
-        return value
+    _refuse = refusing({name: REFUSED[name] for name in REFUSED if name != "thread"})
 
 
 class MessagesRequest(CountTokensRequest):

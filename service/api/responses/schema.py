@@ -14,7 +14,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -26,6 +25,7 @@ from service.api.common.schema import (
     SamplingFields,
     Stop,
     TokenLimit,
+    refusing,
 )
 from service.api.responses.item_schema import InputItem, NamespaceName
 
@@ -312,17 +312,7 @@ class ContextRequest(RequestModel):
 
     conversation: Any = None
 
-    @field_validator("conversation", mode="before")
-    @classmethod
-    def _refuse_conversation(cls, value: Any) -> Any:
-        return _refused("conversation", value)
-
-
-def _refused(name: str, value: Any) -> Any:
-    if value is not None:
-        reason = {"reason": REFUSED[name]}
-        raise PydanticCustomError("unsupported_field", "{reason}", reason)
-    return value
+    _refuse_conversation = refusing({"conversation": REFUSED["conversation"]})
 
 
 class ResponseRequest(ContextRequest, SamplingFields):
@@ -360,7 +350,4 @@ class ResponseRequest(ContextRequest, SamplingFields):
     moderation: Any = None
     prompt: Any = None
 
-    @field_validator(*REFUSED.keys() - {"conversation"}, mode="before")
-    @classmethod
-    def _refuse(cls, value: Any, info: ValidationInfo) -> Any:
-        return _refused(str(info.field_name), value)
+    _refuse = refusing({name: REFUSED[name] for name in REFUSED if name != "conversation"})

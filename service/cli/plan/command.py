@@ -16,7 +16,7 @@ from profiles.models import EngineName
 from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
-from service.run.machine import detect
+from service.run.machine import visible_hardware
 from service.run.startup import engines_here
 from service.settings.settings import load as load_settings
 
@@ -73,7 +73,7 @@ def plan(
 
 def _gpus_here() -> str:
     """The GPUs of this machine, as one would write them."""
-    hardware = detect()
+    hardware = visible_hardware()
     keys = {gpu.key for gpu in hardware.gpus}
     if len(keys) != 1 or None in keys:
         found = hardware.no_gpu_reason or hardware.summary

@@ -37,7 +37,7 @@ def on_hopper(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     known = Catalogue(load().models, (runnable,))
 
-    monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h100"))
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h100"))
     monkeypatch.setattr(startup, "cpu_only_engines", dict)
     monkeypatch.setattr(catalogue, "load", lambda: known)
     monkeypatch.setattr(store, "to_fetch", lambda *_: [])  # it is all there

@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
         return model_path or cache_dir / "models"
 
     engines = dict.fromkeys(("native", "vllm", "tensorrt_llm", "llama_cpp"))
-    monkeypatch.setattr(startup, "detect", lambda: parse_hardware("h200"))
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200"))
     monkeypatch.setattr(startup, "installed_engines", lambda: engines)
     monkeypatch.setattr(startup, "cpu_only_engines", dict)
     monkeypatch.setattr(store, "resolve", resolve)

@@ -15,7 +15,7 @@ from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from profiles.gpu_usage import GpuUsage
 from service.cli.reference import metrics_page
-from service.http.routes import route_of
+from service.http.paths import route_of
 from service.request import Notes, RequestContext
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import all_series

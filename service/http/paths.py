@@ -1,4 +1,4 @@
-"""The routes as this room knows them: their templates, who may use them, which of them count."""
+"""The paths of all routes: their templates, who may use them, which of them count."""
 
 from __future__ import annotations
 
