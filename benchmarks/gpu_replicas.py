@@ -29,11 +29,10 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.gpu_disk import Run, prompt_of, write_vocabulary
+from benchmarks.gpu_disk import Run, prompt_of
 from benchmarks.gpu_http import read_together
 from benchmarks.gpu_replica_death import death
-from benchmarks.published import write_published
-from benchmarks.replicas import PROMPT, Replicas, gpus, request_of, served
+from benchmarks.replicas import PROMPT, Replicas, gpus, request_of, served, written
 from benchmarks.startup import serving
 from engines.base import EngineRequest, TokenEvent
 from engines.native.backends.cuda.random_model import gpt_oss
@@ -74,7 +73,7 @@ def main() -> None:
 
 async def _measure(run: Run, folder: Path, model: str) -> None:
     vocab_size = gpt_oss(model).vocab_size
-    await run.part("start_checkpoint", lambda: _written(folder, model))
+    await run.part("start_checkpoint", lambda: written(folder, model))
     started = Replicas()
     if await run.part("start_replicas", lambda: started.start(folder)):
         try:
@@ -89,22 +88,6 @@ async def _measure(run: Run, folder: Path, model: str) -> None:
         finally:
             await started.stop()
     await run.part("start_http", lambda: asyncio.to_thread(_http, folder, model, vocab_size))
-    invariant = Replicas()
-    if await run.part("start_invariant", lambda: invariant.start(folder, batch_invariant=True)):
-        try:
-            await run.part("death_invariant", lambda: death(invariant, vocab_size))
-        finally:
-            await invariant.stop()
-
-
-async def _written(folder: Path, model: str) -> dict[str, Any]:
-    config, place = gpt_oss(model), folder / "model"
-    began = time.perf_counter()
-    if not (place / "config.json").exists():
-        write_published(place, config, torch.device("cuda"))
-        write_vocabulary(place / "vocabulary.tiktoken", config.vocab_size)
-        torch.cuda.empty_cache()
-    return {"s": round(time.perf_counter() - began, 1)}
 
 
 # Throughput.

@@ -1,4 +1,4 @@
-"""Engine processes on this machine's GPUs, one each, as `harmonium serve` starts them."""
+"""Engine processes on this machine's GPUs as `harmonium serve` starts them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.gpu_disk import spec_for
+from benchmarks.gpu_disk import spec_for, write_vocabulary
+from benchmarks.published import write_published
 from engines.base import EngineRequest, SamplingParams
 from engines.fleet import Fleet
+from engines.native.backends.cuda.random_model import gpt_oss
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.recovery.guarded import GuardedEngine
@@ -33,27 +35,45 @@ def gpus() -> list[str]:
 
 
 class Replicas:
-    """The engine processes, each on a GPU of its own."""
+    """The engine processes, each on the GPU that is named for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: Sequence[str] | None = None, memory_fraction: float = 0.9) -> None:
+        """`on`: a GPU for each engine; None: one engine on each there is."""
         self.supervisors: list[EngineSupervisor] = []
+        self._gpus, self._memory_fraction = gpus() if on is None else on, memory_fraction
 
     async def start(self, folder: Path, **options: Any) -> dict[str, Any]:
         """Start them side by side, with what `harmonium serve` would leave for the next start."""
         spec = spec_for(folder / "model", torch.device("cuda"), LIMITS)
         artefacts = str(folder / "cache" / "engines")
-        spec = replace(spec, artefact_dir=artefacts, options={**spec.options, **options})
+        spec = replace(
+            spec,
+            artefact_dir=artefacts,
+            options={**spec.options, **options},
+            memory_fraction=self._memory_fraction,
+        )
         began = time.perf_counter()
-        for gpu in gpus():
+        for gpu in self._gpus:
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
             policy = RestartPolicy(first_delay_s=0.05)
             self.supervisors.append(EngineSupervisor(spec, policy, environment))
         await asyncio.gather(*(supervisor.start() for supervisor in self.supervisors))
-        return {"gpus": len(self.supervisors), "ready_s": round(time.perf_counter() - began, 1)}
+        return {"engines": len(self.supervisors), "ready_s": round(time.perf_counter() - began, 1)}
 
     async def stop(self) -> None:
         """End the processes at once."""
         await asyncio.gather(*(s.stop(drain_timeout_s=0.0) for s in self.supervisors))
+
+
+async def written(folder: Path, model: str) -> dict[str, Any]:
+    """Write a random checkpoint of the true shape to `folder`/model where there is none."""
+    config, place = gpt_oss(model), folder / "model"
+    began = time.perf_counter()
+    if not (place / "config.json").exists():
+        write_published(place, config, torch.device("cuda"))
+        write_vocabulary(place / "vocabulary.tiktoken", config.vocab_size)
+        torch.cuda.empty_cache()
+    return {"s": round(time.perf_counter() - began, 1)}
 
 
 @asynccontextmanager

@@ -29,3 +29,7 @@ bench-gpu-replicas: installed-test ## Two GPUs as replicas: throughput, routing,
 .PHONY: bench-gpu-split
 bench-gpu-split: installed-test ## What tensor parallelism over two GPUs could bring at best
 	@$(BIN)/python -m benchmarks.gpu_split
+
+.PHONY: bench-gpu-death
+bench-gpu-death: installed-test ## Kill engines on the GPU amid streams: which answers go on word for word
+	@$(BIN)/python -m benchmarks.gpu_death
