@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from profiles.memory import memory_need
+from profiles.ranking import rank
 from profiles.verdicts import Constraints, Fit, Rejection, Selection
 
 MAX_REASONS = 10  # so that a refusal fits on a screen
@@ -54,29 +55,36 @@ def refusal(selection: Selection, unasked: Selection, constraints: Constraints) 
 def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints) -> str:
     if shorter := shorter_context(asked):
         return f"Set {shorter}."
-    unfit = next((r for r in asked if _needs_gpu_build(r, constraints)), None)
-    if unfit is not None:
-        return f"Install what its GPU needs: {unfit.missing_engine}."
+    otherwise = _otherwise(unasked, constraints)
+    if (unfit := _best_not_installed(asked, constraints)) is not None:
+        other = f" Or {otherwise}" if otherwise else ""
+        return f"Install what {unfit.profile.title} runs by: {unfit.missing_engine}.{other}"
+    if otherwise:
+        return otherwise[0].upper() + otherwise[1:]
     on_cpu = min(
         (r for r in asked if r.profile.gpu is None),
         key=lambda r: memory_need(r.profile).fixed_bytes,
         default=None,
     )
-    if unasked.compatible:
-        model = unasked.chosen.profile.model.name
-        remedy = f"Unset {' and '.join(_wishes(constraints))} to serve {model}, which can run here."
-    elif on_cpu is not None:
-        remedy = f"Free memory, or add some: {on_cpu.profile.model.name} {on_cpu.reason}."
-    else:
-        remedy = "Take a machine that one of the profiles is made for."
-    if asked and all(r.missing_engine or r.profile.status == "planned" for r in asked):
-        return f"{remedy} No engine of this release can run what was asked for, on any machine."
-    return remedy
+    if on_cpu is not None:
+        return f"Free memory, or add some: {on_cpu.profile.model.name} {on_cpu.reason}."
+    return "Take a machine that one of the profiles is made for."
 
 
-def _needs_gpu_build(rejection: Rejection, constraints: Constraints) -> bool:
-    is_fit = rejection.fit is Fit.NOT_INSTALLED and rejection.profile.gpu is not None
-    return is_fit and rejection.profile.engine in constraints.cpu_only
+def _otherwise(unasked: Selection, constraints: Constraints) -> str:
+    """What to leave unasked, for something to run; empty where nothing can."""
+    if not unasked.compatible:
+        return ""
+    model, wishes = unasked.chosen.profile.model.name, " and ".join(_wishes(constraints))
+    return f"unset {wishes} to serve {model}, which can run here."
+
+
+def _best_not_installed(
+    rejections: Iterable[Rejection], constraints: Constraints
+) -> Rejection | None:
+    """The profile that would be chosen if its engine were there."""
+    fitting = [(rank(r.candidate, constraints), r) for r in rejections if r.candidate is not None]
+    return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 
 def shorter_context(rejections: Iterable[Rejection]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoint import hash_file
-from profiles.download.progress import Progress, Stopped, amount, speed
+from profiles.download.progress import Progress, Stopped, amount, num_files, speed
 from profiles.download.source import Listing, NgcAccess, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 from profiles.verified import Verified
@@ -172,7 +172,12 @@ def _fetch_all(
     _check_room(title, total - have, folder)
     resumed = f", {amount(have)} of them are here already" if have else ""
     log.info(
-        "Fetching %s from %s: %d files, %s%s", title, source, len(wanted), amount(total), resumed
+        "Fetching %s from %s: %s, %s%s",
+        title,
+        source,
+        num_files(len(wanted)),
+        amount(total),
+        resumed,
     )
     began = time.monotonic()
     with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:

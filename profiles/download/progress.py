@@ -101,6 +101,11 @@ def amount(num_bytes: int) -> str:
     return f"{num_bytes / KB:.0f} kB"
 
 
+def num_files(count: int) -> str:
+    """So many of them, in words."""
+    return "1 file" if count == 1 else f"{count} files"
+
+
 def speed(bytes_per_s: float) -> str:
     """A rate as a person reads it: `118 MB/s`, `1.4 MB/s`, `80 kB/s`."""
     if bytes_per_s >= 10 * MB:

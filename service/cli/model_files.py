@@ -16,9 +16,9 @@ import click
 from profiles import drafts, manifest, own_shape, selector, store
 from profiles.catalogue import Catalogue, load
 from profiles.checkpoint import check_whole
+from profiles.download.progress import amount, num_files
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
-from profiles.machine import GB
 from profiles.models import Model, Profile
 from profiles.own_checkpoint import open_own
 from profiles.verdicts import Constraints
@@ -221,8 +221,8 @@ def _remove_damaged(name: str, folder: Path, files: Iterable[Wanted], dry_run: b
 
 
 def _tell_size(name: str, files: Sequence[Wanted]) -> None:
-    size = sum(file.size_bytes for file in files) / GB
-    click.echo(f"{name}: {len(files)} files to fetch, {size:.1f} GB")
+    size = amount(sum(file.size_bytes for file in files))
+    click.echo(f"{name}: {num_files(len(files))} to fetch, {size}")
 
 
 def _copy(source: Path, folder: Path) -> None:

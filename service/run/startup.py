@@ -12,6 +12,7 @@ from engines.errors import EngineStartError
 from engines.factory import Engines, cpu_only_engines, engines_of, installed_engines
 from engines.spec import EngineSpec
 from profiles import catalogue, drafts, own_shape, selector, store
+from profiles.download.progress import amount, num_files
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint
 from profiles.machine import GB, Hardware
@@ -277,15 +278,15 @@ def tell(launch: Launch) -> None:
         log.log(level, "%s", note)
     if launch.to_fetch:
         log.info(
-            "The cache lacks %d files (%.1f GB) of %s: a start fetches them into %s, unless "
+            "The cache lacks %s (%s) of %s: a start fetches them into %s, unless "
             "NIM_DISABLE_MODEL_DOWNLOAD=1 forbids it",
-            len(launch.to_fetch),
-            sum(file.size_bytes for file in launch.to_fetch) / GB,
+            num_files(len(launch.to_fetch)),
+            amount(sum(file.size_bytes for file in launch.to_fetch)),
             profile.model.name,
             launch.model_dir,
         )
     log.info(
-        "Model: %s in %s, a context of %d tokens; starting the %s engine ...",
+        "Model: %s in %s, a context of %d tokens, by the %s engine",
         profile.model.name,
         launch.model_dir,
         chosen.max_model_len,

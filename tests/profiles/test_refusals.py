@@ -110,7 +110,18 @@ def test_a_refusal_puts_equal_reasons_together() -> None:
     wish = Constraints(model="gpt-oss-20b", engine="vllm", installed={"native": None})
     text = str(refusal_of(parse_hardware("cpu"), wish))
     assert text.count("found none") == 1
-    assert "No engine of this release can run what was asked for" in text.splitlines()[0]
+    assert text.startswith("Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve nano")
+
+
+def test_where_only_the_library_is_missing_that_is_the_remedy() -> None:
+    missing = {"native": None, "llama_cpp": "not installed: its library is missing"}
+    wish = Constraints(model="gpt-oss-20b", installed=missing)
+    text = str(refusal_of(parse_hardware("cpux8:ram=32gb"), wish))
+    assert text.startswith(
+        "Install what gpt-oss-20b/llama_cpp-cpu-mxfp4-tp1-pp1-balanced runs by: engine llama_cpp "
+        "is not installed: its library is missing. Or unset NIM_MODEL_NAME or NIM_MODEL_PATH "
+        "(gpt-oss-20b) to serve nano, which can run here."
+    )
 
 
 def test_a_refusal_names_the_context_that_would_fit() -> None:

@@ -55,7 +55,7 @@ def test_a_dry_run_says_what_it_would_fetch(
     mirror: Served, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["download-to-cache", "--model", MODEL, "--dry-run"]) == 0
-    assert f"{MODEL}: 3 files to fetch, 0.0 GB" in capsys.readouterr().out
+    assert f"{MODEL}: 3 files to fetch, " in capsys.readouterr().out
     assert not folder.exists()
     assert mirror.asked == []
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_by_its_uri_is_fetched_into_a_folder_of_its_own(
     with serving(files) as served:
         uri = f"{served.url}/m/tuned"
         assert main(["download-to-cache", "--model-uri", uri, "--dry-run"]) == 0
-        assert "tuned: 1 files to fetch, 0.0 GB" in capsys.readouterr().out
+        assert "tuned: 1 file to fetch, " in capsys.readouterr().out
         monkeypatch.setenv("NIM_MODEL_PATH", uri)
         assert main(["download-to-cache"]) == 0
     assert "tuned is whole in " in capsys.readouterr().out

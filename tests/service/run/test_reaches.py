@@ -140,7 +140,7 @@ def test_what_the_cache_lacks_is_said_before_it_is_fetched(
     assert machine == []  # deciding fetches nothing: so a dry run does not
     with caplog.at_level("INFO"):
         tell(launched)
-    assert "The cache lacks 1 files (5.0 GB) of gpt-oss-20b: a start fetches them" in caplog.text
+    assert "The cache lacks 1 file (5.0 GB) of gpt-oss-20b: a start fetches them" in caplog.text
 
 
 def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:

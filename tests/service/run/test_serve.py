@@ -139,7 +139,7 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = serve(f"--server-port={port}", options={"script": [1], "start_s": 600})
-    server.wait_for("starting the native engine")
+    server.wait_for("by the native engine")
     url = f"http://127.0.0.1:{port}/v1/health"
     assert httpx.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
     response = httpx.get(f"{url}/ready", timeout=PATIENCE_S)
