@@ -171,14 +171,8 @@ def _fetch_all(
     total = sum(file.size_bytes for file in wanted)
     _check_room(title, total - have, folder)
     resumed = f", {amount(have)} of them are here already" if have else ""
-    log.info(
-        "Fetching %s from %s: %s, %s%s",
-        title,
-        source,
-        num_files(len(wanted)),
-        amount(total),
-        resumed,
-    )
+    size = f"{num_files(len(wanted))}, {amount(total)}{resumed}"
+    log.info("Fetching %s from %s: %s", title, source, size)
     began = time.monotonic()
     with Progress(title, total, have) as progress, ThreadPoolExecutor(_PARALLEL) as pool:
         # The smallest shows whether the source is there; then large ones first, so that none is
