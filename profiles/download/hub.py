@@ -2,7 +2,10 @@
 
 The library knows the hub's errors and honours HF_TOKEN, HF_ENDPOINT, HTTPS_PROXY and
 SSL_CERT_FILE. Its `hf_hub_download` begins a file anew after a crash, so that 4 GB of a
-shard would be lost; the layer below it, used here, goes on where a file ends.
+shard would be lost; the layer below it, used here, goes on where a file ends. That is plain HTTP:
+the hub redirects to its large store, for repositories on Xet to a bridge that it keeps for
+clients without (huggingface.co/docs/hub/xet/legacy-git-lfs). What a file must be is told by the
+list of files (`lfs.sha256`), at the commit that it names, and not by the headers of each answer.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-from profiles.download.progress import Progress
+from profiles.download.progress import Progress, amount
 from profiles.download.source import Listing, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
 
@@ -72,6 +75,11 @@ class Hub:
                 )
         except HfHubHTTPError as error:
             raise _refusal(source, f"file {file.name}", error) from None
+        except ValueError:  # the library's, before it asks: plain HTTP brings less than that
+            raise DownloadError(
+                f"{file.name} of {source} has {amount(file.size_bytes)}, and the hub sends above "
+                "50 GB by its own protocol alone; fetch it by `hf download` and set NIM_MODEL_PATH"
+            ) from None
         except (httpx2.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk

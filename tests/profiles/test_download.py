@@ -22,6 +22,7 @@ from profiles.errors import DownloadError
 from profiles.models import ArtifactFile, Artifacts
 from tests.profiles.hub import Fault, Served, serving
 
+SIGNED = ("a?sig=1", "b?sig=2")  # a new address for each request
 REPOSITORY, REVISION = "openai/gpt-oss-20b", "6cee5e81"
 BIG = "model-1.safetensors"
 CONTENTS = {"config.json": b"{}", BIG: os.urandom(3 << 20), "model-2.safetensors": b"z" * 100_000}
@@ -237,6 +238,32 @@ def test_a_server_that_cannot_be_reached_keeps_what_came(
     (asked,) = [asked for path, asked in place.served.asked if path.endswith(BIG)]
     assert asked is not None
     assert asked.startswith(f"bytes={kept}-")
+
+
+def test_the_hubs_large_store_is_asked_for_the_rest_and_told_no_token(
+    hub: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub sends one by a redirect, signed for a while: its LFS store, or the bridge to Xet."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with serving({"xet/a?sig=1": CONTENTS[BIG], "xet/b?sig=2": CONTENTS[BIG]}) as store:
+        store.faults["a?sig=1"] = [Fault(cut_after=1 << 20)]
+        moved = [{"Location": f"{store.url}/xet/{name}", "X-Linked-Size": "1"} for name in SIGNED]
+        hub.served.faults[BIG] = [Fault(status=302, headers=headers) for headers in moved]
+        bring(hub, tmp_path)
+    assert contents(tmp_path) == CONTENTS
+    assert set(hub.served.tokens) == {"Bearer hf_secret"}
+    assert [path for path, _ in store.asked] == [f"xet/{name}" for name in SIGNED]
+    assert store.asked[1][1] == f"bytes={1 << 20}-"
+    assert set(store.tokens) == {None}
+
+
+def test_a_file_that_plain_http_does_not_bring_is_named(
+    hub: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 2 << 20)
+    with pytest.raises(DownloadError, match=rf"{BIG} of hf://.* has 3.1 MB, .*`hf download`"):
+        bring(hub, tmp_path)
 
 
 def test_the_disk_is_looked_at_before_the_first_byte(
