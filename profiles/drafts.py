@@ -1,7 +1,7 @@
 """The EAGLE3 head that a profile drafts with.
 
-No revision of one is pinned in the catalogue. It is kept as a checkpoint that NIM_MODEL_PATH names
-is: at the revision current when its place was first listed, with the checksums given there.
+It is kept as a checkpoint that NIM_MODEL_PATH names is: at the catalogue's commit, with the
+checksums that the hub lists for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def open_draft(profile: Profile, cache_dir: Path, fetching: Fetching) -> OwnChec
     """
     if not profile.draft:
         return None
-    source = str(_source(profile.draft, fetching.override))
+    source = str(_source(profile, fetching.override))
     setting = f"the draft head of {profile.title}"
     return open_own(source, cache_dir, fetching, setting=setting)
 
@@ -33,13 +33,13 @@ def with_folder(options: Mapping[str, Any], repository: str, folder: Path) -> di
     return {name: _replaced(value, repository, str(folder)) for name, value in options.items()}
 
 
-def _source(repository: str, override: str | None) -> Source:
+def _source(profile: Profile, override: str | None) -> Source:
     """The repository on the hub, or under the mirror that holds all others."""
     if override is not None:
         mirror = read_source(override, "NIM_REPOSITORY_OVERRIDE")
         if mirror.scheme not in ("hf", "ngc"):  # those name one repository: the model's
-            return Source(mirror.scheme, f"{mirror.location}/{repository}")
-    return Source("hf", repository)
+            return Source(mirror.scheme, f"{mirror.location}/{profile.draft}")
+    return Source("hf", profile.draft, profile.draft_revision)
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:

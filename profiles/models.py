@@ -147,6 +147,7 @@ class Profile(Record):
     options: dict[str, Any] = {}  # the engine's own, under its own names
     environment: dict[str, str] = {}  # of the engine process
     draft: str = ""  # the repository of the EAGLE3 head that drafts, among `options` too
+    draft_revision: str = ""  # its commit
     status: Status
     source: Annotated[str, Field(min_length=1)]
 
@@ -159,6 +160,8 @@ class Profile(Record):
             )
         if self.gpu is None and self.num_devices > 1:
             raise ValueError(f"tp*pp is {self.num_devices}, but a CPU profile has one device")
+        if bool(self.draft) != bool(self.draft_revision):
+            raise ValueError("give draft and draft_revision together")
         if clashes := self.options.keys() & self.limits.model_dump().keys():
             raise ValueError(f"{sorted(clashes)} belong under limits, not under options")
         return self
@@ -234,5 +237,7 @@ class Profile(Record):
         content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:
             del content["replicas"]  # as it was before there were any
+        if not self.draft_revision:
+            del content["draft_revision"]  # likewise
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

@@ -149,7 +149,7 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
     is_named = asked.profile not in (None, "default")
     if profile.draft and not is_named and "speculation" not in asked.tags:
         return (
-            f"drafts by {profile.draft}, of which no revision is pinned; "
+            f"drafts by {profile.draft}, at the cost of some abilities (docs/engines.md); "
             "NIM_TAGS_SELECTOR=speculation=eagle3 or its name asks for it"
         )
     for tag, value in asked.tags.items():

@@ -12,7 +12,7 @@ from profiles.models import Profile
 from profiles.store import Fetching
 from tests.profiles.hub import serving
 from tests.profiles.surveys import PROFILES
-from tests.profiles.test_own_checkpoint import ALLOWED, FILES, hub_of, whole
+from tests.profiles.test_own_checkpoint import ALLOWED, COMMIT, FILES, hub_of, whole
 
 
 @pytest.fixture(params=["vllm", "tensorrt_llm"])
@@ -20,7 +20,9 @@ def drafting(request: pytest.FixtureRequest) -> Profile:
     """A profile that drafts with the head of the test's hub."""
     profile = next(p for p in PROFILES if p.draft and p.engine == request.param)
     options = with_folder(profile.options, profile.draft, Path("acme/tuned"))
-    return profile.model_copy(update={"draft": "acme/tuned", "options": options})
+    return profile.model_copy(
+        update={"draft": "acme/tuned", "draft_revision": COMMIT, "options": options}
+    )
 
 
 def test_a_head_is_fetched_and_its_folder_is_named_to_the_engine(
@@ -28,6 +30,8 @@ def test_a_head_is_fetched_and_its_folder_is_named_to_the_engine(
 ) -> None:
     with serving({}) as served:
         hub_of(served, monkeypatch)
+        [listed] = served.lists.values()
+        served.lists = {f"api/models/acme/tuned/revision/{COMMIT}?blobs=true": listed}
         draft = open_draft(drafting, tmp_path, ALLOWED)
         assert draft is not None
         assert whole(draft) == FILES
