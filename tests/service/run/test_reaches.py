@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from service.run.startup import obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
-from service.settings.settings import load
+from service.settings.settings import Settings, load
 from tests.profiles.hub import serving
 from tests.profiles.test_store import shard
 from tests.service.run.conftest import launch
@@ -119,6 +120,64 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     open_runtime = build_runtime(load(), launched, supervisor, Fleet([supervisor.client()]))
     assert open_runtime.authenticator is None
     assert open_runtime.has_pages
+
+
+# By setting: a value that is not the default, and the policy and its field that get it.
+POLICIES: dict[str, tuple[Any, str, str]] = {
+    "max_queue_wait_s": (7.25, "Bounds", "max_wait_s"),
+    "max_kv_usage": (0.625, "Bounds", "max_kv_usage"),
+    "request_timeout_s": (77.5, "Bounds", "timeout_s"),
+    "min_priority": (-3, "Bounds", "min_priority"),
+    "rate_limit_requests": (61, "PrincipalLimits", "requests_per_min"),
+    "rate_limit_tokens": (62_000, "PrincipalLimits", "tokens_per_min"),
+    "rate_limit_concurrent": (63, "PrincipalLimits", "max_concurrent"),
+    "jwt_issuer": ("https://issuer.example", "TokenPolicy", "issuer"),
+    "jwt_audience": ("harmonium", "TokenPolicy", "audience"),
+    "jwt_audience_claim": ("client_id", "TokenPolicy", "audience_claim"),
+    "jwt_max_lifetime_s": (901.0, "TokenPolicy", "max_lifetime_s"),
+    "jwt_max_stale_s": (902.0, "CachePolicy", "max_stale_s"),
+    "jwt_scope_prefix": ("harmonium.", "ClaimNames", "scope_prefix"),
+    "jwt_scopes_claim": ("roles", "ClaimNames", "scopes"),
+    "jwt_tenant_claim": ("department", "ClaimNames", "tenant"),
+    "jwt_models_claim": ("models", "ClaimNames", "models"),
+    "mcp_timeout_s": (11.5, "ToolLimits", "timeout_s"),
+    "mcp_max_result_bytes": (12_000, "ToolLimits", "max_result_bytes"),
+    "mcp_max_calls": (13, "ToolLimits", "max_calls"),
+    "responses_max_age_s": (14_000.0, "StoreBounds", "max_age_s"),
+    "responses_max_bytes": (15 << 20, "StoreBounds", "max_bytes"),
+    "engine_quarantine_s": (16.5, "Suspects", "keep_s"),
+}
+DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
+
+
+def test_every_policy_reaches_the_runtime() -> None:
+    given = {name: value for name, (value, *_) in POLICIES.items()}
+    assert given == {name: value for name, value in given.items() if value != DEFAULTS[name]}
+    settings = load({**given, "python_mcp_url": "http://tools:8001", "metrics_tenants": "a, b"})
+    launched = prepare(settings)
+    supervisor = EngineSupervisor(launched.spec)
+    runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
+    found = dict(fields_below(runtime))
+    assert {name: found[kind, field] for name, (_, kind, field) in POLICIES.items()} == given
+    assert found["Metrics", "_tenants"] == {"a", "b"}
+
+
+def fields_below(whole: object) -> Iterator[tuple[tuple[str, str], object]]:
+    """Every attribute of our objects that an object holds, by the object's class and its name."""
+    seen, waiting = set[int](), [whole]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, list | tuple):
+            waiting += one
+        elif type(one).__module__.startswith(("service.", "auth.", "engines.")):
+            slots = [name for cls in type(one).__mro__ for name in getattr(cls, "__slots__", ())]
+            names = [*slots, *getattr(one, "__dict__", ())]
+            values = {name: getattr(one, name) for name in names if hasattr(one, name)}
+            yield from (((type(one).__name__, name), value) for name, value in values.items())
+            waiting += values.values()
 
 
 def lack_one(monkeypatch: pytest.MonkeyPatch) -> ArtifactFile:
