@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -274,6 +275,21 @@ def test_the_disk_is_looked_at_before_the_first_byte(
     with pytest.raises(DownloadError, match=r"needs \d\.\d MB of room in .*NIM_CACHE_PATH"):
         bring(hub, tmp_path)
     assert not hub.served.asked
+
+
+def test_a_disk_that_fills_ends_it_and_keeps_what_came(place: Place, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, hard))  # a file's last byte, as a disk's
+    try:
+        with pytest.raises(DownloadError, match=r"cannot be kept in .*: File too large; set NIM_C"):
+            bring(place, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    place.served.asked.clear()
+    bring(place, tmp_path)
+    assert contents(tmp_path) == CONTENTS
+    asked = {path: wanted for path, wanted in place.served.asked if BIG in path}
+    assert list(asked.values()) == [f"bytes={2 << 20}-"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(hub: Place, tmp_path: Path) -> None:
