@@ -102,8 +102,9 @@ LLAMA_CPP: Final = """\
 ## llama.cpp
 
 For a CPU, an RTX card or a laptop: gpt-oss-20b as ggml-org's GGUF is 12.1 GB, and a context of
-16,000 tokens takes 0.8 GB beside it. `pip install 'harmonium[llama-cpp]'` compiles llama.cpp for
-the machine's CPU in some minutes, which needs a C++ compiler and CMake; for an NVIDIA GPU say so:
+16,000 tokens takes 0.8 GB beside it. `python3 packaging/install.py llama-cpp` in a checkout, or
+`pip install 'harmonium[llama-cpp]'`, compiles llama.cpp for the machine's CPU in some minutes,
+which needs a C++ compiler; for an NVIDIA GPU say so, with CUDA's compiler on the path:
 
 ```
 CMAKE_ARGS=-DGGML_CUDA=on pip install --no-cache-dir 'harmonium[llama-cpp]'

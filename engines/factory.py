@@ -29,7 +29,8 @@ _ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
 _NO_LLAMA_CPP: Final = (
-    "not installed: llama-cpp-python is missing (docs/engines.md says how to add it)"
+    "not installed: llama-cpp-python is missing (python3 packaging/install.py llama-cpp in a "
+    "checkout, else pip install 'harmonium[llama-cpp]')"
 )
 
 
