@@ -29,12 +29,14 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.verify import StepTime, draft_capacity
 from engines.native.config import NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
+from engines.native.eagle.head import EagleHead
 
-_CIRCLE = 40  # tokens of the text that repeats itself
+CIRCLE = 40  # tokens of the text that repeats itself
 _PREFERENCE = 0.1  # of the next one: the weights of the others are 0.02
 _LOUDNESS = 30.0  # of these tokens, for the layers not to drown them
 _MODES: tuple[Speculation, ...] = ("none", "ngram")
 _PROMPT, _ANSWER = 128, 256
+LONGEST = _PROMPT + _ANSWER + 64  # tokens of a sequence, and room
 _CHUNK = 2048
 _STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -52,18 +54,18 @@ def options(
     return NativeConfig(
         Path(), "cuda", "bfloat16", max_num_seqs=max_num_seqs, max_num_batched_tokens=_CHUNK,
         overlap_steps=True, enable_prefix_caching=False, speculation=speculation,
-        batch_invariant=is_invariant,
+        batch_invariant=is_invariant, draft_dir=Path() if speculation == "eagle3" else None,
     )  # fmt: skip
 
 
-def backend_of(bench: Bench, config: NativeConfig) -> CudaBackend:
-    longest = _PROMPT + _ANSWER + 64
+def backend_of(bench: Bench, config: NativeConfig, head: EagleHead | None = None) -> CudaBackend:
+    longest = LONGEST
     blocks = 2 * (-(-longest // bench.block_size) + 1) * config.max_num_seqs + 1
-    drafts = draft_capacity(config, bench.shape.config)
+    drafts = draft_capacity(config, bench.shape.config, 0 if head is None else head.num_values)
     return CudaBackend(
         bench.shape.config, bench.weights, bench.cache(blocks),
         Capacity(blocks, bench.block_size, longest, **drafts),
-        config.max_num_seqs, _CHUNK, is_batch_invariant=config.batch_invariant,
+        config.max_num_seqs, _CHUNK, is_batch_invariant=config.batch_invariant, head=head,
     )  # fmt: skip
 
 
@@ -74,9 +76,9 @@ def core_of(bench: Bench, backend: CudaBackend, config: NativeConfig) -> EngineC
 
 def prompts_of(streams: int, *, is_repeating: bool) -> list[list[int]]:
     if is_repeating:
-        return [[(i + j) % _CIRCLE for j in range(_PROMPT)] for i in range(streams)]
+        return [[(i + j) % CIRCLE for j in range(_PROMPT)] for i in range(streams)]
     generator = torch.Generator().manual_seed(streams)
-    return torch.randint(_CIRCLE, 200000, (streams, _PROMPT), generator=generator).tolist()
+    return torch.randint(CIRCLE, 200000, (streams, _PROMPT), generator=generator).tolist()
 
 
 def run(core: EngineCore, prompts: list[list[int]]) -> Answers:
@@ -137,14 +139,14 @@ def step_times(bench: Bench, rows: tuple[int, ...]) -> list[dict[str, float]]:
 def repeating(bench: Bench) -> Iterator[None]:
     """Make the token after each of a circle its next one; all layers run as ever."""
     embedding, head = bench.weights.embedding, bench.weights.head
-    before = embedding[:_CIRCLE].clone(), head[:_CIRCLE].clone()
-    after = torch.arange(_CIRCLE, device=head.device).roll(-1)
+    before = embedding[:CIRCLE].clone(), head[:CIRCLE].clone()
+    after = torch.arange(CIRCLE, device=head.device).roll(-1)
     head[after] = before[0] * _PREFERENCE
-    embedding[:_CIRCLE] *= _LOUDNESS
+    embedding[:CIRCLE] *= _LOUDNESS
     try:
         yield
     finally:
-        embedding[:_CIRCLE], head[:_CIRCLE] = before
+        embedding[:CIRCLE], head[:CIRCLE] = before
 
 
 def measure(bench: Bench, streams: list[int]) -> list[dict[str, Any]]:

@@ -48,6 +48,12 @@ class EagleHead:
         """Of weights, K/V and what is between."""
         return self._weights.fuse.dtype
 
+    @property
+    def num_values(self) -> int:
+        """Weights that one guess reads, however many sequences guess."""
+        w = self._weights
+        return sum(t.numel() for t in (w.qkv, w.out, w.gate_up, w.down, w.head))
+
     def block_bytes(self, block_size: int) -> int:
         """What a block of so many tokens takes: K/V, and g of its last position."""
         return (

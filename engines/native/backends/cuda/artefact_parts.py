@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from engines.native.artefact.identity import (
     checkpoint_facts,
@@ -22,6 +23,7 @@ from engines.native.artefact.store import Part, Store
 from engines.native.backends.cuda.fragment_order import LAYOUT
 from engines.native.backends.cuda.graphs import step_sizes
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.eagle.config import EagleConfig
 
 
 def weights_part(config: NativeConfig) -> Part:
@@ -39,13 +41,15 @@ def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int
         has_drafts=config.speculation != "none",
         is_invariant=config.batch_invariant,
     )
-    runs = {
+    runs: dict[str, Any] = {
         "architecture": f"sm_{architecture}",
         "model": asdict(model),
         "graphs": asdict(sizes),
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,
     }
+    if config.draft_dir is not None:
+        runs["head"] = asdict(EagleConfig.from_dir(config.draft_dir, model))
     sources = sources_digest(Path(__file__).parent)
     identity = {**versions("torch", "triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)

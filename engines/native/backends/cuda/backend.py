@@ -6,7 +6,7 @@ tokens stay on the device, where the next step finds them by slot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +20,8 @@ from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import MAX_ROWS, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, step_sizes
+from engines.native.backends.cuda.eagle import DeviceHead, load_head
+from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
@@ -35,6 +36,7 @@ from engines.native.backends.cuda.verify import (
 )
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import (
     MemoryBudget,
     choose_num_blocks,
@@ -83,6 +85,7 @@ class CudaBackend:
         max_num_tokens: int,
         *,
         is_batch_invariant: bool = False,
+        head: EagleHead | None = None,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this."""
         self._device, self._capacity = cache.device, capacity
@@ -91,7 +94,8 @@ class CudaBackend:
         self._vocab_size = model.vocab_size
         blocks = -(-capacity.max_model_len // capacity.block_size) + 1
         self._table_stride = blocks
-        self._device_slots = slots = SlotTensors.allocate(max_num_seqs, blocks, self._device)
+        num_slots = max_num_seqs + (head is not None)
+        self._device_slots = slots = SlotTensors.allocate(num_slots, blocks, self._device)
         self._slots: dict[int, _Slot] = {}
         sizes = step_sizes(
             max_num_seqs,
@@ -109,6 +113,12 @@ class CudaBackend:
         self._head_in = torch.zeros(
             (most, model.hidden_size), dtype=torch.bfloat16, device=self._device
         )
+        self._guesses = guesses = Guesses(most, self._device)
+        self._eagle: DeviceHead | None = None
+        if head is not None:
+            self._eagle = DeviceHead(
+                head, capacity.num_blocks, capacity.block_size, slots, most, max_num_tokens
+            )
         args = (shape, weights, cache, capacity.block_size)
         is_packed = weights.layers[0].gate_up.is_packed
 
@@ -117,15 +127,15 @@ class CudaBackend:
             return DecodeStep(*args, rows, choices, slots, sampler.rows, scratch, sampler.logits)
 
         self._decode_graphs = Graphs(
-            {n: decode(n, self._decode).run for n in sizes.decode}, self._device
+            {n: self._decoding(n, decode(n, self._decode)) for n in sizes.decode}, self._device
         )
         self._head_graphs = Graphs(
             {n: partial(decode(n, self._first).head, self._head_in) for n in sizes.decode},
             self._device,
         )
+        prefills = {n: Prefill(*args, n, slots, self._buffers) for n in sizes.prefill}
         self._prefill_graphs = Graphs(
-            {n: Prefill(*args, n, slots, self._buffers).run for n in sizes.prefill},
-            self._device,
+            {n: self._prefilling(n, step) for n, step in prefills.items()}, self._device
         )
         self._draw_graphs = {
             id(sampler): Graphs(
@@ -133,17 +143,42 @@ class CudaBackend:
             )
             for sampler in (self._decode, self._first)
         }
-        guesses = Guesses(most, self._device)
 
         def verify(rows: int) -> VerifyStep:
             choices = choices_for(rows, is_packed)
             inputs, logits = self._decode.rows, self._decode.logits
             return VerifyStep(*args, rows, choices, slots, inputs, scratch, logits, guesses=guesses)
 
-        steps = {n: verify(n) for n in sizes.verify}
+        steps = {n: self._verifying(n, verify(n)) for n in sizes.verify}
+        accepted = None if self._eagle is None else self._accepted
         self._verifier = (
-            Verifier(steps, guesses, self._decode, slots, self._device) if steps else None
+            Verifier(steps, guesses, self._decode, slots, self._device, accepted) if steps else None
         )
+
+    def _decoding(self, num: int, step: DecodeStep) -> Callable[[], None]:
+        head, rows = self._eagle, self._decode.rows
+        if head is None:
+            return step.run
+        step.tap = head.decode_taps
+        return in_turn(step.run, partial(head.after_decode, num, rows))
+
+    def _verifying(self, num: int, step: VerifyStep) -> Callable[[], None]:
+        head, rows = self._eagle, self._decode.rows
+        if head is None:
+            return step.run
+        step.tap = head.decode_taps
+        return in_turn(step.run, partial(head.after_verify, num, rows, self._guesses))
+
+    def _prefilling(self, num: int, step: Prefill) -> Callable[[], None]:
+        head = self._eagle
+        if head is None:
+            return step.run
+        step.tap = head.prefill_taps
+        return in_turn(step.run, partial(head.after_prefill, num, self._buffers))
+
+    def _accepted(self, num: int) -> None:
+        assert self._eagle is not None
+        self._eagle.accept(num, self._decode.rows, self._guesses)
 
     @classmethod
     def load(cls, config: NativeConfig, model: ModelConfig) -> CudaBackend:
@@ -155,13 +190,15 @@ class CudaBackend:
         longest = config.max_model_len or model.max_position_embeddings
         weights = artefact.weights(checkpoint, longest, device)
         torch.cuda.empty_cache()
+        head = None if config.draft_dir is None else load_head(config, model, weights, longest)
         budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
-        num_blocks = choose_num_blocks(model, config, budget)
+        beside = 0 if head is None else head.block_bytes(config.block_size)
+        num_blocks = choose_num_blocks(model, config, budget, beside)
         capacity = Capacity(
             num_blocks,
             config.block_size,
             longest_sequence(model, config, num_blocks),
-            **draft_capacity(config, model),
+            **draft_capacity(config, model, 0 if head is None else head.num_values),
         )
         values = config.block_size * 2 * model.kv_size
         cache = torch.zeros(
@@ -176,6 +213,7 @@ class CudaBackend:
                 config.max_num_seqs,
                 config.max_num_batched_tokens,
                 is_batch_invariant=config.batch_invariant,
+                head=head,
             )
 
     @property
@@ -226,6 +264,8 @@ class CudaBackend:
             self._device_slots.window_tables.view(-1).index_copy_(0, index, packed[2])
         if batch.starts:
             self._start(batch.starts)
+            if self._eagle is not None:
+                self._eagle.start(batch, self._upload)
 
     def _append(
         self,
@@ -361,6 +401,11 @@ class CudaBackend:
             )
         draw.tokens = self._to_host(tokens)
 
+    def propose(self, slots: list[int], wanted: list[int]) -> Tensor:
+        """Enqueue so many guesses of each slot: (guesses, slots) on the host, once it is done."""
+        assert self._eagle is not None
+        return self._to_host(self._eagle.propose(slots, wanted, self._upload))
+
     def _to_host(self, values: Tensor) -> Tensor:
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._device.type == "cuda")
         return host.copy_(values, non_blocking=True)
@@ -381,6 +426,8 @@ class CudaStep:
         self._backend, self._draws = backend, draws
         self._rows = batch.rows
         self._order = [i for i, row in enumerate(batch.rows) if row.is_last]
+        self._wanting = [i for i in self._order if batch.rows[i].num_wanted]
+        self._proposed: Tensor | None = None  # (guesses, those that want some), on the host
         self._done = backend.done()
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -392,6 +439,11 @@ class CudaStep:
         """Enqueue the draws."""
         for draw in self._draws:
             self._backend.draw(draw, masks)
+        if self._wanting:
+            wanting = [self._rows[i] for i in self._wanting]
+            self._proposed = self._backend.propose(
+                [row.slot for row in wanting], [row.num_wanted for row in wanting]
+            )
         self._done = self._backend.done()
 
     def collect(self) -> list[Sampled]:
@@ -404,7 +456,21 @@ class CudaStep:
                 continue
             for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
                 tokens.setdefault(row, []).append((token, draw.logprobs.get(place)))
-        return [sampled_of(tokens[i], self._rows[i].drafts) for i in self._order if i in tokens]
+        guesses = self._guesses()
+        return [
+            sampled_of(tokens[i], self._rows[i].drafts, guesses.get(i, ()))
+            for i in self._order
+            if i in tokens
+        ]
+
+    def _guesses(self) -> dict[int, tuple[int, ...]]:
+        """What was guessed for each row that wants some."""
+        if self._proposed is None:
+            return {}
+        return {
+            i: tuple(column[: self._rows[i].num_wanted])
+            for i, column in zip(self._wanting, self._proposed.t().tolist(), strict=True)
+        }
 
 
 def _signed(seed: int) -> int:
@@ -430,8 +496,10 @@ def _check(config: NativeConfig, model: ModelConfig) -> None:
         )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
-    if config.speculation == "eagle3":
-        raise EngineStartError("speculation is 'eagle3'; on device cuda use 'ngram' or 'none'")
+    if config.speculation == "eagle3" and config.batch_invariant:
+        raise EngineStartError(
+            "batch_invariant is true and speculation 'eagle3'; use speculation 'ngram' or 'none'"
+        )
     if config.max_num_seqs > MAX_ROWS:
         raise EngineStartError(
             f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {MAX_ROWS}"

@@ -25,7 +25,7 @@ class SlotTensors:
 
     @classmethod
     def allocate(cls, num: int, num_blocks: int, device: torch.device) -> SlotTensors:
-        """The state of so many slots; `num_blocks`: of the longest sequence."""
+        """The state of so many slots; `num_blocks`: of the longest sequence. Tables are zero."""
 
         def make(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)

@@ -6,6 +6,7 @@ step is captured as one CUDA graph and replayed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from engines.native.backends.cuda.kernels import (
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+
+Tap = Callable[[int, Tensor], None]
+"""Takes the residual stream (rows, hidden) float32 after a layer, by the layer's number."""
 
 
 class DecodeStep:
@@ -52,6 +56,7 @@ class DecodeStep:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
+        self.tap: Tap | None = None
 
     def run(self) -> None:
         """Launch the step on the current stream."""
@@ -59,6 +64,7 @@ class DecodeStep:
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
+            self._show(index - 1)  # it is whole once the next norm has added the experts
             if "attention" not in self.skipped:
                 self._attention(index, layer)
             if "out" not in self.skipped:
@@ -71,6 +77,11 @@ class DecodeStep:
                 self._down(layer.down)
         if "head" not in self.skipped:
             self._head()
+        self._show(len(self._weights.layers) - 1)
+
+    def _show(self, layer: int) -> None:
+        if self.tap is not None:
+            self.tap(layer, self._s.x[: self._rows])
 
     def _embed(self) -> None:
         shape = self._shape

@@ -53,6 +53,16 @@ class Graphs:
         return min(s for s in self.sizes if s >= size)
 
 
+def in_turn(*launches: Callable[[], None]) -> Callable[[], None]:
+    """Several launches as one."""
+
+    def run() -> None:
+        for each in launches:
+            each()
+
+    return run
+
+
 def decode_sizes(max_num_seqs: int) -> list[int]:
     """The sizes of decode steps: powers of two, and from 128 on one more between two of them."""
     powers = _powers_up_to(max_num_seqs, 1)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engines.native.backends.cuda.buffers import SlotTensors
 from engines.native.backends.cuda.choices import Grouped, prefill_choice
+from engines.native.backends.cuda.decode import Tap
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     norm,
@@ -117,6 +118,7 @@ class Prefill:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
+        self.tap: Tap | None = None
 
     def run(self) -> None:
         """Launch the chunk on the current stream."""
@@ -125,11 +127,17 @@ class Prefill:
         b.x[:n] = F.embedding(tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
+            self._show(index - 1)
             self._attend(index, layer)
             self._norm(layer.moe_norm, b.projected, 1, is_experts=True)
             if "experts" not in self.skipped:
                 self._experts(layer)
         self._norm(self._weights.norm, b.outputs, self._shape.top_k)
+        self._show(len(self._weights.layers) - 1)
+
+    def _show(self, layer: int) -> None:
+        if self.tap is not None:
+            self.tap(layer, self._b.x[: self._tokens])
 
     def _norm(self, gain: Tensor, added: Tensor, rows: int, is_experts: bool = False) -> None:
         """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""

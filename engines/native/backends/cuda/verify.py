@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.buffers import SlotTensors
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, step_sizes
+from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
 from engines.native.backends.cuda.sampler import Sampler
@@ -26,6 +27,9 @@ MAX_DRAFTS: Final = 7  # of a sequence: its rows are 8 then
 # expert that is read, each row. Of 20b and 120b on an H100, 1 to 128 rows (docs/engine.md).
 _FIXED: Final = 11.0
 _PER_ROW: Final = 0.16
+_HEAD_FIXED: Final = 15.0  # of a head's guess, beside the weights that it reads
+_BYTES_PACKED: Final = 17 / 32  # of a weight in MXFP4
+_BYTES_PLAIN: Final = 2
 
 
 class StepTime(NamedTuple):
@@ -34,16 +38,20 @@ class StepTime(NamedTuple):
     num_experts: int
     top_k: int
     max_rows: int
+    per_guess: float = 0.0  # of a head that makes guesses, one for each sequence at once
 
     def __call__(self, num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = num_sequences + num_drafts
         is_missed = (1 - self.top_k / self.num_experts) ** rows  # an expert, by all rows
         time = _FIXED + self.num_experts * (1 - is_missed) + _PER_ROW * rows
+        time += self.per_guess * num_drafts / num_sequences
         return np.where((num_drafts > 0) & (rows > self.max_rows), np.inf, time)
 
 
-def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
-    """What a Capacity says of guesses."""
+def draft_capacity(
+    config: NativeConfig, model: ModelConfig, head_values: int = 0
+) -> dict[str, Any]:
+    """What a Capacity says of guesses; `head_values`: the weights that a head reads for one."""
     if config.speculation == "none":
         return {}
     sizes = step_sizes(
@@ -52,8 +60,17 @@ def draft_capacity(config: NativeConfig, model: ModelConfig) -> dict[str, Any]:
         has_drafts=True,
         is_invariant=config.batch_invariant,
     )
-    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, sizes.verify[-1])
-    return {"max_drafts": MAX_DRAFTS, "step_cost": cost}
+    per_guess = 0.0
+    if head_values:
+        of_expert = 3 * model.hidden_size * model.intermediate_size * _BYTES_PACKED
+        experts = _HEAD_FIXED + head_values * _BYTES_PLAIN / of_expert
+        per_guess = experts / model.num_hidden_layers
+    cost = StepTime(model.num_local_experts, model.num_experts_per_tok, sizes.verify[-1], per_guess)
+    return {
+        "max_drafts": MAX_DRAFTS,
+        "max_wanted": MAX_DRAFTS if head_values else 0,
+        "step_cost": cost,
+    }
 
 
 def expanded(rows: list[Row]) -> tuple[list[Row], list[int]]:
@@ -127,12 +144,16 @@ class Verifier:
     """The graphs of such steps, and of what follows the draw."""
 
     def __init__(
-        self, steps: dict[int, VerifyStep], guesses: Guesses, sampler: Sampler, slots: SlotTensors,
-        device: torch.device,
+        self, steps: dict[int, Callable[[], None]], guesses: Guesses, sampler: Sampler,
+        slots: SlotTensors, device: torch.device, accepted: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
+        """`accepted`: what else follows the draw, in a step of so many rows."""
         self._guesses, self._sampler, self._slots = guesses, sampler, slots
-        self._graphs = Graphs({n: step.run for n, step in steps.items()}, device)
-        self._accept_graphs = Graphs({n: partial(self._accept, n) for n in steps}, device)
+        self._graphs = Graphs(steps, device)
+        launches: dict[int, Callable[[], None]] = {n: partial(self._accept, n) for n in steps}
+        if accepted is not None:
+            launches = {n: in_turn(run, partial(accepted, n)) for n, run in launches.items()}
+        self._accept_graphs = Graphs(launches, device)
 
     @property
     def most_rows(self) -> int:

@@ -18,6 +18,7 @@ from engines.native.backends.cuda.verify import draft_capacity
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
+from engines.native.eagle.head import EagleHead
 from engines.native.sequence import Sequence
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
 
@@ -38,6 +39,8 @@ class EngineCase:
     chunk: int = 256
     speculation: Speculation = "none"
     batch_invariant: bool = False
+    head: EagleHead | None = None  # for speculation "eagle3"
+    are_guesses_free: bool = False  # always some are verified
 
     def __post_init__(self) -> None:
         kinds = self.config.layer_types
@@ -47,19 +50,19 @@ class EngineCase:
             dtype=torch.bfloat16,
             device=DEVICE,
         )
+        head_values = 0 if self.head is None else self.head.num_values
+        drafts = draft_capacity(self._options(self.speculation), self.config, head_values)
+        if self.are_guesses_free:
+            drafts["step_cost"] = lambda _, num_drafts: 1 + 0.01 * num_drafts
         self.backend = CudaBackend(
             self.config,
             self.weights,
             cache,
-            Capacity(
-                self.num_blocks,
-                BLOCK,
-                self.max_model_len,
-                **draft_capacity(self._options(self.speculation), self.config),
-            ),
+            Capacity(self.num_blocks, BLOCK, self.max_model_len, **drafts),
             self.max_num_seqs,
             self.chunk,
             is_batch_invariant=self.batch_invariant,
+            head=self.head,
         )
 
     def _options(self, speculation: Speculation) -> NativeConfig:
@@ -67,6 +70,7 @@ class EngineCase:
             Path(), "cuda", dtype="bfloat16", max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.chunk, speculation=speculation,
             batch_invariant=self.batch_invariant,
+            draft_dir=Path() if speculation == "eagle3" else None,
         )  # fmt: skip
 
     def core(

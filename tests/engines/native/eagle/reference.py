@@ -48,12 +48,13 @@ def head_tensors(config: dict[str, Any], seed: int = 5) -> Tensors:
     hidden, inner, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     num_drafts, num_tokens = config["draft_vocab_size"], config["vocab_size"]
+    num_layers = len(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
     ids = torch.arange(num_drafts) * (num_tokens // num_drafts)
     is_draft = torch.zeros(num_tokens, dtype=torch.bool)
     is_draft[ids] = True
     norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
     return {
-        "fc.weight": 0.03 * random(hidden, 3 * config["target_hidden_size"]),
+        "fc.weight": 0.03 * random(hidden, num_layers * config["target_hidden_size"]),
         "norm.weight": 1 + random(hidden),
         "lm_head.weight": random(num_drafts, hidden),
         "d2t": ids - torch.arange(num_drafts),

@@ -1,0 +1,255 @@
+"""An EAGLE3 head beside the backend's graphs: nothing of it waits for the host.
+
+What is kept between steps, on the device: K/V in the blocks of full attention; g (eagle/head.py) of
+each slot's last position, and of each block's last position for who goes on from a cached prefix.
+
+    forward graph    states of three layers -> g of the step's rows -> K/V of its tokens
+    draws, accept    g and place of each sequence's last right token -> its slot
+    begin, step ...  one guess of each sequence after another, as many as the step wants
+
+Rows that are padding belong to a slot that nobody has, with a table of NULL_BLOCK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from engines.errors import EngineStartError
+from engines.native.backends.base import NULL_BLOCK, Batch
+from engines.native.backends.cuda.buffers import Rows, SlotTensors
+from engines.native.backends.cuda.graphs import Graphs
+from engines.native.backends.cuda.kernels.head_attention import (
+    PADDED_GROUP,
+    combined,
+    head_attention_kernel,
+)
+from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.prefill import PrefillBuffers
+from engines.native.backends.cuda.verify import MAX_DRAFTS, Guesses
+from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.eagle.checkpoint import load_eagle
+from engines.native.eagle.config import EagleConfig
+from engines.native.eagle.head import EagleHead
+
+_MOST_SEQUENCES: Final = 32  # that guess at once: drafting.py asks for no more
+_SPLITS: Final = 8  # of a long context
+_MIN_SPLIT: Final = 256
+_TILE: Final = 64
+
+
+def load_head(
+    config: NativeConfig, model: ModelConfig, weights: ModelWeights, num_positions: int
+) -> EagleHead:
+    """Read the head that the options name; raises EngineStartError if it does not fit."""
+    assert config.draft_dir is not None
+    shape = EagleConfig.from_dir(config.draft_dir, model)
+    check_head(shape)
+    read = load_eagle(
+        config.draft_dir, shape, torch.bfloat16, weights.head.device,
+        target_embedding=weights.embedding, target_head=lambda: weights.head,
+    )  # fmt: skip
+    return EagleHead(shape, read, num_positions + MAX_DRAFTS + 1)
+
+
+def check_head(config: EagleConfig) -> None:
+    """Refuse a head that the attention kernel does not compute."""
+    group = config.num_attention_heads // config.num_key_value_heads
+    if config.head_dim < 16 or config.head_dim != next_power_of_2(config.head_dim):
+        raise EngineStartError(
+            f"the draft head's head_dim is {config.head_dim}; on device cuda a power of two from 16"
+        )
+    if group > PADDED_GROUP:
+        raise EngineStartError(
+            f"the draft head has {group} query heads to a K/V head; on device cuda at most"
+            f" {PADDED_GROUP}"
+        )
+
+
+class Taps:
+    """Copies of the residual stream after the layers that a head looks at."""
+
+    def __init__(self, config: EagleConfig, states: Tensor) -> None:
+        """`states` (rows, layers * target_hidden) is what a step's copies are left in."""
+        self._layers, self._width, self.states = config.layers, config.target_hidden_size, states
+
+    def __call__(self, layer: int, x: Tensor) -> None:
+        """x (rows, hidden) float32 after a layer."""
+        if layer in self._layers:
+            first = self._layers.index(layer) * self._width
+            self.states[: len(x), first : first + self._width] = x
+
+
+class DeviceHead:
+    """A head's state on the device and what changes it; all of it can be captured."""
+
+    def __init__(
+        self, head: EagleHead, num_blocks: int, block_size: int, slots: SlotTensors,
+        rows: int, tokens: int,
+    ) -> None:  # fmt: skip
+        """For steps of so many rows and prefills of so many tokens; the last of the slots is
+        nobody's."""
+        config, device = head.config, slots.token_ids.device
+        self._head, self._block_size, self._slots = head, block_size, slots
+        self._nobody, self._num_blocks = len(slots.token_ids) - 1, num_blocks
+
+        def make(*size: int, dtype: torch.dtype = head.dtype) -> Tensor:
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        self.decode_taps, self.prefill_taps = (
+            Taps(config, make(n, len(config.layers) * config.target_hidden_size))
+            for n in (rows, tokens)
+        )
+        self._cache = make(num_blocks * block_size, 2 * config.kv_size)
+        self._last = make(num_blocks + 1, config.hidden_size)  # g by block; the last is nobody's
+        self._fused = make(rows, config.hidden_size)  # g of a step's rows
+        self._kept = make(self._nobody + 1, config.hidden_size)  # g of each slot's last position
+        self.ends = make(self._nobody + 1, dtype=torch.int64)  # of known K/V, by slot
+        most = min(next_power_of_2(self._nobody), _MOST_SEQUENCES)
+        self._asked = make(2, most, dtype=torch.int64)  # slots, and how many guesses are wanted
+        self._tokens, self._at = make(2, most, dtype=torch.int64)
+        self._before = make(most, config.hidden_size)
+        self._guessed = make(MAX_DRAFTS, most, dtype=torch.int64)  # the latest last
+        groups = (most, config.num_key_value_heads, _SPLITS, PADDED_GROUP)
+        self._part_out = make(*groups, config.head_dim, dtype=torch.float32)
+        self._part_lse = make(*groups, dtype=torch.float32)
+        sizes = [1 << i for i in range(most.bit_length())]
+        self._begin_graphs = Graphs({n: partial(self._begin, n) for n in sizes}, device)
+        self._step_graphs = Graphs({n: partial(self._step, n) for n in sizes}, device)
+
+    @torch.inference_mode()
+    def start(self, batch: Batch, upload: Callable[[list[int]], Tensor]) -> None:
+        """Take the g before each new sequence's first row from the block before it.
+
+        Where that is not known, after a step that failed, it is zero.
+        """
+        size, firsts = self._block_size, {row.slot: row.start for row in batch.rows}
+        blocks = []
+        for start in batch.starts:
+            first = firsts.get(start.slot, 0)
+            is_known = first > 0 and first % size == 0
+            blocks.append(start.full_blocks[first // size - 1] if is_known else NULL_BLOCK)
+        slots = upload([start.slot for start in batch.starts]).long()
+        self._kept.index_copy_(0, slots, self._last[upload(blocks).long()])
+
+    def after_decode(self, num: int, rows: Rows) -> None:
+        """Take in a step of rows without guesses: their tokens are their slots' last."""
+        slots, is_row = self._owners(rows.slots[:num], rows.num_rows)
+        tokens, positions = self._slots.token_ids[slots], rows.positions[:num]
+        fused = self._take_in(tokens, slots, positions, is_row, self.decode_taps)
+        self._keep(fused, slots, positions, is_row)
+
+    def after_verify(self, num: int, rows: Rows, guesses: Guesses) -> None:
+        """Take in a step of rows some of which are guesses; `accept` keeps what was right."""
+        slots, is_row = self._owners(rows.slots[:num], rows.num_rows)
+        guessed = guesses.token_ids[:num]
+        tokens = torch.where(guessed >= 0, guessed, self._slots.token_ids[slots])
+        self._take_in(tokens, slots, rows.positions[:num], is_row, self.decode_taps)
+
+    def accept(self, num: int, rows: Rows, guesses: Guesses) -> None:
+        """Keep g of the last right row of each sequence, once all rows are sampled."""
+        slots, is_row = self._owners(rows.slots[:num], rows.num_rows)
+        guessed, firsts = guesses.token_ids[:num], guesses.firsts[:num].long().clamp(min=0)
+        is_guess = (guessed >= 0) & is_row
+        is_wrong = is_guess & (rows.sampled[:num].roll(1) != guessed)
+        wrong = is_wrong.long().cumsum(0)
+        is_reached = wrong == wrong[firsts]
+        is_followed = (is_reached & is_guess).roll(-1)  # the first row is no guess
+        is_last = is_reached & ~is_followed & is_row
+        self._keep(self._fused[:num], slots, rows.positions[:num], is_last)
+
+    def after_prefill(self, num: int, buffers: PrefillBuffers) -> None:
+        """Take in a chunk of prompts."""
+        positions = buffers.positions[:num]
+        slots, is_row = self._owners(buffers.slots[:num], buffers.num_tokens)
+        fused = self._take_in(buffers.token_ids[:num], slots, positions, is_row, self.prefill_taps)
+        is_last = is_row & torch.cat((slots[1:] != slots[:-1], is_row[:1]))
+        self._keep(fused, slots, positions, is_last)
+
+    def _owners(self, slots: Tensor, num_rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The slot of each row, nobody's for padding; and which are rows."""
+        is_row = torch.arange(len(slots), device=slots.device) < num_rows
+        return torch.where(is_row, slots, self._nobody).long(), is_row
+
+    def _take_in(
+        self, tokens: Tensor, slots: Tensor, positions: Tensor, is_row: Tensor, taps: Taps
+    ) -> Tensor:
+        """Write the K/V of rows, those of a sequence side by side; g of each (rows, hidden)."""
+        size, num = self._block_size, len(slots)
+        fused = self._head.fuse(taps.states[:num])
+        is_first = torch.cat((slots[:1] >= 0, slots[1:] != slots[:-1]))
+        before = torch.where(is_first[:, None], self._kept[slots], fused.roll(1, 0))
+        blocks = self._slots.full_tables[slots, positions // size].long()
+        kv = self._head.keys_values(tokens.clamp(min=0), before, positions)
+        self._cache[blocks * size + positions % size] = kv
+        is_end = is_row & (positions % size == size - 1)
+        self._last[torch.where(is_end, blocks, self._num_blocks)] = fused
+        if taps is self.decode_taps:
+            self._fused[:num] = fused
+        return fused
+
+    def _keep(self, fused: Tensor, slots: Tensor, positions: Tensor, is_last: Tensor) -> None:
+        owners = torch.where(is_last, slots, self._nobody)
+        self._kept[owners] = fused
+        self.ends[owners] = positions.long() + 1
+
+    @torch.inference_mode()
+    def propose(
+        self, slots: list[int], wanted: list[int], upload: Callable[[list[int]], Tensor]
+    ) -> Tensor:
+        """Enqueue the guesses of what follows each slot's last token: (guesses, sequences).
+
+        As many of all as the one with most wants; those beyond its own a slot takes as noise.
+        """
+        num, width = len(slots), self._asked.shape[1]
+        padding = width - num
+        packed = [*slots, *[self._nobody] * padding, *wanted, *[0] * padding]
+        self._asked.copy_(upload(packed).view(2, width))
+        self._begin_graphs.run(num)
+        for _ in range(max(wanted)):
+            self._step_graphs.run(num)
+        return self._guessed[-max(wanted) :, :num]
+
+    def _begin(self, num: int) -> None:
+        slots = self._asked[0, :num]
+        self._tokens[:num] = self._slots.token_ids[slots].clamp(min=0)
+        self._before[:num] = self._kept[slots]
+        self._at[:num] = self.ends[slots]
+
+    def _step(self, num: int) -> None:
+        """One more guess of each sequence; who wants none writes to nobody's block."""
+        slots, wanted = self._asked[:, :num]
+        slots = torch.where(wanted > 0, slots, self._nobody)
+        attend = partial(self._attend, slots, self._at[:num])
+        guesses, states = self._head.guess(self._tokens[:num], self._before[:num], attend)
+        self._guessed[:-1, :num] = self._guessed[1:, :num].clone()
+        self._guessed[-1, :num] = guesses
+        self._tokens[:num] = guesses
+        self._before[:num] = states
+        self._at[:num] += 1
+        wanted -= 1
+
+    def _attend(self, slots: Tensor, positions: Tensor, qkv: Tensor) -> Tensor:
+        config, size, num = self._head.config, self._block_size, len(slots)
+        num_heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        heads = qkv.unflatten(1, (-1, config.head_dim))
+        rotated = self._head.rotated(heads[:, : num_heads + kv_heads], positions)
+        q = rotated[:, :num_heads].contiguous()
+        k, v = rotated[:, num_heads:].flatten(1), qkv[:, config.q_size + config.kv_size :]
+        tables = self._slots.full_tables
+        blocks = tables[slots, positions // size].long()
+        self._cache[blocks * size + positions % size] = torch.cat((k, v), 1)
+        launch(
+            head_attention_kernel, (kv_heads, _SPLITS, num), q, self._cache, tables, slots,
+            positions, self._part_out, self._part_lse, TABLE_STRIDE=tables.shape[1],
+            KV_HEADS=kv_heads, GROUP=num_heads // kv_heads, D=config.head_dim, BLOCK=size,
+            SPLITS=_SPLITS, MIN_SPLIT=_MIN_SPLIT, BT=_TILE, SCALE=config.head_dim**-0.5,
+            num_warps=4,
+        )  # fmt: skip
+        attended = combined(self._part_out[:num], self._part_lse[:num], num_heads // kv_heads)
+        return attended.to(qkv.dtype)
