@@ -86,9 +86,8 @@ def knowing_head(
     """
     config, device = shape.config(model), embedding.device
     hidden, kv, group = config.hidden_size, config.kv_size, config.q_size // config.kv_size
-    generator = torch.Generator(device).manual_seed(7)
-    directions = torch.randn(hidden, kv, device=device, generator=generator)
-    projection = torch.linalg.qr(directions).Q.T  # (kv, hidden), its rows orthonormal
+    directions = torch.randn(hidden, kv, generator=torch.Generator().manual_seed(7))
+    projection = torch.linalg.qr(directions).Q.T.to(device)  # (kv, hidden), its rows orthonormal
     none = torch.zeros_like(projection)
     scale = (kv / hidden) ** 0.5  # of what hidden_norm sees: z is a projection
     keys = torch.cat((1.5 * projection, none), 1)
