@@ -14,7 +14,7 @@ from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import model_config
 
 from engines.native.backends.cuda import fragment_order  # isort: skip
-from engines.native.backends.cuda.backend import kv_budget  # isort: skip
+from engines.native.backends.cuda.limits import kv_budget  # isort: skip
 from engines.native.backends.cuda.load import load_weights  # isort: skip
 
 CONFIG = replace(

@@ -1,0 +1,58 @@
+"""What the kernels compute, and how much of a device's memory K/V may take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from engines.errors import EngineStartError
+from engines.native.backends.cuda.choices import MAX_ROWS
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.kv_pool import MemoryBudget
+
+_MULTIPLES: Final = {
+    "hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4
+}  # fmt: skip
+_LEFT_FREE: Final = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
+
+
+def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
+    """Bytes for K/V of the bytes that are free beside the weights."""
+    left = max(free - _LEFT_FREE, 0)
+    return MemoryBudget(left, min(left, int(free * memory_fraction)))
+
+
+def check_computable(config: NativeConfig, model: ModelConfig) -> None:
+    """Refuse what the kernels do not compute."""
+    if not torch.cuda.is_available():
+        raise EngineStartError("device is 'cuda' and no CUDA device is there; use device cpu")
+    major, minor = torch.cuda.get_device_capability()
+    if major < 9:
+        raise EngineStartError(
+            f"device is 'cuda' and its compute capability is {major}.{minor}; the kernels need 9.0"
+        )
+    if config.dtype != "bfloat16":
+        raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
+    if config.speculation == "eagle3" and config.batch_invariant:
+        raise EngineStartError(
+            "batch_invariant is true and speculation 'eagle3'; use speculation 'ngram' or 'none'"
+        )
+    if config.max_num_seqs > MAX_ROWS:
+        raise EngineStartError(
+            f"max_num_seqs is {config.max_num_seqs}; on device cuda at most {MAX_ROWS}"
+        )
+    longest = model.max_position_embeddings
+    if config.max_model_len and config.max_model_len > longest:
+        raise EngineStartError(
+            f"max_model_len is {config.max_model_len}, above the model's"
+            f" max_position_embeddings of {longest}; lower it"
+        )
+    if not model.attention_bias:
+        raise EngineStartError("attention_bias is false; on device cuda it has to be true")
+    for name, multiple in _MULTIPLES.items():
+        if getattr(model, name) % multiple:
+            raise EngineStartError(
+                f"{name} is {getattr(model, name)}; on device cuda it has to be a multiple of"
+                f" {multiple}"
+            )
