@@ -35,7 +35,7 @@ class KVCache:
 
     def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
         """Store kv (tokens, 2 * kv_size) at slots (tokens) of a group layer."""
-        self.slots[layer].index_copy_(0, slots, kv)
+        self.slots[layer].index_copy_(0, slots, kv.to(self.slots.dtype))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -73,7 +73,7 @@ class Attention:
         In parts, one after the other.
         """
         num_kv_heads, queries_per_kv = self._sinks.shape
-        kv = cache.index_select(0, group.blocks)
+        kv = cache.index_select(0, group.blocks).to(q.dtype)
         kv = kv.view(group.num_sequences, -1, 2, num_kv_heads, self._head_dim)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (sequences, kv_heads, keys, head_dim)
         q = q.view(-1, num_kv_heads, queries_per_kv, self._head_dim)

@@ -16,6 +16,7 @@ from engines.native.backends.cpu.attention import KVCache
 from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
+from engines.native.backends.cpu.linear import computed_dtype
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
 from engines.native.config import ModelConfig, NativeConfig
@@ -123,11 +124,12 @@ class TorchModel:
         device = torch.device("cpu")
         threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         dtype: torch.dtype = getattr(torch, config.dtype)
+        computed = computed_dtype(dtype)
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         _check_length(config, model)
         _check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        head = None if config.draft_dir is None else self._head(config, model, dtype, checkpoint)
+        head = None if config.draft_dir is None else self._head(config, model, computed, checkpoint)
         num_blocks = choose_num_blocks(
             model,
             config,
@@ -147,9 +149,9 @@ class TorchModel:
         self._layouts = LayoutBuilder(
             config.block_size,
             model.sliding_window,
-            dtype,
+            computed,
             device,
-            _GATHERED_BYTES // (2 * model.kv_size * dtype.itemsize),
+            _GATHERED_BYTES // (2 * model.kv_size * computed.itemsize),
         )
 
     def forward(self, spans: list[Span]) -> Logits:
@@ -214,13 +216,17 @@ def _check_length(config: NativeConfig, model: ModelConfig) -> None:
 def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) -> None:
     """Refuse a model that cannot fit rather than be killed while loading it.
 
-    MXFP4 experts are unpacked to `dtype` on CPU. The embedding stays in its file.
+    MXFP4 experts are unpacked to `dtype` on CPU. The embedding stays in its file. A head that is
+    not computed in `dtype` is kept twice.
     """
     specs = tensor_specs(model)
     needed = sum(prod(spec.shape) for spec in specs.values()) * dtype.itemsize
     needed -= model.vocab_size * model.hidden_size * dtype.itemsize
+    computed = computed_dtype(dtype)
+    if computed != dtype:
+        needed += model.vocab_size * model.hidden_size * computed.itemsize
     if config.draft_dir is not None:
-        needed += num_values(config.draft_dir) * dtype.itemsize
+        needed += num_values(config.draft_dir) * computed.itemsize
     available = available_bytes()
     if available is not None and needed > available:
         raise EngineStartError(

@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cpu.layers import Linear
+from engines.native.backends.cpu.linear import linear
 from engines.native.config import ModelConfig
+
+_CACHED_VALUES = 500_000  # of gates and ups: 2 MB, about the L2 caches of two cores
+_MAX_COPIED = 4_194_304  # values of the experts' first matrices, for a second copy not to be dear
 
 
 class Router:
@@ -25,7 +28,7 @@ class Router:
 class DenseExperts:
     """Runs every expert on every token and weighs the unpicked ones by zero.
 
-    With few experts this beats sorting tokens, and no result is waited for: one matrix
+    With few experts and tokens this beats sorting them, and no result is waited for: one matrix
     product before the activation and one after, which also sums over the experts.
     """
 
@@ -43,8 +46,8 @@ class DenseExperts:
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
         weight = gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
         bias = gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
-        self._gate_up = Linear(weight, bias)
-        self._down = Linear(down.flatten(0, 1).t(), None)
+        self._gate_up = linear(weight, bias)
+        self._down = linear(down.flatten(0, 1).t(), None)
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
@@ -72,8 +75,8 @@ class SparseExperts:
         bias = gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
         self._experts = [
             (
-                Linear(weight[e], bias[e]),
-                Linear(down[e].t(), down_bias[e]),
+                linear(weight[e], bias[e]),
+                linear(down[e].t(), down_bias[e]),
             )
             for e in range(config.num_local_experts)
         ]
@@ -95,20 +98,53 @@ class SparseExperts:
         return down(clamped_swiglu(gate, up, self._alpha, self._limit))
 
 
-Experts = DenseExperts | SparseExperts
+class FewExperts:
+    """Dense while what it computes of the unpicked experts fits in a cache, else sparse."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        gate_up: Tensor,
+        gate_up_bias: Tensor,
+        down: Tensor,
+        down_bias: Tensor,
+    ) -> None:
+        """Takes the same tensors as DenseExperts, and keeps them twice."""
+        self._dense = DenseExperts(config, gate_up, gate_up_bias, down, down_bias)
+        self._sparse = SparseExperts(config, gate_up, gate_up_bias, down, down_bias)
+        self._max_dense_rows = _CACHED_VALUES // gate_up_bias.numel()
+
+    def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+        """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
+        run = self._dense if len(x) <= self._max_dense_rows else self._sparse
+        return run(x, weights, ids)
+
+
+Experts = DenseExperts | SparseExperts | FewExperts
 
 
 def num_step_weights(config: ModelConfig) -> int:
     """The number of values in the largest matrix that a token is multiplied with."""
-    is_dense = experts_type(config) is DenseExperts
-    num_together = config.num_local_experts if is_dense else 1
-    return num_together * config.hidden_size * 2 * config.intermediate_size
+    num_together = config.num_local_experts if _are_few(config) else 1
+    return num_together * _gate_up_size(config)
 
 
-def experts_type(config: ModelConfig) -> type[DenseExperts] | type[SparseExperts]:
+def experts_type(
+    config: ModelConfig,
+) -> type[DenseExperts] | type[SparseExperts] | type[FewExperts]:
     """Which implementation suits the shape: dense while it at most doubles the arithmetic."""
-    is_few = config.num_local_experts <= 2 * config.num_experts_per_tok
-    return DenseExperts if is_few else SparseExperts
+    if not _are_few(config):
+        return SparseExperts
+    is_small = config.num_local_experts * _gate_up_size(config) <= _MAX_COPIED
+    return FewExperts if is_small else DenseExperts
+
+
+def _are_few(config: ModelConfig) -> bool:
+    return config.num_local_experts <= 2 * config.num_experts_per_tok
+
+
+def _gate_up_size(config: ModelConfig) -> int:
+    return config.hidden_size * 2 * config.intermediate_size
 
 
 def clamped_swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:

@@ -1,9 +1,9 @@
-"""The plain layers: matrix times weight, normalisation, rotary positions, the head and its logits.
+"""The plain layers: normalisation, rotary positions, the head and its logits.
 
-Linear goes through oneDNN's own weight layout on CPU, plainly elsewhere. The rotary embedding is
-YaRN's: the checkpoint rotates pairs (i, i + head_dim / 2). Loading interleaves the rows of the
-query and key projections (`interleave_halves`), so that a pair lies side by side and one complex
-product rotates it; attention scores do not change, as both sides are permuted alike.
+The rotary embedding is YaRN's: the checkpoint rotates pairs (i, i + head_dim / 2). Loading
+interleaves the rows of the query and key projections (`interleave_halves`), so that a pair lies
+side by side and one complex product rotates it; attention scores do not change, as both sides are
+permuted alike.
 """
 
 from __future__ import annotations
@@ -17,57 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engines.native.backends.cpu.linear import linear
 from engines.native.config import RopeConfig
-
-_TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
-# With few rows the longer call costs more than the layout saves: as few as these, by the number of
-# values of the weight, which is then kept plainly too. Of a larger one a second copy is too dear.
-_PLAIN_ROWS = ((262_144, 7), (4_194_304, 1))
-
-
-class Linear:
-    """y = x @ weight.T + bias, with weight (out, in) and bias (out)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._bias = bias
-        self._packed = _pack(weight) if can_pack(weight) else None
-        self._plain_rows = next((n for size, n in _PLAIN_ROWS if weight.numel() < size), 0)
-        is_plain = self._packed is None or self._plain_rows > 0
-        self._plain = _for_one_row(weight) if is_plain else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (rows, in) -> (rows, out)."""
-        if self._plain is not None and (self._packed is None or len(x) <= self._plain_rows):
-            return F.linear(x, self._plain, self._bias)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x, self._packed, self._bias, "none", [], ""
-        )
-        return y
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN can hold this weight in its own layout (the one torch.compile uses)."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if weight.dtype == torch.bfloat16:  # needs AVX-512 or AVX_NE_CONVERT
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
-
-
-def _for_one_row(weight: Tensor) -> Tensor:
-    """The same values, lying in memory as a product with one row reads them fastest.
-
-    Where it widens, columns that are added up; else rows that are summed, each by itself.
-    """
-    is_wider = weight.dtype == torch.float32 and len(weight) > weight.shape[1]
-    return weight.t().contiguous().t() if is_wider else weight.contiguous()
-
-
-def _pack(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(
-        weight.contiguous(), _TUNED_ROWS
-    )
-    return packed
 
 
 class RmsNorm:
@@ -162,7 +113,7 @@ class OutputHead:
         if is_shared.sum() >= _MIN_SHARED * len(weight):
             self._columns = _columns(is_shared)
             weight = weight[self._columns.token_ids]
-        self._linear = Linear(weight.to(dtype), None)
+        self._linear = linear(weight.to(dtype), None, is_read_always=True)
         self.num_weights = weight.numel()
 
     def __call__(self, hidden: Tensor) -> Logits:

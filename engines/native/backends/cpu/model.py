@@ -11,7 +11,6 @@ from torch import Tensor
 from engines.native.backends.cpu.attention import Attention, KVCache
 from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
 from engines.native.backends.cpu.layers import (
-    Linear,
     Logits,
     OutputHead,
     RmsNorm,
@@ -20,6 +19,7 @@ from engines.native.backends.cpu.layers import (
     rotate,
 )
 from engines.native.backends.cpu.layout import Layout
+from engines.native.backends.cpu.linear import AnyLinear, computed_dtype, linear
 from engines.native.config import LayerType, ModelConfig
 from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
 
@@ -41,6 +41,10 @@ class Loader:
     def __call__(self, name: str) -> Tensor:
         return self.checkpoint.tensor(self.prefix + name, self.dtype).to(self.device)
 
+    def computed(self, name: str) -> Tensor:
+        """A tensor as activations are computed: all that is small beside a matrix."""
+        return self(name).to(computed_dtype(self.dtype))
+
     def below(self, prefix: str) -> Loader:
         """A loader of the tensors whose names begin with this prefix too."""
         return Loader(self.checkpoint, self.dtype, self.device, self.prefix + prefix)
@@ -55,14 +59,18 @@ class Layer:
         self._q_size, self._head_dim = config.q_size, config.head_dim
         self._num_heads = config.num_attention_heads
         self._num_rotated_heads = config.num_attention_heads + config.num_key_value_heads
-        self._attention_norm = RmsNorm(load("input_layernorm.weight"), config.rms_norm_eps)
+        self._attention_norm = RmsNorm(load.computed("input_layernorm.weight"), config.rms_norm_eps)
         self._qkv, self._out = _attention_linears(config, load.below("self_attn."))
         self._attention = Attention(
-            load("self_attn.sinks"), config.num_key_value_heads, config.head_dim
+            load.computed("self_attn.sinks"), config.num_key_value_heads, config.head_dim
         )
-        self._moe_norm = RmsNorm(load("post_attention_layernorm.weight"), config.rms_norm_eps)
+        self._moe_norm = RmsNorm(
+            load.computed("post_attention_layernorm.weight"), config.rms_norm_eps
+        )
         self._router = Router(
-            load("mlp.router.weight"), load("mlp.router.bias"), config.num_experts_per_tok
+            load.computed("mlp.router.weight"),
+            load.computed("mlp.router.bias"),
+            config.num_experts_per_tok,
         )
         self._experts = _experts(config, load.below("mlp.experts."))
 
@@ -93,7 +101,7 @@ class GptOss:
     """The whole model, from token ids to logits."""
 
     def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
-        self._dtype, self._threads = load.dtype, threads
+        self._dtype, self._threads = computed_dtype(load.dtype), threads
         self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
@@ -102,7 +110,7 @@ class GptOss:
             Layer(config, index, load.below(f"model.layers.{index}."))
             for index in range(config.num_hidden_layers)
         ]
-        self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
+        self._norm = RmsNorm(load.computed(NORM), config.rms_norm_eps)
         head = load.checkpoint.stored(output_head(config)).to(load.device)
         self._head = OutputHead(head, load.dtype)
 
@@ -121,7 +129,7 @@ class GptOss:
         return self._head(self._norm(x.index_select(0, layout.sampled_rows)))
 
 
-def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linear]:
+def _attention_linears(config: ModelConfig, load: Loader) -> tuple[AnyLinear, AnyLinear]:
     """The q, k and v projections as one, rotated pairs side by side; and the output's."""
 
     def qkv(kind: str) -> Tensor:
@@ -133,8 +141,8 @@ def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linea
 
     has_bias = config.attention_bias
     return (
-        Linear(qkv("weight"), qkv("bias") if has_bias else None),
-        Linear(load("o_proj.weight"), load("o_proj.bias") if has_bias else None),
+        linear(qkv("weight"), qkv("bias") if has_bias else None),
+        linear(load("o_proj.weight"), load("o_proj.bias") if has_bias else None),
     )
 
 
@@ -142,9 +150,9 @@ def _experts(config: ModelConfig, load: Loader) -> Experts:
     return experts_type(config)(
         config,
         load("gate_up_proj"),
-        load("gate_up_proj_bias"),
+        load.computed("gate_up_proj_bias"),
         load("down_proj"),
-        load("down_proj_bias"),
+        load.computed("down_proj_bias"),
     )
 
 

@@ -144,7 +144,28 @@ def test_equal_vocabulary_rows_are_computed_once_and_exactly(
     assert (logits[40:100] == logits[-1]).all()
 
 
-def test_bfloat16_stays_near_float32(make_checkpoint: Any, drive: Any, token_ids: Any) -> None:
+def test_few_experts_sort_their_tokens_where_there_are_many(
+    make_checkpoint: Any, drive: Any, token_ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = make_checkpoint()
+    per_token = 8 * 2 * 32  # gates and ups of all experts
+    monkeypatch.setattr("engines.native.backends.cpu.experts._CACHED_VALUES", 4 * per_token)
+    driver = drive(checkpoint, checkpoint.load())
+    assert_follows(driver, checkpoint, token_ids(17), chunk=5)
+    assert_follows(driver, checkpoint, token_ids(17), chunk=4)
+
+
+@pytest.mark.parametrize("has_bfloat16", [None, False], ids=["this CPU", "no bfloat16"])
+def test_bfloat16_stays_near_float32(
+    make_checkpoint: Any,
+    drive: Any,
+    token_ids: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    has_bfloat16: bool | None,
+) -> None:
+    if has_bfloat16 is not None:
+        linear = "engines.native.backends.cpu.linear.has_bfloat16"
+        monkeypatch.setattr(linear, lambda: has_bfloat16)
     checkpoint = make_checkpoint()
     driver = drive(checkpoint, checkpoint.load(dtype="bfloat16"))
     sequence = driver.sequence(ids := token_ids(60))
