@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grimp
 
-from tests.architecture.picture import PACKAGES, PAGE, drawn, page_with
+from tests.architecture.picture import PACKAGES, PAGE, PICTURE, drawn, page_with
 
 
 def test_no_circle_of_files() -> None:
@@ -21,4 +21,5 @@ def test_no_circle_of_files() -> None:
 
 def test_the_picture_is_current() -> None:
     """Drawing raises for a circle of rooms."""
-    assert PAGE.read_text() == page_with(drawn()), "run `make docs`"
+    svg, part = drawn()
+    assert (PICTURE.read_text(), PAGE.read_text()) == (svg, page_with(part)), "run `make docs`"

@@ -1,4 +1,4 @@
-"""The guides' runner finds what it is to run, and no page of docs/ links to nowhere."""
+"""The guides' runner finds what it is to run, and no page links to nowhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.guides.run_guides import Block, blocks_of, differences
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
+PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "nano" / "README.md"]
 
 GUIDE = """
 ```sh
@@ -57,6 +57,18 @@ def test_a_promise_is_kept_word_for_word(promised: str, output: str, is_kept: bo
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", prose(page)):
+        led_to = page.parent / target if target else page
+        assert led_to.exists(), target
+        assert not anchor or led_to.suffix != ".md" or anchor in anchors(led_to), (target, anchor)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in texts}
