@@ -10,6 +10,8 @@ import pytest
 from tests.guides.run_guides import Block, blocks_of, differences
 
 ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guides"
+CODE = ("service", "engines", "profiles", "auth")
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "nano" / "README.md"]
 
 GUIDE = """
@@ -72,3 +74,19 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in texts}
+
+
+def test_messages_that_guides_explain_are_said() -> None:
+    """Each heading of troubleshooting that quotes one, and each error code beside its status."""
+    parts = [path for name in CODE for path in (ROOT / name).rglob("*.py")]
+    code = " ".join(re.sub(r'"\s*f?"', "", path.read_text(encoding="utf-8")) for path in parts)
+    guide = (GUIDES / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"`([^`]+)`", "".join(re.findall(r"^### .*$", guide, re.MULTILINE)))
+    pieces = [part.strip(" :") for text in quoted for part in re.split("…|127.0.0.1|: ", text)]
+    assert len(quoted) >= 6
+    assert [piece for piece in pieces if piece not in code] == []
+    texts = "".join(path.read_text(encoding="utf-8") for path in GUIDES.glob("*.md"))
+    beside = r"`([a-z]+(?:_[a-z]+)*)` \(\d{3}\)|\b[45]\d\d `([a-z]+(?:_[a-z]+)*)`"
+    codes = {first or second for first, second in re.findall(beside, texts)}
+    assert len(codes) >= 8
+    assert {each for each in codes if f'"{each}"' not in code} == set()
