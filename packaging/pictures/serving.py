@@ -6,11 +6,12 @@ import fcntl
 import os
 import pty
 import re
-import select
 import signal
+import socket
 import struct
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,21 +37,32 @@ def serving(port: int = 8000) -> Iterator[tuple[str, str]]:
     if pid == 0:
         os.execvpe("harmonium", ["harmonium", "serve"], environment)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    shown: list[str] = []
+    reader = threading.Thread(target=read, args=(terminal, shown))
+    reader.start()
     try:
-        shown = ""
         give_up_at = time.monotonic() + GIVE_UP_AFTER_S
-        while not (ready := _READY.search(shown)):
-            if time.monotonic() > give_up_at:
-                raise RuntimeError(f"never ready:\n{shown}")
-            if select.select([terminal], [], [], 1)[0]:
-                shown += os.read(terminal, 65536).decode()
-        yield ready[1], shown
+        while not (ready := _READY.search("".join(shown))):
+            if not reader.is_alive() or time.monotonic() > give_up_at:
+                raise RuntimeError(f"never ready:\n{''.join(shown)}")
+            time.sleep(0.1)
+        yield ready[1], ready.string
     finally:
         os.kill(pid, signal.SIGINT)
-        while not os.waitpid(pid, os.WNOHANG)[0]:
-            if select.select([terminal], [], [], 0.1)[0]:
-                try:
-                    os.read(terminal, 65536)  # the access log: a full terminal holds a program up
-                except OSError:
-                    time.sleep(0.1)
+        os.waitpid(pid, 0)
+        reader.join()
         os.close(terminal)
+
+
+def read(terminal: int, shown: list[str]) -> None:
+    """Keep what a terminal shows, to its end: a full one would hold the program up."""
+    while True:
+        try:
+            shown.append(os.read(terminal, 65536).decode(errors="replace"))
+        except OSError:
+            return
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

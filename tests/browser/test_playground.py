@@ -169,6 +169,15 @@ def test_a_phone_has_room_for_everything(page: Page) -> None:
     expect(page.get_by_role("button", name="New chat")).to_be_visible()
 
 
+@pytest.mark.console("ERR_FAILED")
+def test_a_server_that_is_not_there_yet_is_found_when_it_comes(page: Page) -> None:
+    page.route("**/v1/models", lambda route: route.abort())
+    page.reload()
+    expect(page.get_by_role("status")).to_have_text(re.compile("cannot be reached"))
+    page.unroute("**/v1/models")
+    expect(page.get_by_role("status")).to_have_text("nano")
+
+
 def test_the_theme_that_was_chosen_stays(page: Page) -> None:
     page.emulate_media(color_scheme="light")
     page.get_by_role("button", name="Light or dark").click()

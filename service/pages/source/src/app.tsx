@@ -15,7 +15,7 @@ import {
 import { Details } from "./details";
 import { Header } from "./header";
 import { applyTheme, keepConversations, keepKey, readConversations, readKey, readTheme } from "./kept";
-import { CONNECTING, look } from "./server";
+import { CONNECTING, watch } from "./server";
 import { SettingsPanel } from "./settings";
 import { Transcript } from "./turns";
 
@@ -29,9 +29,7 @@ function App() {
   const [running, setRunning] = useState<AbortController | null>(null);
   const open = conversations.find((each) => each.id === openId) ?? conversations[0]!;
 
-  useEffect(() => {
-    void look(apiKey).then(setServer);
-  }, [apiKey]);
+  useEffect(() => watch(apiKey, setServer), [apiKey]);
   useEffect(() => {
     if (!running) keepConversations(conversations);
   }, [conversations, running]);

@@ -4,16 +4,14 @@ import { useEffect, useState } from "preact/hooks";
 import { Header } from "./header";
 import { applyTheme, keepKey, readKey, readTheme } from "./kept";
 import { Routes } from "./routes";
-import { CONNECTING, look } from "./server";
+import { CONNECTING, watch } from "./server";
 import { Serving } from "./serving";
 import { Status } from "./status";
 
 function Catalogue() {
   const [apiKey, setApiKey] = useState(readKey);
   const [server, setServer] = useState(CONNECTING);
-  useEffect(() => {
-    void look(apiKey).then(setServer);
-  }, [apiKey]);
+  useEffect(() => watch(apiKey, setServer), [apiKey]);
   const setKey = (key: string) => {
     keepKey(key);
     setApiKey(key);

@@ -45,11 +45,11 @@ function Route(props: { of: Operation; document: Document; apiKey: string; model
   return (
     <details class="route" onToggle={(event) => setIsOpen(event.currentTarget.open)}>
       <summary>
-        <span class="method">{of.method}</span> <code>{of.path}</code> <span class="says">{firstSentence(of.description)}</span>
+        <span class="method">{of.method}</span> <code>{of.path}</code> <span class="says">{marked(firstSentence(of.description))}</span>
       </summary>
       {isOpen && (
         <>
-          <p>{of.description}</p>
+          <p>{marked(of.description)}</p>
           <Example key={props.model} of={of} apiKey={props.apiKey} model={props.model} />
           {of.parameters.length > 0 && <Fields title="Parameters" fields={of.parameters} document={document} depth={0} />}
           {of.request && <Shape title="Body" schema={of.request} document={document} />}
@@ -59,6 +59,9 @@ function Route(props: { of: Operation; document: Document; apiKey: string; model
     </details>
   );
 }
+
+/** What stands between backticks as code. */
+const marked = (text: string) => text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part));
 
 const firstSentence = (text: string) => text.split(/[;.:](?:\s|$)/)[0]!;
 

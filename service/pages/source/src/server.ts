@@ -9,7 +9,7 @@ export interface Server {
 
 export const CONNECTING: Server = { model: null, needsKey: false, message: "Connecting …" };
 
-export async function look(key: string): Promise<Server> {
+async function look(key: string): Promise<Server> {
   try {
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
     return { model: data[0] ?? null, needsKey: false, message: "Nothing is served." };
@@ -18,6 +18,23 @@ export async function look(key: string): Promise<Server> {
     const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);
     return { model: null, needsKey, message };
   }
+}
+
+const AGAIN_MS = 3000;
+
+/** Tell what is served, again and again until something is; returns what ends it. */
+export function watch(key: string, tell: (server: Server) => void): () => void {
+  let isOver = false;
+  const ask = async () => {
+    const found = await look(key);
+    if (isOver) return;
+    tell(found);
+    if (!found.model && !found.needsKey) setTimeout(() => isOver || void ask(), AGAIN_MS);
+  };
+  void ask();
+  return () => {
+    isOver = true;
+  };
 }
 
 /** This server's address as its clients need it, whatever prefix it stands behind. */
