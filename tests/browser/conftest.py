@@ -58,8 +58,13 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
     page.set_default_timeout(60_000)
     page.goto(server.url)
     yield page
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SHOTS / f"{request.node.name}.png")
+    shoot(page, request.node.name)
     context.close()
     expected = getattr(request.node.get_closest_marker("console"), "args", ())
     assert [fault for fault in faults if not any(word in fault for word in expected)] == []
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep what a person would see now."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}.png")

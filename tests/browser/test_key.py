@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.browser.conftest import shoot
 from tests.e2e.conftest import Server, servers
 
 pytestmark = pytest.mark.browser
@@ -36,6 +37,7 @@ def test_a_key_is_asked_for_and_kept_in_this_tab(browser: Browser, locked: Serve
     page.get_by_label("API key").fill("wrong")
     page.get_by_label("API key").press("Tab")
     expect(page.get_by_role("status")).to_have_text("This key is not known.")
+    shoot(page, "test_a_key_is_asked_for")
     page.get_by_label("API key").fill(KEY)
     page.get_by_label("API key").press("Tab")
     expect(page.get_by_role("status")).to_have_text("nano")
@@ -60,6 +62,7 @@ def test_the_catalogue_tells_nothing_without_a_key(browser: Browser, locked: Ser
     page.goto(f"{locked.url}/docs")
     expect(page.get_by_role("status")).to_have_text("A key is needed.")
     expect(page.get_by_role("heading", name="Routes")).to_be_hidden()
+    shoot(page, "test_the_catalogue_tells_nothing_without_a_key")
     page.get_by_label("API key").fill(KEY)
     page.get_by_label("API key").press("Tab")
     expect(page.locator(".card")).to_contain_text("native-cpu")

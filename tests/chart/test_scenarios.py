@@ -1,6 +1,7 @@
 """Each scenario of ci/ lints, renders as the golden file says, and is valid for Kubernetes."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -52,3 +53,26 @@ def test_a_scenario_renders_as_reviewed(template: Callable[..., str], scenario: 
         golden.write_text(rendered, encoding="utf-8")
     expected = parse(golden.read_text(encoding="utf-8"))
     assert parse(rendered) == expected, "accept with: make chart UPDATE_GOLDEN=1"
+
+
+def test_the_guides_values_make_what_its_commands_name(
+    template: Callable[..., str], tmp_path: Path
+) -> None:
+    """Those of docs/guides/kubernetes.md as they stand, valid, under the names that it types."""
+    guide = (CHART.parents[1] / "docs" / "guides" / "kubernetes.md").read_text()
+    values = tmp_path / "values.yaml"
+    first, sign_in = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
+    values.write_text(first)
+    crds = "--api-versions=monitoring.coreos.com/v1"
+    made = parse(template("--values", values, crds))
+    assert {"ServiceMonitor", "PrometheusRule", "PersistentVolumeClaim"} <= {
+        o["kind"] for o in made
+    }
+    for kind, name in re.findall(r" (deployment|service)/([\w-]+)", guide):
+        assert (kind, name) in {(o["kind"].lower(), o["metadata"]["name"]) for o in made}
+    for item in made:
+        if "monitoring" not in item["apiVersion"]:
+            kubernetes_validate.validate(item, KUBERNETES_VERSIONS[-1], strict=True)
+    more = tmp_path / "sign-in.yaml"
+    more.write_text(sign_in)
+    assert "login.example.com" in template("--values", values, "--values", more, crds)
