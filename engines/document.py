@@ -27,9 +27,11 @@ anything is sent to it.
 VLLM: Final = """\
 
 With speculation (`speculative_config`, EAGLE3 among others) vLLM has no `min_p` and no
-`logit_bias`. An answer that a death of the engine cuts off goes on where it was; under a seed,
-penalties or a grammar only the native engine can go on (the others: an error after what was
-sent). vLLM takes temperatures of 0 to 2, and those between 0 and 0.01 as 0.01.
+`logit_bias`; the native engine keeps all it has, with n-grams and with an EAGLE3 head (options
+`speculation: eagle3` and `draft_dir`, [engine.md](engine.md#eagle3-heads)). An answer that a death
+of the engine cuts off goes on where it was; under a seed, penalties or a grammar only the native
+engine can go on (the others: an error after what was sent). vLLM takes temperatures of 0 to 2, and
+those between 0 and 0.01 as 0.01.
 
 ## vLLM
 

@@ -56,10 +56,10 @@ machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is sai
 the model compute so many, and the CPU the others; the rest must fit the machine's memory.
 
 **Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head. It is fetched
-beside the model, at a pinned commit. Its memory is not counted, and some abilities go with it
-([engines](engines.md)), so they are taken only when asked for, by name or with
-`NIM_TAGS_SELECTOR=speculation=eagle3`.
-Those of the native engine on Hopper guess by n-grams where that pays (`speculation=ngram`,
+beside the model, at a pinned commit. Its memory is not counted, and with vLLM and TensorRT-LLM
+some abilities go with it ([engines](engines.md)), so they are taken only when asked for, by name
+or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
+The others of the native engine on Hopper guess by n-grams where that pays (`speculation=ngram`,
 [engine.md](engine.md#speculation)).
 """
 

@@ -166,6 +166,8 @@ def _layers(raw: Mapping[str, Any], read: Reader, num_layers: int) -> tuple[int,
             raise read.error(f"{name} is missing, and the model has only {num_layers} layers")
     if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
         raise read.error(f"{name} is {ids!r}; expected a list of integers")
+    if max(ids) == num_layers:  # only where they are counted from 1, as vLLM reads them
+        ids = [i - 1 for i in ids]
     if any(not 0 <= i < num_layers for i in ids) or sorted(set(ids)) != [*ids]:
         raise read.error(
             f"{name} is {ids!r}; expected rising numbers of the model's {num_layers} layers"

@@ -48,7 +48,8 @@ def head_tensors(config: dict[str, Any], seed: int = 5) -> Tensors:
     hidden, inner, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
     num_drafts, num_tokens = config["draft_vocab_size"], config["vocab_size"]
-    num_layers = len(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+    eagle = config["eagle_config"] or {}
+    num_layers = len(eagle.get("eagle_aux_hidden_state_layer_ids", range(3)))
     ids = torch.arange(num_drafts) * (num_tokens // num_drafts)
     is_draft = torch.zeros(num_tokens, dtype=torch.bool)
     is_draft[ids] = True

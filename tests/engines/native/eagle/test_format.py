@@ -42,6 +42,7 @@ def load(folders: Any, change: Callable[[Tensors], object]) -> EagleWeights:
     [
         ({}, (0, 1, 3)),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, (1, 2)),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 4]}}, (0, 1, 3)),
         ({"eagle_config": {}, "eagle_aux_hidden_state_layer_ids": [1, 2, 4]}, (0, 1, 3)),
     ],
 )
@@ -76,8 +77,8 @@ def test_a_head_that_names_no_layers_takes_three_of_a_deep_model(folders: Any) -
         ({"num_key_value_heads": 3}, "num_attention_heads is not a multiple"),
         ({"head_dim": 7}, "head_dim is 7; rotary embedding needs an even number"),
         (
-            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 4]}},
-            r"layer_ids is \[0, 4\]; expected rising numbers of the model's 4 layers",
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 5]}},
+            r"layer_ids is \[0, 5\]; expected rising numbers of the model's 4 layers",
         ),
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["a"]}},
