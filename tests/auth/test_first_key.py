@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -18,6 +17,7 @@ from auth.address import is_loopback
 from auth.base import AccessError
 from service.run.first_key import tell_access, with_made_key
 from service.settings.settings import SettingsError, load
+from tests import plain
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -124,8 +124,8 @@ def test_the_made_key_opens_and_stands_in_its_file_alone(
     [path] = tmp_path.glob("api-key-*")
     key = path.read_text().strip()
     assert path.name.endswith(server.url.rpartition(":")[2])
-    assert httpx.get(url, timeout=60).status_code == 401
-    assert httpx.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200
+    assert plain.get(url, timeout=60).status_code == 401
+    assert plain.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200
     assert server.end() == 0
     assert not any(key in line for line in server.log + server.out)
 

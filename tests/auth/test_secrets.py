@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from auth.key_record import new_key
+from tests import plain
 
 STATIC_KEY = "a-static-key-nobody-may-see"
 REDIS_PASSWORD = "a-redis-password-nobody-may-see"
@@ -75,7 +76,7 @@ def test_no_secret_gets_out(
     statuses = set()
     # A connection for each: the server may close one that rests while the machine is busy.
     limits = httpx.Limits(max_keepalive_connections=0)
-    with httpx.Client(base_url=url, timeout=60, limits=limits) as client:
+    with plain.Client(base_url=url, timeout=60, limits=limits) as client:
         for credential in (STATIC_KEY, kept_key, token, *wrong):
             for request in requests(client, credential):
                 answer = client.send(request)

@@ -19,6 +19,8 @@ import psutil
 import pytest
 from openai import OpenAI
 
+from tests import plain
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -68,7 +70,7 @@ class Server:
     def ready_status(self) -> int:
         """The status of /v1/health/ready, 0 while nothing listens."""
         try:
-            return httpx.get(f"{self.url}/v1/health/ready", timeout=60).status_code
+            return plain.get(f"{self.url}/v1/health/ready", timeout=60).status_code
         except httpx.TransportError:
             return 0
 
@@ -96,7 +98,7 @@ class Server:
 
         None where it is missing, as the engine's are while it does not answer in time.
         """
-        lines = httpx.get(f"{self.url}/v1/metrics", timeout=60).text.splitlines()
+        lines = plain.get(f"{self.url}/v1/metrics", timeout=60).text.splitlines()
         values = [
             float(line.rsplit(" ", 1)[1])
             for line in lines
@@ -200,5 +202,5 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="package")
 def model(server: Server) -> str:
-    served: str = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"][0]["id"]
+    served: str = plain.get(f"{server.url}/v1/models", timeout=60).json()["data"][0]["id"]
     return served

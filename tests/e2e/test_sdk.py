@@ -6,10 +6,11 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import openai
 import pytest
 from openai import OpenAI
+
+from tests import plain
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server
@@ -126,7 +127,7 @@ def test_a_client_that_disconnects_frees_its_sequence_and_blocks(
         "logit_bias": {"200002": -100, "200007": -100, "200012": -100},  # it would never end
         "stream": True,
     }
-    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response:
+    with plain.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response:
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")
         server.wait_for_metric("num_requests_running", 1)

@@ -15,6 +15,8 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain
+
 ROOT = Path(__file__).parents[2]
 SCRIPTED = ROOT / "tests" / "service" / "serve_scripted.py"
 WITHIN_S = 180  # generous: the machine may be busy
@@ -84,7 +86,7 @@ class Shell:
 
     def is_live(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/v1/health/live", timeout=WITHIN_S).status_code == 200
+            return plain.get(f"{self.url}/v1/health/live", timeout=WITHIN_S).status_code == 200
         except httpx.TransportError:
             return False
 

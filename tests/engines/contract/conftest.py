@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -25,11 +26,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+StartOnce = Callable[[str], Awaitable[Started]]
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def start_once(checkpoint: Checkpoint) -> AsyncIterator[StartOnce]:
+    """await start_once(mode): the engine of that mode, for all who leave it as they found it."""
+    known: dict[str, Started] = {}
+    async with AsyncExitStack() as stack:
+
+        async def start(mode: str) -> Started:
+            if mode not in known:
+                known[mode] = await stack.enter_async_context(running(mode, checkpoint))
+            return known[mode]
+
+        yield start
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="package", params=modes())
-async def started(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Started]:
+async def started(request: pytest.FixtureRequest, start_once: StartOnce) -> Started:
     """An engine with what keeps it, shared by all tests that leave it as they found it."""
-    async with running(request.param, checkpoint) as started:
-        yield started
+    return await start_once(request.param)
 
 
 # How a process dies, drains and comes back is its supervisor's: the scripted engine's shows it.
@@ -55,10 +72,9 @@ def engine(started: Started) -> Engine:
 @pytest_asyncio.fixture(
     scope="package", loop_scope="package", params=modes(models_only=True, variants=True)
 )
-async def model(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> AsyncIterator[Engine]:
+async def model(request: pytest.FixtureRequest, start_once: StartOnce) -> Engine:
     """An engine that runs a model rather than a script."""
-    async with running(request.param, checkpoint) as started:
-        yield started.engine
+    return (await start_once(request.param)).engine
 
 
 @pytest.fixture

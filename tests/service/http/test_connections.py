@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 import uvicorn
@@ -21,6 +20,7 @@ from service.http.protocol import BoundedProtocol
 from service.run.listener import listen
 from service.run.server import create_app
 from service.runtime import Runtime
+from tests import plain
 
 PATH = "/v1/chat/completions"
 ENDLESS = "<|channel|>final<|message|>" + "word " * 50
@@ -101,7 +101,7 @@ async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
     port = await serve(runtime)
     process = psutil.Process(os.getpid())
     endless = chat_body(stream=True, max_tokens=120_000, logprobs=True, top_logprobs=20)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         await client.post(PATH, json=chat_body(max_tokens=50))
         before = process.memory_info().rss
         stalled = [await stall(port, endless) for _ in range(5)]
@@ -185,7 +185,7 @@ async def test_one_connection_too_many_is_told_and_probes_are_answered(
 ) -> None:
     port = await serve(make_runtime(ANSWER))
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         refused = await client.post(PATH, json=chat_body())
         assert refused.json()["error"]["code"] == "too_many_connections"
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -216,7 +216,7 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
 ) -> None:
     """Ten times as many as may be open, none of which needs credentials or sends anything."""
     port = await serve(make_runtime(ANSWER))
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as kept:
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as kept:
         assert (await kept.get("/v1/health/live")).status_code == 200
         for _ in range(20):
             opened = (
@@ -224,7 +224,7 @@ async def test_probes_are_answered_in_a_flood_of_idle_connections(
             )
             flood += await asyncio.gather(*opened)
             for path in ("/v1/health/live", "/v1/health/ready", "/v1/version"):
-                async with httpx.AsyncClient(base_url=kept.base_url, timeout=60) as probe:
+                async with plain.AsyncClient(base_url=kept.base_url, timeout=60) as probe:
                     assert (await probe.get(path)).status_code == 200
     ended = sum(reader.at_eof() or reader.exception() is not None for reader, _ in flood)
     assert len(flood) - ended <= MAX_CONNECTIONS + NUM_SPARE
@@ -255,7 +255,7 @@ async def test_who_is_silent_makes_room_for_who_asks(
     flood += [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
     idle = [reader for reader, _ in flood]
     await asyncio.sleep(0.2)  # the grace
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.post(PATH, json=chat_body())).status_code == 200
     await until(lambda: idle[0].at_eof() or idle[0].exception() is not None)
     assert not idle[1].at_eof(), "one was enough"
@@ -293,5 +293,5 @@ async def test_an_address_has_no_more_connections_than_it_may(
         writer.close()
         await writer.wait_closed()
     await until(lambda: not Narrow.num_connections_of)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+    async with plain.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         assert (await client.get("/v1/health/live")).status_code == 200

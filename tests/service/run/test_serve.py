@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
+
+from tests import plain
 
 Fixture = Callable[..., Any]
 
@@ -84,7 +85,7 @@ class Serving:
         """Wait for an answer of the readiness probe."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            ready = httpx.get(f"{self.url}/v1/health/ready", timeout=PATIENCE_S)
+            ready = plain.get(f"{self.url}/v1/health/ready", timeout=PATIENCE_S)
             if ready.status_code == status and word in ready.text:
                 return
             assert time.monotonic() < deadline, f"{ready.text}\n{self.log}"
@@ -123,7 +124,7 @@ def test_the_log_tells_the_way_to_a_first_answer_and_ctrl_c_ends_it(serve: Fixtu
     assert "native-cpu" in found[1]
     _, pasted_url, _, header, _, body = shlex.split(server.wait_for("curl "))
     name, value = header.split(": ")
-    answer = httpx.post(pasted_url, headers={name: value}, content=body, timeout=PATIENCE_S)
+    answer = plain.post(pasted_url, headers={name: value}, content=body, timeout=PATIENCE_S)
     assert answer.json()["choices"][0]["message"]["content"].startswith("word word")
     assert pasted_url == f"{url}/v1/chat/completions"
     children = psutil.Process(server.process.pid).children(recursive=True)
@@ -141,8 +142,8 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
     server = serve(f"--server-port={port}", options={"script": [1], "start_s": 600})
     server.wait_for("by the native engine")
     url = f"http://127.0.0.1:{port}/v1/health"
-    assert httpx.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
-    response = httpx.get(f"{url}/ready", timeout=PATIENCE_S)
+    assert plain.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
+    response = plain.get(f"{url}/ready", timeout=PATIENCE_S)
     assert response.status_code == 503
     assert "loading" in response.json()["error"]["message"]
     server.process.terminate()
@@ -153,14 +154,14 @@ def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -
     server = serve(step_s=0.01)
     body = BODY | {"stream": True}
     path = f"{server.url}/v1/chat/completions"
-    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+    with plain.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
         lines = response.iter_lines()
         next(lines)
         server.process.terminate()
         server.wait_for("Stopping")
-        assert httpx.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 503
-        assert httpx.get(f"{server.url}/v1/health/live", timeout=PATIENCE_S).status_code == 200
-        refused = httpx.post(path, json=BODY, timeout=PATIENCE_S)
+        assert plain.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 503
+        assert plain.get(f"{server.url}/v1/health/live", timeout=PATIENCE_S).status_code == 200
+        refused = plain.post(path, json=BODY, timeout=PATIENCE_S)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "not_ready"
         rest = list(lines)
@@ -173,7 +174,7 @@ def test_what_outlives_the_grace_ends_with_an_error(serve: Fixture) -> None:
     server = serve("--drain-grace-s=0.1", step_s=0.1)
     body = BODY | {"stream": True}
     path = f"{server.url}/v1/chat/completions"
-    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+    with plain.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
         lines = response.iter_lines()
         next(lines)
         server.process.terminate()
@@ -189,7 +190,7 @@ def test_a_second_ctrl_c_does_not_wait(serve: Fixture) -> None:
     body = BODY | {"stream": True}
     path = f"{server.url}/v1/chat/completions"
     children = psutil.Process(server.process.pid).children(recursive=True)
-    with httpx.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
+    with plain.stream("POST", path, json=body, timeout=PATIENCE_S) as response:
         next(response.iter_lines())
         server.process.send_signal(signal.SIGINT)
         server.wait_for("Stopping")
@@ -205,7 +206,7 @@ def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fi
     path = f"{server.url}/v1/chat/completions"
     children = psutil.Process(server.process.pid).children()
     [engine] = [child for child in children if "engines.process.host" in child.cmdline()]
-    with httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as response:
+    with plain.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as response:
         lines = response.iter_lines()
         next(lines)
         engine.kill()
@@ -215,8 +216,8 @@ def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fi
     assert rest[-2] == "data: [DONE]"
     server.wait_for("started again")
     server.until_ready_is(200)
-    assert httpx.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
-    metrics = httpx.get(f"{server.url}/v1/metrics", timeout=PATIENCE_S).text
+    assert plain.post(path, json=BODY | {"max_tokens": 9}, timeout=PATIENCE_S).status_code == 200
+    metrics = plain.get(f"{server.url}/v1/metrics", timeout=PATIENCE_S).text
     assert 'harmonium_engine_restarts_total{model="nano"} 1.0' in metrics
 
 
@@ -227,8 +228,8 @@ def test_one_of_two_engines_may_die_and_the_service_stays_ready(serve: Fixture) 
     engines = [child for child in children if "engines.process.host" in child.cmdline()]
     assert len(engines) == 2
     with (
-        httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as one,
-        httpx.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as two,
+        plain.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as one,
+        plain.stream("POST", path, json=BODY | {"stream": True}, timeout=PATIENCE_S) as two,
     ):
         streams = [one.iter_lines(), two.iter_lines()]
         begun = [next(lines) for lines in streams]
@@ -311,7 +312,7 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     url = ready["message"].split(" on ")[-1]
     assert "a context of 64 tokens" in server.wait_for("Model:")
     assert "Authorization: Bearer" in server.wait_for("curl ")
-    with httpx.Client(base_url=url, headers={"X-API-Key": TWO}, timeout=PATIENCE_S) as client:
+    with plain.Client(base_url=url, headers={"X-API-Key": TWO}, timeout=PATIENCE_S) as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "my/model"
         assert client.post("/v1/chat/completions", content=b" " * 2000).status_code == 413
         assert client.get("/v1/models", headers={"X-API-Key": "three"}).status_code == 401

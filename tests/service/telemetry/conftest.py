@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+
+from tests import plain
 
 RECEIVER = Path(__file__).with_name("otlp_receiver.py")
 
@@ -28,14 +29,14 @@ class Collector:
 
     def received(self, signal: str) -> list[tuple[str, Any]]:
         """(transport, message) of one signal, in the order of arrival."""
-        everything = httpx.get(f"{self._web}/received", timeout=60).json()
+        everything = plain.get(f"{self._web}/received", timeout=60).json()
         return [(transport, message) for transport, kind, message in everything if kind == signal]
 
     def forget(self) -> None:
-        httpx.get(f"{self._web}/forget", timeout=60)
+        plain.get(f"{self._web}/forget", timeout=60)
 
     def delay(self, seconds: float) -> None:
-        httpx.get(f"{self._web}/delay/{seconds}", timeout=60)
+        plain.get(f"{self._web}/delay/{seconds}", timeout=60)
 
 
 @contextmanager

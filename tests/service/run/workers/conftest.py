@@ -17,6 +17,8 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain
+
 PROGRAM = Path(__file__).parents[2] / "serve_scripted.py"
 PATIENCE_S = 60
 
@@ -88,7 +90,7 @@ class Server:
         """A client whose one connection that worker has accepted."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            client = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
+            client = plain.Client(base_url=self.url, timeout=PATIENCE_S)
             self._clients.append(client)
             with client.stream("GET", "/v1/health/live") as response:
                 port = response.extensions["network_stream"].get_extra_info("client_addr")[1]

@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain
+
 Fixture = Callable[..., Any]
 
 PATIENCE_S = 60
@@ -96,7 +98,7 @@ def test_a_killed_worker_ends_its_own_streams_only_and_is_replaced(serve: Fixtur
         with pytest.raises(httpx.HTTPError):
             list(cut_lines)
         server.until(lambda: metric(probe, RUNNING) == 1)  # the engine has its blocks back
-        assert httpx.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
+        assert plain.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
         assert "SIGKILL" in server.wait_for("is started again")
         assert list(lines)[-2] == "data: [DONE]"
     server.until(lambda: len(server.workers) == 2)
