@@ -20,8 +20,15 @@ from engines.process.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
 from profiles.machine import GB
 from service.cli.flags import SettingsCommand, given, settings_flags
-from service.run.startup import Launch, obtain, prepare, tell, warn_of_unknown_names
-from service.settings.settings import engine_environment, load, secret_values
+from service.run.startup import (
+    Launch,
+    environments_of,
+    obtain,
+    prepare,
+    tell,
+    warn_of_unknown_names,
+)
+from service.settings.settings import load, secret_values
 from service.telemetry import logs
 
 log = logging.getLogger("harmonium")
@@ -58,8 +65,7 @@ def _build(launch: Launch) -> int:
 
 
 async def _start_and_stop(launch: Launch) -> None:
-    environment = engine_environment({**launch.devices[0], **launch.spec.environment})
-    supervisor = EngineSupervisor(launch.spec, environment=environment)
+    supervisor = EngineSupervisor(launch.spec, environment=environments_of(launch)[0])
     try:
         await supervisor.start()
     finally:

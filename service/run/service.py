@@ -13,14 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from engines.factory import environment_of
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
-from service.run.startup import Launch, python_of
+from service.run.startup import Launch, environments_of, python_of
 from service.run.stop_signal import StopSignal, first_of
 from service.run.wiring import store_of
-from service.settings.settings import Settings, engine_environment
+from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")
 
@@ -39,17 +38,11 @@ class SharedService:
             EngineSupervisor(
                 launch.spec,
                 policy,
-                engine_environment(
-                    {
-                        **environment_of(launch.spec.engine),
-                        **devices,
-                        **launch.spec.environment,
-                    }
-                ),
+                environment,
                 self._tell_workers,
                 python_of(settings, launch.spec.engine),
             )
-            for devices in launch.devices
+            for environment in environments_of(launch)
         ]
         self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
         first = WorkerSpec(

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from engines.errors import EngineStartError
-from engines.factory import Engines, cpu_only_engines, engines_of, installed_engines
+from engines.factory import (
+    Engines,
+    cpu_only_engines,
+    engines_of,
+    environment_of,
+    installed_engines,
+)
 from engines.spec import EngineSpec
 from profiles import catalogue, drafts, own_shape, selector, store
 from profiles.download.progress import amount, num_files
@@ -25,7 +31,7 @@ from profiles.verdicts import Constraints, Fit, Rejection, Selection
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
-from service.settings.settings import Settings, ngc_access, unknown_names
+from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
 
@@ -234,6 +240,19 @@ def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, s
         else {}
         for group in placement.by_replica
     )
+
+
+def environments_of(launch: Launch) -> list[dict[str, str]]:
+    """Make the environment of each replica's engine process, without our secrets.
+
+    What the profile says goes before the GPUs that the replica sees, and these before what the
+    engine's library needs.
+    """
+    library = environment_of(launch.spec.engine)
+    return [
+        engine_environment({**library, **devices, **launch.spec.environment})
+        for devices in launch.devices
+    ]
 
 
 def _vocabulary(settings: Settings) -> Path | None:

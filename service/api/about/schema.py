@@ -63,7 +63,7 @@ class LicenseInfo(ResponseModel):
 
 
 class Manifest(ResponseModel):
-    """In NIM's spelling."""
+    """The model manifest, in NIM's spelling."""
 
     manifest_file: str = Field(description="The content of the model manifest, in YAML.")
     repository_override: str = Field(description="`NIM_REPOSITORY_OVERRIDE`, or empty.")

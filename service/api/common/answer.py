@@ -49,7 +49,7 @@ class StreamedUsage:
 
     @classmethod
     def asked(cls, options: StreamOptions | None) -> StreamedUsage:
-        """Where the client's stream_options ask for usage."""
+        """Return where the client's stream_options ask for usage."""
         if options is None:
             return cls()
         return cls(bool(options.include_usage), bool(options.continuous_usage_stats))

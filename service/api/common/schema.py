@@ -273,13 +273,13 @@ class GrammarDefinition(RequestModel):
 
 
 class GrammarInput(GrammarDefinition):
-    """As the responses route has it."""
+    """The grammar of a custom tool's input, as the responses route has it."""
 
     type: Literal["grammar"]
 
 
 class NestedGrammarInput(RequestModel):
-    """As the chat route has it."""
+    """The grammar of a custom tool's input, as the chat route has it."""
 
     type: Literal["grammar"]
     grammar: GrammarDefinition

@@ -146,7 +146,7 @@ class ClearThinking(RequestModel):
 
     @property
     def num_kept(self) -> int | None:
-        """Of how many turns; None: of all."""
+        """How many turns keep their thoughts; None: all."""
         if self.keep is None:
             return 1
         return self.keep.value if isinstance(self.keep, ThinkingTurns) else None

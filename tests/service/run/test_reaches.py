@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines.factory import environment_of
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles import catalogue, store
 from profiles.machine import GB
 from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
-from service.run.startup import obtain, prepare, spec_of, tell
+from service.run.startup import environments_of, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
 from tests.profiles.hub import serving
@@ -34,8 +35,8 @@ REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the s
     "options": ({"dtype": "bfloat16"}, "options"),
     "environment": ({"A": "1"}, "environment"),
 }
-# They say when to take the profile, why, and how often.
-ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft"}
+# They say when to take the profile, why, how often, and where the head is from (test_drafts.py).
+ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft", "draft_revision"}
 
 
 def test_the_native_engine_is_given_the_vocabulary(cache: Path) -> None:
@@ -73,6 +74,18 @@ def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
     )
     names = [f.name for f in fields(plain) if getattr(plain, f.name) != getattr(changed, f.name)]
     assert names == [target]
+
+
+def test_what_a_profile_sets_reaches_each_process_beside_its_gpus() -> None:
+    launched = launch(model_name="gpt-oss-20b")
+    spec = replace(launched.spec, engine="vllm", environment={"A": "1", "VLLM_NO_USAGE_STATS": "0"})
+    devices = ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"})
+    environments = environments_of(replace(launched, spec=spec, devices=devices))
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["0", "1"]
+    assert all(each["A"] == "1" and each["VLLM_NO_USAGE_STATS"] == "0" for each in environments)
+    library = environment_of("vllm")
+    assert library["VLLM_NO_USAGE_STATS"] != "0"
+    assert all(library.keys() <= each.keys() for each in environments)
 
 
 @pytest.mark.parametrize(
