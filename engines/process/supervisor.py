@@ -250,8 +250,10 @@ class EngineSupervisor:
             return self._environment
         self._temporary.mkdir(mode=0o700, parents=True)
         compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"  # for later starts
-        kept = {"TORCHINDUCTOR_CACHE_DIR": compiled}
-        return {**kept, **self._environment, "TMPDIR": str(self._temporary)}
+        # Not as the first variable: setproctitle, by which vLLM names its processes, finds the
+        # title's place by that one, and vLLM sets this one anew.
+        kept = {"TORCHINDUCTOR_CACHE_DIR": compiled, **self._environment}
+        return {**self._environment, **kept, "TMPDIR": str(self._temporary)}
 
     def _make_folder(self) -> None:
         path = self.address.removeprefix("ipc://")
