@@ -48,12 +48,15 @@ class NoDrafter:
     """A drafter that guesses nothing."""
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        """Return false: no guess is worth a wait."""
         return False
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """Return no guesses."""
         return {}
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
+        """Ask the backend for no guesses."""
         return {}
 
 
@@ -71,9 +74,11 @@ class NgramDrafter(NoDrafter):
         self._max_drafts, self._step_cost = max_drafts, step_cost
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        """Return whether some sequence will have guesses once its next token is known."""
         return any(self._numbers(decoding, num_unknown=1))
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """Return for each sequence as many guesses as pay, where its text repeats itself."""
         guesses = {}
         for sequence, num in zip(decoding, self._numbers(decoding), strict=True):
             if num and sequence.ngrams is not None:
@@ -107,9 +112,11 @@ class HeadDrafter(NoDrafter):
         self._max_drafts, self._step_cost = max_drafts, step_cost
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
+        """Return whether the guesses that were asked for will be worth verifying."""
         return any(self._numbers(decoding, [sequence.num_wanted for sequence in decoding]))
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
+        """Return as many of the guesses that the head has brought as pay."""
         for sequence in decoding:
             sequence.proposals.catch_up()
         numbers = self._numbers(decoding, [len(each.proposals.guesses) for each in decoding])
@@ -120,6 +127,7 @@ class HeadDrafter(NoDrafter):
         }
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
+        """Ask the head for as many guesses as will pay, or now and then for one, to compare."""
         for sequence in sampled:
             sequence.proposals.catch_up()
         numbers = self._numbers(sampled, [self._max_drafts] * len(sampled))

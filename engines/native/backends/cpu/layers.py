@@ -28,6 +28,7 @@ class RmsNorm:
         self._weight, self._eps = weight, eps
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x (..., width) -> the same shape."""
         return F.rms_norm(x, self._weight.shape, self._weight, self._eps)
 
 

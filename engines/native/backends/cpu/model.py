@@ -39,6 +39,7 @@ class Loader:
     prefix: str = ""
 
     def __call__(self, name: str) -> Tensor:
+        """Read one tensor by its name."""
         return self.checkpoint.tensor(self.prefix + name, self.dtype).to(self.device)
 
     def computed(self, name: str) -> Tensor:
