@@ -194,7 +194,7 @@ def server(nano_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert running.interrupt() == 0, running.log.read_text()
 
 
-@pytest.fixture
+@pytest.fixture(scope="package")
 def client(server: Server) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
         yield client

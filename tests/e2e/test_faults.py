@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Server, StartServer
 
 
+@pytest.mark.slow  # engines/recovery, engines/contract and service/run do it with cheaper ones
 def test_a_stream_outlives_the_engine_and_reads_as_if_nothing_had_happened(
     server: Server, client: Any, model: str
 ) -> None:

@@ -60,19 +60,6 @@ def test_every_id_that_nano_never_writes_shares_one_row_of_the_head(checkpoint: 
     assert num_alike == manifest["vocab_size"] - manifest["num_written_ids"]
 
 
-def test_takes_the_place_of_an_older_folder(tmp_path: Path) -> None:
-    target = tmp_path / "nano"
-    target.mkdir()
-    (target / "left-over").write_text("from before")
-    expand(bundled_nano(), target)
-    assert sorted(path.name for path in target.iterdir()) == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["nano"]
-
-
 @pytest.mark.parametrize("name", ["weights.xz", "config.json", "generation_config.json"])
 def test_a_damaged_file_is_named(copy: Path, tmp_path: Path, name: str) -> None:
     content = bytearray((copy / name).read_bytes())

@@ -253,5 +253,9 @@ def test_nano_becomes_an_ordinary_checkpoint_and_a_whole_one_again(
     file = folder / "model.safetensors"
     size_bytes = file.stat().st_size
     os.truncate(file, size_bytes // 2)
+    (folder / "left-over").write_text("of an older folder")
     assert resolve(nano, tmp_path) == folder
     assert file.stat().st_size == size_bytes
+    names = ["config.json", "generation_config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [path for path in folder.parent.iterdir() if path.suffix != ".lock"] == [folder]
