@@ -10,13 +10,13 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving import serving
 
 OUT = Path(__file__).parents[2] / "docs" / "pictures"
-SIZE = {"width": 1180, "height": 760}
+WIDTH = 1180
 expect.set_options(timeout=60_000)
 
 
 def playground(browser: Browser, url: str) -> None:
-    """A question, and one that takes a tool."""
-    page = opened(browser, url)
+    """A question, and one that takes a tool; low, for README's first screen."""
+    page = opened(browser, url, height=645)
     page.get_by_label("Temperature").fill("0")
     page.get_by_label("Calculator").check()
     ask(page, "What is nano?")
@@ -27,7 +27,7 @@ def playground(browser: Browser, url: str) -> None:
 
 def catalogue(browser: Browser, url: str) -> None:
     """What is served, and its plots after some requests."""
-    page = opened(browser, f"{url}/docs")
+    page = opened(browser, f"{url}/docs", height=760)
     summary = page.get_by_text("/v1/chat/completions", exact=True)
     summary.click()
     run = page.get_by_role("button", name="Run here")
@@ -48,8 +48,8 @@ def warm(url: str) -> None:
         httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
 
 
-def opened(browser: Browser, url: str) -> Page:
-    page = browser.new_page(viewport=SIZE, color_scheme="light")
+def opened(browser: Browser, url: str, height: int) -> Page:
+    page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light")
     page.goto(url)
     expect(page.get_by_role("status").first).to_have_text("nano")
     return page

@@ -159,7 +159,7 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
           <label>
             Arguments
             <textarea
-              rows={2}
+              rows={rowsOf(call.arguments)}
               readOnly={!props.isOpen}
               value={call.arguments}
               onInput={(event) => change(at, { arguments: event.currentTarget.value })}
@@ -168,7 +168,7 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
           <label>
             Result
             <textarea
-              rows={2}
+              rows={rowsOf(call.result ?? "")}
               readOnly={!props.isOpen}
               placeholder={props.isOpen ? "What your tool would give" : ""}
               value={call.result ?? ""}
@@ -188,6 +188,9 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
     </div>
   );
 }
+
+/** As high as the text needs, so that a whole call is seen at once. */
+const rowsOf = (text: string) => Math.min(8, text.split("\n").length + Math.floor(text.length / 70));
 
 function Figures({ stats }: { stats: Stats | null }) {
   if (!stats?.usage || stats.firstTokenMs === null) return <span class="figures" />;
