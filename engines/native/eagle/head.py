@@ -39,19 +39,19 @@ class EagleHead:
     """A head's computations, for any device; what is kept between steps is the caller's."""
 
     def __init__(self, config: EagleConfig, weights: EagleWeights, num_positions: int) -> None:
-        self.config, self._weights = config, weights
+        self.config, self.weights = config, weights
         tables = rotation_tables(config.rope, config.head_dim, num_positions)
         self.cosines, self.sines = (t.to(weights.fuse.device) for t in tables)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights, K/V and what is between."""
-        return self._weights.fuse.dtype
+        return self.weights.fuse.dtype
 
     @property
     def num_values(self) -> int:
         """Weights that one guess reads, however many sequences guess."""
-        w = self._weights
+        w = self.weights
         return sum(t.numel() for t in (w.qkv, w.out, w.gate_up, w.down, w.head))
 
     def block_bytes(self, block_size: int) -> int:
@@ -62,7 +62,7 @@ class EagleHead:
 
     def fuse(self, states: Tensor) -> Tensor:
         """states (rows, layers * target_hidden) -> g (rows, hidden)."""
-        return F.linear(states, self._weights.fuse)
+        return F.linear(states, self.weights.fuse)
 
     def keys_values(self, token_ids: Tensor, before: Tensor, positions: Tensor) -> Tensor:
         """K/V of known tokens (rows): (rows, 2 * kv), keys rotated.
@@ -70,7 +70,7 @@ class EagleHead:
         before: g of the position before each token's (rows, hidden).
         """
         config = self.config
-        kv = F.linear(self._inputs(token_ids, before), self._weights.qkv[config.q_size :])
+        kv = F.linear(self._inputs(token_ids, before), self.weights.qkv[config.q_size :])
         keys = kv[:, : config.kv_size].unflatten(1, (-1, config.head_dim))
         kv[:, : config.kv_size] = self.rotated(keys, positions).flatten(1)
         return kv
@@ -81,7 +81,7 @@ class EagleHead:
 
     def guess(self, token_ids: Tensor, before: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """The token after each of `token_ids` (rows), and z, which is taken for g from there on."""
-        w = self._weights
+        w = self.weights
         qkv = F.linear(self._inputs(token_ids, before), w.qkv)
         y = before + F.linear(attend(qkv), w.out)
         gate, up = F.linear(self._norm(y, w.mlp_norm), w.gate_up).chunk(2, -1)
@@ -90,7 +90,7 @@ class EagleHead:
         return (best if w.target_ids is None else w.target_ids[best]), z
 
     def _inputs(self, token_ids: Tensor, before: Tensor) -> Tensor:
-        w = self._weights
+        w = self.weights
         embedded = F.embedding(token_ids, w.embedding).to(before.dtype)
         parts = (self._norm(embedded, w.embedding_norm), self._norm(before, w.hidden_norm))
         return torch.cat(parts, -1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from engines.native.backends.cuda.kernels.head_attention import (
     combined,
     head_attention_kernel,
 )
+from engines.native.backends.cuda.kernels.head_rows import head_inputs_kernel, head_write_kernel
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
 from engines.native.backends.cuda.prefill import PrefillBuffers
 from engines.native.backends.cuda.verify import MAX_DRAFTS, Guesses
@@ -95,25 +96,30 @@ class DeviceHead:
         """For steps of so many rows and prefills of so many tokens; the last of the slots is
         nobody's."""
         config, device = head.config, slots.token_ids.device
+        hidden = config.hidden_size
         self._head, self._block_size, self._slots = head, block_size, slots
-        self._nobody, self._num_blocks = len(slots.token_ids) - 1, num_blocks
+        self._nobody = len(slots.token_ids) - 1
 
         def make(*size: int, dtype: torch.dtype = head.dtype) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
 
-        self.decode_taps, self.prefill_taps = (
-            Taps(config, make(n, len(config.layers) * config.target_hidden_size))
-            for n in (rows, tokens)
-        )
+        def buffers(num: int) -> tuple[Tensor, ...]:
+            """States, g, what K/V are made of, and K/V, of so many rows."""
+            widths = len(config.layers) * config.target_hidden_size, hidden, 2 * hidden
+            return tuple(make(num, width) for width in (*widths, 2 * config.kv_size))
+
+        self._of_rows, self._of_tokens = buffers(rows), buffers(tokens)
+        self.decode_taps = Taps(config, self._of_rows[0])
+        self.prefill_taps = Taps(config, self._of_tokens[0])
+        self._unknown = torch.full((rows,), -1, dtype=torch.int32, device=device)
         self._cache = make(num_blocks * block_size, 2 * config.kv_size)
-        self._last = make(num_blocks + 1, config.hidden_size)  # g by block; the last is nobody's
-        self._fused = make(rows, config.hidden_size)  # g of a step's rows
-        self._kept = make(self._nobody + 1, config.hidden_size)  # g of each slot's last position
+        self._last = make(num_blocks, hidden)  # g of each block's last position
+        self._kept = make(self._nobody + 1, hidden)  # g of each slot's last position
         self.ends = make(self._nobody + 1, dtype=torch.int64)  # of known K/V, by slot
         most = min(next_power_of_2(self._nobody), _MOST_SEQUENCES)
         self._asked = make(2, most, dtype=torch.int64)  # slots, and how many guesses are wanted
         self._tokens, self._at = make(2, most, dtype=torch.int64)
-        self._before = make(most, config.hidden_size)
+        self._before = make(most, hidden)
         self._guessed = make(MAX_DRAFTS, most, dtype=torch.int64)  # the latest last
         groups = (most, config.num_key_value_heads, _SPLITS, PADDED_GROUP)
         self._part_out = make(*groups, config.head_dim, dtype=torch.float32)
@@ -139,17 +145,12 @@ class DeviceHead:
 
     def after_decode(self, num: int, rows: Rows) -> None:
         """Take in a step of rows without guesses: their tokens are their slots' last."""
-        slots, is_row = self._owners(rows.slots[:num], rows.num_rows)
-        tokens, positions = self._slots.token_ids[slots], rows.positions[:num]
-        fused = self._take_in(tokens, slots, positions, is_row, self.decode_taps)
-        self._keep(fused, slots, positions, is_row)
+        self._take_in(self._unknown[:num], rows.slots, rows.positions, rows.num_rows)
 
     def after_verify(self, num: int, rows: Rows, guesses: Guesses) -> None:
         """Take in a step of rows some of which are guesses; `accept` keeps what was right."""
-        slots, is_row = self._owners(rows.slots[:num], rows.num_rows)
-        guessed = guesses.token_ids[:num]
-        tokens = torch.where(guessed >= 0, guessed, self._slots.token_ids[slots])
-        self._take_in(tokens, slots, rows.positions[:num], is_row, self.decode_taps)
+        tokens = guesses.token_ids[:num]
+        self._take_in(tokens, rows.slots, rows.positions, rows.num_rows, is_kept=False)
 
     def accept(self, num: int, rows: Rows, guesses: Guesses) -> None:
         """Keep g of the last right row of each sequence, once all rows are sampled."""
@@ -161,15 +162,12 @@ class DeviceHead:
         is_reached = wrong == wrong[firsts]
         is_followed = (is_reached & is_guess).roll(-1)  # the first row is no guess
         is_last = is_reached & ~is_followed & is_row
-        self._keep(self._fused[:num], slots, rows.positions[:num], is_last)
+        self._keep(self._of_rows[1][:num], slots, rows.positions[:num], is_last)
 
     def after_prefill(self, num: int, buffers: PrefillBuffers) -> None:
         """Take in a chunk of prompts."""
-        positions = buffers.positions[:num]
-        slots, is_row = self._owners(buffers.slots[:num], buffers.num_tokens)
-        fused = self._take_in(buffers.token_ids[:num], slots, positions, is_row, self.prefill_taps)
-        is_last = is_row & torch.cat((slots[1:] != slots[:-1], is_row[:1]))
-        self._keep(fused, slots, positions, is_last)
+        tokens = buffers.token_ids[:num]
+        self._take_in(tokens, buffers.slots, buffers.positions, buffers.num_tokens, is_prefill=True)
 
     def _owners(self, slots: Tensor, num_rows: Tensor) -> tuple[Tensor, Tensor]:
         """The slot of each row, nobody's for padding; and which are rows."""
@@ -177,21 +175,29 @@ class DeviceHead:
         return torch.where(is_row, slots, self._nobody).long(), is_row
 
     def _take_in(
-        self, tokens: Tensor, slots: Tensor, positions: Tensor, is_row: Tensor, taps: Taps
-    ) -> Tensor:
-        """Write the K/V of rows, those of a sequence side by side; g of each (rows, hidden)."""
-        size, num = self._block_size, len(slots)
-        fused = self._head.fuse(taps.states[:num])
-        is_first = torch.cat((slots[:1] >= 0, slots[1:] != slots[:-1]))
-        before = torch.where(is_first[:, None], self._kept[slots], fused.roll(1, 0))
-        blocks = self._slots.full_tables[slots, positions // size].long()
-        kv = self._head.keys_values(tokens.clamp(min=0), before, positions)
-        self._cache[blocks * size + positions % size] = kv
-        is_end = is_row & (positions % size == size - 1)
-        self._last[torch.where(is_end, blocks, self._num_blocks)] = fused
-        if taps is self.decode_taps:
-            self._fused[:num] = fused
-        return fused
+        self, tokens: Tensor, slots: Tensor, positions: Tensor, num_rows: Tensor,
+        *, is_prefill: bool = False, is_kept: bool = True,
+    ) -> None:  # fmt: skip
+        """Write the K/V of rows, those of a sequence side by side, and keep their g."""
+        head, config, num = self._head, self._head.config, len(tokens)
+        w, tables, hidden = head.weights, self._slots.full_tables, config.hidden_size
+        buffers = self._of_tokens if is_prefill else self._of_rows
+        states, fused, x, kv = (each[:num] for each in buffers)
+        torch.mm(states, w.fuse.t(), out=fused)
+        shared: dict[str, Any] = {"H": hidden, "BLOCK": next_power_of_2(hidden), "num_warps": 4}
+        launch(
+            head_inputs_kernel, (num,), slots, tokens, self._slots.token_ids, num_rows, fused,
+            self._kept, w.embedding, w.embedding_norm, w.hidden_norm, x,
+            EPS=config.rms_norm_eps, **shared,
+        )  # fmt: skip
+        torch.mm(x, w.qkv[config.q_size :].t(), out=kv)
+        launch(
+            head_write_kernel, (num,), slots, positions, num_rows, tables, kv, head.cosines,
+            head.sines, self._cache, fused, self._last, self._kept, self.ends,
+            TABLE_STRIDE=tables.shape[1], KV_HEADS=config.num_key_value_heads,
+            HEADS_BLOCK=next_power_of_2(config.num_key_value_heads), D=config.head_dim,
+            SIZE=self._block_size, IS_KEPT=is_kept, **shared,
+        )  # fmt: skip
 
     def _keep(self, fused: Tensor, slots: Tensor, positions: Tensor, is_last: Tensor) -> None:
         owners = torch.where(is_last, slots, self._nobody)

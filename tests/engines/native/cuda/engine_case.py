@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
@@ -53,7 +54,10 @@ class EngineCase:
         head_values = 0 if self.head is None else self.head.num_values
         drafts = draft_capacity(self._options(self.speculation), self.config, head_values)
         if self.are_guesses_free:
-            drafts["step_cost"] = lambda _, num_drafts: 1 + 0.01 * num_drafts
+            most = drafts["step_cost"].max_rows
+            drafts["step_cost"] = lambda num, num_drafts: np.where(
+                num + num_drafts > most, np.inf, 1 + 0.01 * num_drafts
+            )
         self.backend = CudaBackend(
             self.config,
             self.weights,
