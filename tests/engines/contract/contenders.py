@@ -58,6 +58,7 @@ class Contender:
     is_variant: bool = False  # only how it samples may differ from the one above it
     # A prompt is computed otherwise than an answer, and what goes on may choose another near token.
     is_rounded: bool = False
+    is_alone_apart: bool = False  # a row may get other bits, and so tokens, in another batch
     python: str | None = None  # of an environment of its own: it is tested in a process only
 
 
@@ -92,6 +93,7 @@ CONTENDERS: Final = {
         lambda c: c.spec("llama_cpp", {"block_size": 16}, num_devices=1),
         is_here=_HAS_LLAMA and _IS_GPU and "llama_cpp" not in cpu_only_engines(),
         is_rounded=True,
+        is_alone_apart=True,
     ),
     "vllm": Contender(
         lambda c: replace(
@@ -101,6 +103,7 @@ CONTENDERS: Final = {
         ),
         is_here=ASKED == "vllm",
         is_rounded=_DEVICES > 0,
+        is_alone_apart=_DEVICES > 0,
         python=ENGINE_PYTHON,
     ),
     "tensorrt_llm": Contender(
@@ -134,11 +137,6 @@ def modes(
 def contender_of(mode: str) -> Contender:
     """The engine of a mode."""
     return CONTENDERS[mode.removesuffix("-process")]
-
-
-def depends_on_neighbours(engine: Engine) -> bool:
-    """Whether rows may get other bits with the size of their batch: vLLM's on a GPU do."""
-    return engine.info.engine == "vllm" and _DEVICES > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest, PromptTooLong
 from engines.factory import capabilities
-from tests.engines.contract.contenders import Checkpoint, Started, depends_on_neighbours
+from tests.engines.contract.contenders import Checkpoint, Started
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -127,11 +127,10 @@ async def test_cancelling_the_reader_frees_everything(
     await until_idle(engine)
 
 
+@pytest.mark.usefixtures("alike_in_any_batch")
 async def test_concurrent_streams_answer_as_they_would_alone(
     engine: Engine, make_request: Any, until_idle: Any
 ) -> None:
-    if depends_on_neighbours(engine):
-        pytest.skip("vLLM on a GPU gives a row other bits in another batch")
     requests = [make_request((5, 6, number), max_tokens=10) for number in range(20, 32)]
     alone = [ids(await collect(engine, request)) for request in requests]
     together = await asyncio.gather(*(collect(engine, request) for request in requests))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines.base import Engine, EngineRequest
-from tests.engines.contract.contenders import Checkpoint, depends_on_neighbours, running
+from tests.engines.contract.contenders import Checkpoint, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -57,12 +57,11 @@ async def test_filters_leave_the_likeliest(
     assert await ids(model, make_request(temperature=2.0, seed=3, **wish)) == greedy
 
 
+@pytest.mark.usefixtures("alike_in_any_batch")
 async def test_a_seed_repeats_whatever_else_runs(
     model: Engine, make_request: Any, needs: Any
 ) -> None:
     needs(model, "seed")
-    if depends_on_neighbours(model):
-        pytest.skip("vLLM on a GPU gives a row other bits in another batch")
 
     def draw(seed: int) -> Any:
         return ids(model, make_request(temperature=2.0, seed=seed, max_tokens=12))
