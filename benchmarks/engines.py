@@ -125,6 +125,7 @@ async def _measure(
                     reading = await load.run(running.engine, seed)
                     reading = replace(reading, cpu_s=running.cpu_s() - before_s)
                     running.found.readings.setdefault(name, []).append(reading)
+                    print(f"{name}: {running.found.label}: {reading}", file=sys.stderr)
         return [running.found for running in sides]
 
 

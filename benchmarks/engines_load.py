@@ -69,7 +69,7 @@ class Load:
 WARM_UP: Final = Load(4, 64, 8)
 LOADS: Final = {
     "1 stream": Load(1, 64, 128),
-    "32 streams": Load(32, 64, 64),
-    "32 streams, sampled": Load(32, 64, 64, temperature=1.0),
+    "32 streams": Load(32, 64, 32),
+    "32 streams, sampled": Load(32, 64, 32, temperature=1.0),
     "1 prompt of 2,048": Load(1, 2048, 1),
 }
