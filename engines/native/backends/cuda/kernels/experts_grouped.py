@@ -147,7 +147,11 @@ def gate_up_grouped_kernel(
 ):
     """Grid (INNER / 8 / GROUPS, tiles): h[pair] = SwiGLU(gate_up(x[token])).
 
-    x and h are bf16, by place; pairs (experts, capacity). GROUPS is a multiple of 4, and what of
+    x (tokens, X_STRIDE) and h (pairs, H_STRIDE) bf16, by place; words (experts, groups, 4 * K)
+    int16, scales (experts, groups, K / 6) int32 and bias (experts, 2 * INNER) bf16 as
+    fragment_order.py has them; tiles, counts and pairs (experts, capacity) int32 as
+    kernels/router.py has them. SwiGLU as gpt-oss has it: gates cut at LIMIT, ups between -LIMIT
+    and LIMIT and raised by 1. GROUPS is a multiple of 4, and what of
     h lies beyond INNER becomes zero. A tile of which at most TAIL rows are left is multiplied as
     one of TAIL.
     """
@@ -223,7 +227,7 @@ def down_grouped_kernel(
 ):
     """Grid (HIDDEN / 16 / GROUPS, tiles): outputs[pair] = down(h[pair]) + bias; h by place.
 
-    TAIL as in gate_up.
+    outputs (pairs, HIDDEN) bf16 or float32; the rest and TAIL as in gate_up.
     """
     if IS_DEPENDENT:
         gdc_launch_dependents()

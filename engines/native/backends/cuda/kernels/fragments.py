@@ -6,6 +6,7 @@ cores with float32 accumulators, and applies the scale of each 32 inputs to the 
 weights are never rounded. `_product_spelt_out` is the same in Triton, for the interpreter.
 
 `decode_tile` makes bf16 weights of them, scale included and exact too, for `tl.dot`.
+MXFP4: OCP Microscaling Formats 1.0; fragments: PTX ISA, `mma.m16n8k16`.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ def gemv_kernel(
     IS_ADDED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (N / BN): y = weight @ rms_norm(x) + bias, all float32 but weight, gain and bias.
+    """Grid (N / BN): y = weight @ rms_norm(x) + bias.
 
+    x (K) of any float type and y (N) float32; weight (N, K), gain (K) and bias (N) bf16.
     A program holds the whole of BN weight rows in registers, loaded before it waits for the
     kernel that makes x. K1 and K2 are powers of two, K1 < K <= K1 + K2. IS_ADDED: y += instead.
     """
@@ -86,8 +87,9 @@ def rows_kernel(
     IS_SWAPPED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (N / BN * M / BM, SPLITS): y = x @ weight.T + bias, x (M, K) bf16, y (M, N) float32.
+    """Grid (N / BN * M / BM, SPLITS): y = x @ weight.T + bias; IS_ADDED: y += instead.
 
+    x (M, K), weight (N, K) and bias (N) bf16, y (M, N) float32, arrivals (tiles) int32 zeros.
     Neighbouring programs share their weights. K is shared out over SPLITS programs; the last of
     them to arrive adds the parts (splits, M, N) in their order, so equal inputs give equal bits.
     IS_SWAPPED: the weights are the tensor cores' first operand, of which they take 64 rows, and

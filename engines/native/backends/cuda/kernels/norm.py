@@ -15,7 +15,10 @@ from engines.native.backends.cuda.kernels.fragments import place
 def embed_kernel(
     slots, token_ids, table, x, H: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
 ):
-    """Grid (rows): x[row] = table[token_ids[slots[row]]], float32; token 0 for one below 0."""
+    """Grid (rows): x[row] = table[token_ids[slots[row]]]; token 0 for one below 0.
+
+    slots (rows) and token_ids (slots) int32, table (vocabulary, H) bf16, x (rows, H) float32.
+    """
     row = tl.program_id(0)
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -43,10 +46,13 @@ def add_norm_kernel(
     IS_PLACED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows): x[row] += sum of weights[pair] * outputs[pair]; normed = rms_norm(x) * gain.
+    """Grid (rows): x[row] += sum of weights[pair] * outputs[pair]; normed = rms_norm(x)
+    * gain.
 
-    The pairs of a row are TOP_K * row and on, added in this order; TOP_K 0 adds nothing, without
-    IS_WEIGHTED all weights are 1. x is float32, `normed` (rows, STRIDE) of any float type;
+    x (rows, H) and weights (pairs) float32, outputs (pairs, H) and `normed` (rows, STRIDE) of any
+    float type, gain (H) bf16. The pairs of a row are TOP_K * row and on, added in this order;
+    TOP_K 0 adds nothing, without IS_WEIGHTED all weights are 1. RMSNorm: Zhang and Sennrich 2019,
+    arXiv 1910.07467.
     IS_PLACED: `placed` gets the same, its columns by `fragments.place`.
     """
     row = tl.program_id(0).to(tl.int64)

@@ -34,10 +34,13 @@ def rotate_write_kernel(
     SCALE: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (tokens): q rotated and scaled, k rotated and v into the cache. `slots` (tokens): the
-    row of `tables`, -1 for padding.
+    """Grid (tokens): q rotated and scaled, k rotated and v into the cache.
 
-    BH: a power of two, at least the query heads.
+    qkv (tokens, (heads + 2 * kv_heads) * d), q (tokens, heads * d) and the cache as
+    kernels/attention.py has it, all bf16; `tables` (slots, blocks), `slots` (tokens) the row of it,
+    -1 for padding, and `positions` (tokens) int32; cosines and sines (positions, d / 2) float32.
+    BH: a power of two, at least the query heads. RoPE: Su et al. 2021, arXiv 2104.09864, halves
+    apart.
     """
     token = tl.program_id(0).to(tl.int64)
     if IS_DEPENDENT:
@@ -138,8 +141,11 @@ def prefill_attention_kernel(
     STAGES: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (tiles, kv_heads): q (tokens, heads * d) rotated and scaled, log2(e) included -> out
-    of that shape."""
+    """Grid (tiles, kv_heads): attention of the tiles' queries to all they see in the cache.
+
+    q (tokens, heads * d) bf16, rotated and scaled, log2(e) included; out of that shape; sinks
+    (heads) bf16, a logit each that has no value. FlashAttention-2: Dao 2023, arXiv 2307.08691.
+    """
     tile = tiles + tl.program_id(0) * 4
     head = tl.program_id(1)
     if IS_DEPENDENT:

@@ -45,8 +45,11 @@ def draw_kernel(
 ):
     """Grid (CHUNKS, rows): the winner of each part of the vocabulary.
 
-    `temperatures` and `seeds` (slots), `generated` (rows): tokens of the answer so far. Logits
-    under floors[row] are out. A logit that is no number wins with token -1.
+    logits (rows, V) float32; slots (rows) int32; `temperatures` float32 and `seeds` int64
+    (slots); `generated` (rows) int32: tokens of the answer so far; part_best float32 and part_token
+    int32 (rows, CHUNKS). Logits under floors[row] are out. A logit that is no number wins with
+    token -1. The largest of logit / temperature - ln(exponential noise) is a draw of the softmax
+    (the Gumbel-max trick); noise: Philox 4x32, Salmon et al. 2011.
     """
     chunk = tl.program_id(0)
     row = tl.program_id(1)
@@ -99,7 +102,11 @@ def pick_kernel(
     CHUNKS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows): the winner of all parts becomes the next input of the row's slot."""
+    """Grid (rows): the winner of all parts becomes the next input of the row's slot.
+
+    part_best and part_token (rows, CHUNKS) as `draw_kernel` writes them; sampled, positions and
+    generated (rows), token_ids (slots) int32.
+    """
     row = tl.program_id(0)
     if IS_DEPENDENT:
         gdc_launch_dependents()
