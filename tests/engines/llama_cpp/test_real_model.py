@@ -14,7 +14,7 @@ import pytest
 
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineStartError
-from engines.factory import create
+from engines.factory import cpu_only_engines, create
 from engines.spec import EngineSpec
 from tests.engines.contract.contenders import Checkpoint, write_checkpoint
 
@@ -135,7 +135,13 @@ async def test_mxfp4_experts_and_every_kv_dtype_run(
     ("change", "reason"),
     [
         ({"precision": "bf16"}, "precision is 'bf16'; .*model.gguf has 'fp32'"),
-        ({"num_devices": 1}, "built for the CPU"),
+        pytest.param(
+            {"num_devices": 1},
+            "built for the CPU",
+            marks=pytest.mark.skipif(
+                "llama_cpp" not in cpu_only_engines(), reason="this llama.cpp is built for a GPU"
+            ),
+        ),
         ({"limits": {"max_model_len": 2000}}, "above the model's context length of 1024"),
         ({"options": {"num_kv_blocks": 2, "block_size": 16}}, "is 2 of 16 tokens, .* needs 512"),
         ({"options": {"block_size": 32}}, "less than the model's sliding window of 32"),
