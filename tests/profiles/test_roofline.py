@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 PERFECT = Constants(1, 1, 0, 0, 0, 0)
 # Of rows held out: the median and the worst error that the page tells, with a little room.
 BOUNDS = {
-    ("native", "hopper"): (0.10, 0.22),  # a prompt of 2,048 on 120b: foretold too fast
+    ("native", "hopper"): (0.10, 0.23),  # a prompt of 2,048 on 120b: foretold too fast
     ("vllm", "hopper"): (0.08, 0.50),
     ("vllm", "ampere"): (0.35, 0.35),
     ("vllm", "blackwell"): (0.40, 0.40),
