@@ -27,7 +27,7 @@ class StreamLaunch(NamedTuple):
     num_warps: int
     step: int
     groups: int
-    depth: int = 1
+    stages: int = 0  # in shared memory; 0: one ahead, in registers
     side: int = 1
 
 
@@ -57,7 +57,7 @@ class Choices:
     attention_warps: int = 8
     attention_stages: int = 2
     router_each: int = 1
-    is_dependent: bool = False  # programmatic dependent launch of all kernels but attention
+    is_dependent: bool = False  # programmatic dependent launch
 
 
 _SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
@@ -67,7 +67,7 @@ _FEW = Choices(
     out=Tiles(64, 64, 4, 6),
     head=Tiles(16, 256, 1, 4, is_swapped=False),
     gate_up=_SIDE_BY_SIDE,
-    down=StreamLaunch(2, 2, 2),
+    down=StreamLaunch(2, 2, 2, stages=3),
 )
 
 _BY_ROWS = {
@@ -76,7 +76,7 @@ _BY_ROWS = {
         out=Tiles(2, 0, 1, 1),
         head=Tiles(8, 0, 1, 1),
         gate_up=StreamLaunch(1, 1, 1),
-        down=StreamLaunch(4, 4, 1, depth=2),
+        down=StreamLaunch(4, 4, 1, stages=4),
         splits=16,
         is_dependent=True,
     ),

@@ -117,7 +117,8 @@ class DecodeStep:
         if self._is_one_row:
             self._gemv(s.x, layer.attention_norm, layer.qkv, layer.qkv_bias, s.qkv, tiles)
             return
-        self._norm(layer.attention_norm, s.normed, 0 if is_first else self._shape.top_k)
+        top_k = 0 if is_first else self._shape.top_k
+        self._norm(layer.attention_norm, s.normed, top_k)
         self._product(s.normed, layer.qkv, layer.qkv_bias, s.qkv, tiles)
 
     def _attention(self, index: int, layer: LayerWeights) -> None:
@@ -136,7 +137,9 @@ class DecodeStep:
             GROUP=shape.group, D=shape.config.head_dim, BLOCK=self._block_size, WINDOW=window,
             SPLITS=splits, MIN_SPLIT=c.min_split, BT=c.context_tile,
             STAGES=c.attention_stages,
-            SCALE=shape.config.head_dim**-0.5, num_warps=c.attention_warps,
+            SCALE=shape.config.head_dim**-0.5, IS_EARLY=c.is_dependent,
+           
+            is_dependent=c.is_dependent, num_warps=c.attention_warps,
         )  # fmt: skip
 
     def _out(self, layer: LayerWeights) -> None:
@@ -155,6 +158,13 @@ class DecodeStep:
     def _route_few(self, layer: LayerWeights) -> None:
         s, shape, experts_ = self._s, self._shape, self._shape.num_experts
         each = max(self._choices.router_each, experts_ // 64)
+        if self._is_one_row:
+            self._launch(
+                router.route_one_kernel, (experts_ // each,), s.x, layer.moe_norm, layer.router,
+                layer.router_bias, s.experts_in, s.router_logits, H=shape.hidden,
+                BLOCK=shape.hidden_block, EPS=shape.config.rms_norm_eps, EACH=each, num_warps=4,
+            )  # fmt: skip
+            return
         self._launch(
             router.route_few_kernel, (experts_ // each, self._rows),
             s.x, layer.moe_norm, layer.router, layer.router_bias, self._in.num_rows,
@@ -210,9 +220,8 @@ class DecodeStep:
             experts.gate_up_kernel,
             (shape.inner // 8 // choice.groups // choice.side, self._num_slots()),
             s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.counts, s.pairs, s.inner, X_WORDS=shape.hidden_stride // 2,
-            CAPACITY=s.pairs.shape[1],
-            **_stream(choice, self._rows), **shared,
+            s.counts, s.pairs, s.router_logits, s.inner, X_WORDS=shape.hidden_stride // 2,
+            CAPACITY=s.pairs.shape[1], **self._stream(choice), **shared,
         )  # fmt: skip
 
     def _down(self, packed: PackedExperts) -> None:
@@ -231,10 +240,18 @@ class DecodeStep:
             experts.down_kernel,
             (shape.hidden // 16 // choice.groups // choice.side, self._num_slots()),
             s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.counts, s.pairs, s.weights, s.outputs, s.x, s.tile_arrivals, K=shape.inner_stride,
-            HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2, CAPACITY=s.pairs.shape[1],
-            TOP_K=shape.top_k, **_stream(choice, self._rows),
+            s.counts, s.pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
+            K=shape.inner_stride, HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2,
+            CAPACITY=s.pairs.shape[1], TOP_K=shape.top_k, **self._stream(choice),
         )  # fmt: skip
+
+    def _stream(self, choice: StreamLaunch) -> dict[str, Any]:
+        num = self._shape.num_experts
+        return {
+            "E": num, "BE": next_power_of_2(num), "IS_ONE_ROW": self._is_one_row,
+            "STEP": choice.step, "SIDE": choice.side, "GROUPS": choice.groups,
+            "STAGES": choice.stages, "num_warps": choice.num_warps,
+        }  # fmt: skip
 
     def _head(self) -> None:
         s, weights, tiles = self._s, self._weights, self._choices.head
@@ -271,17 +288,6 @@ class DecodeStep:
             SPLITS=tiles.splits, STAGES=tiles.stages, HAS_BIAS=bias is not None,
             IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped, num_warps=tiles.num_warps,
         )  # fmt: skip
-
-
-def _stream(choice: StreamLaunch, rows: int) -> dict[str, Any]:
-    return {
-        "IS_ONE_ROW": rows == 1,
-        "STEP": choice.step,
-        "SIDE": choice.side,
-        "GROUPS": choice.groups,
-        "DEPTH": choice.depth,
-        "num_warps": choice.num_warps,
-    }
 
 
 def _grouped(choice: Grouped) -> dict[str, Any]:

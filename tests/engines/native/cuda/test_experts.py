@@ -39,8 +39,11 @@ class Case:
         self.x = random(tokens, PADDED, dtype=torch.float16)
         self.x[:, HIDDEN:] = 0
         logits = random(tokens, NUM_EXPERTS)
-        self.experts = logits.topk(TOP_K).indices.sort().values
-        self.weights = torch.softmax(random(tokens, TOP_K), -1)
+        self.experts = logits.topk(TOP_K).indices  # of one row, the kernels choose in this order
+        if tokens > 1:
+            self.experts = self.experts.sort().values
+        self.weights = torch.softmax(logits.gather(1, self.experts), -1)
+        self.logits = logits
         lists = router.lists_reference(self.experts, NUM_EXPERTS)
         self.counts = torch.tensor([len(pairs) for pairs in lists], device=DEVICE).int()
         self.pairs = torch.zeros((NUM_EXPERTS, tokens), dtype=torch.int32, device=DEVICE)
@@ -49,8 +52,6 @@ class Case:
         active = [e for e, pairs in enumerate(lists) if pairs]
         active += [-1] * (NUM_EXPERTS - len(active))
         self.active = torch.tensor(active, device=DEVICE).int()
-        if tokens == 1:
-            self.active = self.experts[0].int()
 
     def expected_h(self) -> torch.Tensor:
         x = self.x[:, :HIDDEN].double()
@@ -65,10 +66,10 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "step", "side", "groups", "depth"),
-    [(1, 2, 1, 1, 2), (3, 1, 2, 2, 1), (11, 2, 1, 1, 1)],
+    ("tokens", "step", "side", "groups", "stages"),
+    [(1, 2, 1, 1, 2), (3, 1, 2, 2, 0), (11, 2, 1, 1, 0), (11, 2, 1, 2, 2)],
 )
-def test_streamed_experts(tokens: int, step: int, side: int, groups: int, depth: int) -> None:
+def test_streamed_experts(tokens: int, step: int, side: int, groups: int, stages: int) -> None:
     case = Case(tokens)
     is_one = tokens == 1
     h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).half()
@@ -77,16 +78,19 @@ def test_streamed_experts(tokens: int, step: int, side: int, groups: int, depth:
         "CAPACITY": tokens,
         "TOP_K": TOP_K,
         "IS_ONE_ROW": is_one,
+        "E": NUM_EXPERTS,
+        "BE": 4,
         "STEP": step,
-        "DEPTH": depth,
+        "STAGES": stages,
         "SIDE": side,
         "num_warps": step * side,
     }
-    slots = len(case.active)
+    slots = TOP_K if is_one else NUM_EXPERTS
     launch(
         experts.gate_up_kernel,
         (INNER // 8 // groups // side, slots),
-        case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs, h,
+        case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs,
+        case.logits, h,
         K=PADDED, INNER=INNER, X_WORDS=PADDED // 2, H_STRIDE=PADDED, ALPHA=1.702, LIMIT=7.0,
         GROUPS=groups, **shared,
     )  # fmt: skip
@@ -98,7 +102,7 @@ def test_streamed_experts(tokens: int, step: int, side: int, groups: int, depth:
         experts.down_kernel,
         (HIDDEN // 16 // groups // side, slots),
         h.view(torch.int32), *case.down, case.down_bias, case.active, case.counts, case.pairs,
-        case.weights, outputs, residual,
+        case.logits, outputs, residual,
         torch.zeros(HIDDEN // 16, dtype=torch.int32, device=DEVICE),
         K=PADDED, HIDDEN=HIDDEN, H_WORDS=PADDED // 2, GROUPS=groups, **shared,
     )  # fmt: skip

@@ -26,6 +26,45 @@ def rotated(low, high, cos, sin):
 
 
 @triton.jit
+def _tile(
+    cache, table, t0, end, head, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """K/V of BT positions from t0 on, zero from `end` on: both halves of the keys (D / 2, BT), the
+    values (BT, D) and which positions are before `end`."""
+    SLOT: tl.constexpr = 2 * KV_HEADS * D
+    HALF: tl.constexpr = D // 2
+    d = tl.arange(0, HALF)
+    dv = tl.arange(0, D)
+    t = t0 + tl.arange(0, BT)
+    is_t = t < end
+    if WINDOW == 0 and BLOCK % BT == 0:
+        block = tl.load(table + t0 // BLOCK).to(tl.int64)
+        at = block * BLOCK + t0 % BLOCK + tl.arange(0, BT)
+    else:
+        block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
+        at = block * BLOCK + t % BLOCK
+    at = cache + at * SLOT + head * D
+    k_low = tl.load(at[None, :] + d[:, None], mask=is_t[None, :], other=0)
+    k_high = tl.load(at[None, :] + HALF + d[:, None], mask=is_t[None, :], other=0)
+    v = tl.load(at[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
+    return k_low, k_high, v, is_t
+
+
+@triton.jit
+def _attend(q_low, q_high, k_low, k_high, v, is_t, peak, total, acc, BT: tl.constexpr):
+    """The running softmax over one more tile."""
+    score = dot(q_high, k_high, dot(q_low, k_low, tl.zeros([16, BT], tl.float32)))
+    score = tl.where(is_t[None, :], score, -1e30)
+    new_peak = tl.maximum(peak, tl.max(score, 1))
+    weight = tl.exp(score - new_peak[:, None])
+    shrink = tl.exp(peak - new_peak)
+    acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
+    total = total * shrink + tl.sum(weight, 1)
+    return new_peak, total, acc
+
+
+@triton.jit
 def decode_attention_kernel(
     qkv,
     cache,
@@ -52,18 +91,22 @@ def decode_attention_kernel(
     BT: tl.constexpr,
     STAGES: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_EARLY: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (kv_heads, SPLITS, rows): one token a row; WINDOW 0 sees all before it.
 
-    qkv (rows, q + 2 * kv) float32 before rotation; out (rows, q) of any float type.
+    qkv (rows, q + 2 * kv) float32 before rotation; out (rows, q) of any float type; cosines and
+    sines (positions, D / 2) float32; sinks (heads) bf16; slots, positions (rows), num_rows (1) and
+    tables int32. Splits of the context: Flash-Decoding, Dao et al. 2023. IS_EARLY:
+    the first tile of K/V is loaded before the wait for the kernel that makes qkv, and so no kernel
+    of the same step may write what a row sees of the cache.
     """
     head = tl.program_id(0)
     split = tl.program_id(1)
     row = tl.program_id(2)
     if IS_DEPENDENT:
         gdc_launch_dependents()
-        gdc_wait()
     Q: tl.constexpr = KV_HEADS * GROUP * D
     SLOT: tl.constexpr = 2 * KV_HEADS * D
     HALF: tl.constexpr = D // 2
@@ -79,8 +122,16 @@ def decode_attention_kernel(
         is_i = i < GROUP
         first = start + split * share
         end = tl.minimum(first + share, position)
+        table = tables + tl.load(slots + row).to(tl.int64) * TABLE_STRIDE
+        if IS_EARLY:
+            k_low, k_high, v, is_t = _tile(
+                cache, table, first, end, head, KV_HEADS, D, BLOCK, WINDOW, BT
+            )
         cos = tl.load(cosines + position * HALF + d)
         sin = tl.load(sines + position * HALF + d)
+        sink = tl.load(sinks + head * GROUP + i, mask=is_i, other=0).to(tl.float32)
+        if IS_DEPENDENT:
+            gdc_wait()
         source = qkv + row * (Q + SLOT)
         q = source + (head * GROUP + i)[:, None] * D + d[None, :]
         low = tl.load(q, mask=is_i[:, None], other=0)
@@ -88,50 +139,38 @@ def decode_attention_kernel(
         low, high = rotated(low, high, cos[None, :], sin[None, :])
         q_low = (low * SCALE).to(cache.dtype.element_ty)
         q_high = (high * SCALE).to(cache.dtype.element_ty)
-        table = tables + tl.load(slots + row).to(tl.int64) * TABLE_STRIDE
         peak = tl.full([16], -1e30, tl.float32)
         total = tl.zeros([16], tl.float32)
         acc = tl.zeros([16, D], tl.float32)
         if split == 0:  # the token itself, and the sink
             k = source + Q + head * D + d
-            k_low, k_high = rotated(tl.load(k), tl.load(k + HALF), cos, sin)
-            k_low = k_low.to(cache.dtype.element_ty)
-            k_high = k_high.to(cache.dtype.element_ty)
-            v = tl.load(source + Q + KV_HEADS * D + head * D + dv).to(cache.dtype.element_ty)
+            its_low, its_high = rotated(tl.load(k), tl.load(k + HALF), cos, sin)
+            its_low = its_low.to(cache.dtype.element_ty)
+            its_high = its_high.to(cache.dtype.element_ty)
+            its_v = tl.load(source + Q + KV_HEADS * D + head * D + dv).to(cache.dtype.element_ty)
             slot = tl.load(table + position // BLOCK).to(tl.int64) * BLOCK + position % BLOCK
             to = cache + slot * SLOT + head * D
-            tl.store(to + d, k_low)
-            tl.store(to + HALF + d, k_high)
-            tl.store(to + KV_HEADS * D + dv, v)
-            own = q_low.to(tl.float32) * k_low.to(tl.float32)[None, :]
-            own += q_high.to(tl.float32) * k_high.to(tl.float32)[None, :]
+            tl.store(to + d, its_low)
+            tl.store(to + HALF + d, its_high)
+            tl.store(to + KV_HEADS * D + dv, its_v)
+            own = q_low.to(tl.float32) * its_low.to(tl.float32)[None, :]
+            own += q_high.to(tl.float32) * its_high.to(tl.float32)[None, :]
             score = tl.sum(own, 1)
-            sink = tl.load(sinks + head * GROUP + i, mask=is_i, other=0).to(tl.float32)
             peak = tl.maximum(score, sink)
             weight = tl.exp(score - peak)
             total = weight + tl.exp(sink - peak)
-            acc = weight[:, None] * v.to(tl.float32)[None, :]
-        for t0 in tl.range(first, end, BT, num_stages=1 if WINDOW > 0 else STAGES):
-            t = t0 + tl.arange(0, BT)
-            is_t = t < end
-            if WINDOW == 0 and BLOCK % BT == 0:
-                block = tl.load(table + t0 // BLOCK).to(tl.int64)
-                at = block * BLOCK + t0 % BLOCK + tl.arange(0, BT)
-            else:
-                block = tl.load(table + t // BLOCK, mask=is_t, other=0).to(tl.int64)
-                at = block * BLOCK + t % BLOCK
-            at = cache + at * SLOT + head * D
-            k_low = tl.load(at[None, :] + d[:, None], mask=is_t[None, :], other=0)
-            k_high = tl.load(at[None, :] + HALF + d[:, None], mask=is_t[None, :], other=0)
-            v = tl.load(at[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
-            score = dot(q_high, k_high, dot(q_low, k_low, tl.zeros([16, BT], tl.float32)))
-            score = tl.where(is_t[None, :], score, -1e30)
-            new_peak = tl.maximum(peak, tl.max(score, 1))
-            weight = tl.exp(score - new_peak[:, None])
-            shrink = tl.exp(peak - new_peak)
-            acc = dot(weight.to(v.dtype), v, acc * shrink[:, None])
-            total = total * shrink + tl.sum(weight, 1)
-            peak = new_peak
+            acc = weight[:, None] * its_v.to(tl.float32)[None, :]
+        if IS_EARLY:
+            peak, total, acc = _attend(q_low, q_high, k_low, k_high, v, is_t, peak, total, acc, BT)
+            first += BT
+        if not IS_EARLY or WINDOW == 0 or WINDOW > BT:
+            for t0 in tl.range(first, end, BT, num_stages=1 if WINDOW > 0 else STAGES):
+                k_low, k_high, v, is_t = _tile(
+                    cache, table, t0, end, head, KV_HEADS, D, BLOCK, WINDOW, BT
+                )
+                peak, total, acc = _attend(
+                    q_low, q_high, k_low, k_high, v, is_t, peak, total, acc, BT
+                )
         to = out + row * Q + (head * GROUP + i)[:, None] * D + dv[None, :]
         if num_splits == 1:
             tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_i[:, None])
@@ -162,6 +201,9 @@ def decode_attention_kernel(
                     peak = new_peak
                 tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_i[:, None])
                 tl.store(arrival, 0)
+    else:
+        if IS_DEPENDENT and split == 0:  # a kernel of which none waits would end too early
+            gdc_wait()
 
 
 def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -34,6 +34,74 @@ def _choose(logits, is_expert, TOP_K: tl.constexpr):
 
 
 @triton.jit
+def nth_best(logits, n, E: tl.constexpr, BE: tl.constexpr):
+    """The expert with the n-th largest of the logits (E) of one row, from 0 on."""
+    e = tl.arange(0, BE)
+    left = tl.load(logits + e, mask=e < E, other=-1e30, cache_modifier=".cg")
+    expert = tl.argmax(left, 0)
+    for _ in tl.range(0, n):
+        left = tl.where(e == expert, -3e38, left)
+        expert = tl.argmax(left, 0)
+    return tl.minimum(expert, E - 1)
+
+
+@triton.jit
+def nth_share(logits, n, E: tl.constexpr, BE: tl.constexpr, TOP_K: tl.constexpr):
+    """The same and its share of the softmax of the TOP_K largest."""
+    e = tl.arange(0, BE)
+    left = tl.load(logits + e, mask=e < E, other=-1e30, cache_modifier=".cg")
+    best = tl.max(left, 0)
+    expert, share, total = 0, 0.0, 0.0
+    for k in tl.static_range(TOP_K):
+        value, at = tl.max(left, 0, return_indices=True)
+        left = tl.where(e == at, -3e38, left)
+        power = tl.exp(value - best)
+        total += power
+        expert = tl.where(n == k, at, expert)
+        share = tl.where(n == k, power, share)
+    return tl.minimum(expert, E - 1), share / total
+
+
+@triton.jit
+def route_one_kernel(
+    x,
+    gain,
+    weight,
+    bias,
+    normed,
+    logits,
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+    EACH: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Grid (E / EACH): norm and logits of one row; who reads these chooses (`nth_best`).
+
+    x (H) and logits (E) float32, gain (H), weight (E, H) and bias (E) bf16, normed (H) fp16.
+    """
+    block = tl.program_id(0)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+    k = tl.arange(0, BLOCK)
+    is_k = k < H
+    g = tl.load(gain + k, mask=is_k, other=0).to(tl.float32)
+    if EACH == 1:  # before the wait: the weights do not depend on anything
+        w = tl.load(weight + block * H + k, mask=is_k, other=0).to(tl.float32)
+    if IS_DEPENDENT:
+        gdc_wait()
+    v = tl.load(x + k, mask=is_k, other=0)
+    v = v * tl.rsqrt(tl.sum(v * v) / H + EPS) * g
+    if block == 0:
+        tl.store(normed + k, v.to(tl.float16), mask=is_k)
+    for i in tl.static_range(EACH):
+        expert = block * EACH + i
+        if EACH > 1:
+            w = tl.load(weight + expert * H + k, mask=is_k, other=0).to(tl.float32)
+        tl.store(logits + expert, tl.sum(v * w) + tl.load(bias + expert).to(tl.float32))
+
+
+@triton.jit
 def route_few_kernel(
     x,
     gain,
@@ -61,8 +129,10 @@ def route_few_kernel(
     EPS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (E / EACH, M): norm (fp16) and EACH logits a program; the last to arrive chooses.
+    """Grid (E / EACH, M): norm and EACH logits a program; the last to arrive chooses.
 
+    x (M, H) float32; gain (H), weight (E, H) and bias (E) bf16; normed (M, STRIDE) fp16; logits
+    (M, E) float32; num_rows (1) and arrivals (1) int32.
     Rows from num_rows[0] on are padding and get no experts.
     """
     block = tl.program_id(0)
@@ -100,18 +170,15 @@ def route_few_kernel(
         rank = tl.cumsum(chosen, 1) - 1
         pair = m[:, None] * TOP_K + rank
         tl.store(weights + pair, share, mask=chosen == 1)
-        if M == 1:
-            tl.store(active + rank, tl.broadcast_to(e[None, :], [BM, BE]), mask=chosen == 1)
-        else:
-            place = tl.cumsum(chosen, 0) - 1
-            tl.store(pairs + e[None, :] * CAPACITY + place, pair, mask=chosen == 1)
-            num = tl.sum(chosen, 0)
-            tl.store(counts + e, num, mask=is_e)
-            is_active = (num > 0).to(tl.int32)
-            slot = tl.cumsum(is_active, 0) - 1
-            tl.store(active + slot, e, mask=num > 0)
-            rest = tl.sum(is_active, 0) + e
-            tl.store(active + rest, tl.full([BE], -1, tl.int32), mask=rest < SLOTS)
+        place = tl.cumsum(chosen, 0) - 1
+        tl.store(pairs + e[None, :] * CAPACITY + place, pair, mask=chosen == 1)
+        num = tl.sum(chosen, 0)
+        tl.store(counts + e, num, mask=is_e)
+        is_active = (num > 0).to(tl.int32)
+        slot = tl.cumsum(is_active, 0) - 1
+        tl.store(active + slot, e, mask=num > 0)
+        rest = tl.sum(is_active, 0) + e
+        tl.store(active + rest, tl.full([BE], -1, tl.int32), mask=rest < SLOTS)
         tl.store(arrivals, 0)
 
 
@@ -134,7 +201,10 @@ def choose_kernel(
     TOP_K: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (M / BM): experts and weights (M, TOP_K) of normed rows x; -1 for padding."""
+    """Grid (M / BM): experts int32 and weights float32 (M, TOP_K) of rows; -1 for padding.
+
+    x (M, STRIDE) normed, weight (E, H) and bias (E) bf16; num_rows (1) int32.
+    """
     if IS_DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -183,6 +253,7 @@ def list_kernel(
 ):
     """Grid (E): each gathers its own pairs, in order; the last to arrive makes the tiles.
 
+    experts (num_pairs) int32, -1 for padding; the lists, all int32, as this module's head says.
     tiles[i] = expert * 65536 + number of the BM rows of it, -1 from the last on.
     """
     if IS_DEPENDENT:
