@@ -26,8 +26,8 @@ test: ## Check format, lint, types and layers, and run the tests beside it
 	@$(MAKE) --no-print-directory -j2 checks tests
 checks: format-check lint types layers
 tests: installed-test
-	@# Three processes on two cores, for many tests wait; tests/sharing.py says who takes what.
-	@$(BIN)/pytest -n 3
+	@# Four processes on two cores, for many tests wait; tests/sharing.py says who takes what.
+	@$(BIN)/pytest -n 4
 
 .PHONY: test-slow
 test-slow: installed-test ## Run what hardly ever breaks and takes long, and properties with all examples
