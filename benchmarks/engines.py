@@ -19,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +62,7 @@ class Side:
         engine, _, python = text.partition("=")
         if engine not in _OPTIONS:
             raise argparse.ArgumentTypeError(f"{engine!r} is none of {', '.join(_OPTIONS)}")
-        return cls(text, engine, Path(python or sys.executable).absolute())
+        return cls(engine, engine, Path(python or sys.executable).absolute())
 
     def spec(self, checkpoint: Path, dtype: str) -> EngineSpec:
         """What this engine is asked to run; all compute and keep K/V in `dtype`."""
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--loads", nargs="+", choices=tuple(LOADS), default=tuple(LOADS))
     arguments = parser.parse_args()
+    arguments.sides = _told_apart(arguments.sides)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = _checkpoint(arguments.checkpoint, Path(folder))
         dtype: torch.dtype = getattr(torch, arguments.dtype)
@@ -104,6 +107,18 @@ def main() -> None:
         os.chdir(folder)  # each Python runs what is installed in it
         found = asyncio.run(_measure(arguments, checkpoint, loads))
     show(f"{arguments.checkpoint}, {arguments.dtype}", found, loads, machine, shape)
+
+
+def _told_apart(sides: list[Side]) -> list[Side]:
+    """Number an engine that is measured more than once, in the order they were named."""
+    numbers = {engine: count(1) for engine in _OPTIONS}
+    repeated = {engine for engine, n in Counter(side.engine for side in sides).items() if n > 1}
+    return [
+        replace(side, label=f"{side.engine} {next(numbers[side.engine])}")
+        if side.engine in repeated
+        else side
+        for side in sides
+    ]
 
 
 async def _measure(
