@@ -118,9 +118,9 @@ def _teams(profile: Profile, hardware: Hardware) -> list[list[_Team]]:
     assert profile.gpu is not None
     size = profile.num_devices
     matching = [gpu for gpu in hardware.gpus if is_match(gpu, profile.gpu)]
-    matching.sort(key=lambda gpu: (gpu.name, gpu.host, -gpu.free_bytes, gpu.index))
+    matching.sort(key=lambda gpu: (gpu.name, gpu.is_mig, gpu.host, -gpu.free_bytes, gpu.index))
     kinds: list[list[_Team]] = []
-    for _, alike in groupby(matching, key=lambda gpu: gpu.name):
+    for _, alike in groupby(matching, key=lambda gpu: (gpu.name, gpu.is_mig)):
         teams: list[_Team] = []
         for _, in_host in groupby(alike, key=lambda gpu: gpu.host):
             gpus = tuple(in_host)
