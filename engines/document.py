@@ -65,9 +65,25 @@ A profile's `options` are fields of vLLM's `AsyncEngineArgs`; an unknown one, or
 contradicts the profile, ends the start with its name ([decision
 19](decisions/0019-vllm-as-it-is.md)).
 
-`python -m benchmarks.engines native vllm=/opt/vllm/bin/python` puts one load on several engines
-(`benchmarks/results/engines-nano-cpu.json`: nano on two cores, where vLLM gives 0.28 of the native
-engine's tokens to one stream, 0.43 to eight, and reads prompts at 0.84 of its rate).
+`python -m benchmarks.engines native vllm=/opt/vllm/bin/python llama_cpp=...` puts one load on
+several engines, in turn, each behind its engine process. On a quiet machine of two cores without
+AVX-512,
+tok/s, medians of three (vLLM 0.32.0, llama-cpp-python 0.3.36;
+`benchmarks/results/engines-{nano,wide}-cpu.json`):
+
+| | native | vLLM | llama.cpp | native to vLLM | to llama.cpp |
+|---|---|---|---|---|---|
+| nano, float32, 1 stream | 147 | 53 | 112 | 2.8 | 1.3 |
+| 32 streams | 831 | 436 | 307 | 1.9 | 2.7 |
+| 32 streams, sampled | 867 | 277 | 294 | 3.1 | 3.0 |
+| a prompt of 2,048 | 3,417 | 2,235 | 1,448 | 1.5 | 2.4 |
+| 4 layers of 256, whole vocabulary, bfloat16, 1 stream | 89 | 66 | | 1.4 | |
+| 32 streams | 534 | 87 | | 6.1 | |
+| 32 streams, sampled | 472 | 74 | | 6.4 | |
+| a prompt of 2,048 | 3,446 | 1,836 | | 1.9 | |
+
+The one stream of the wide model is bound by its output head: 103 MB of a step of 11 ms, which two
+threads read in 4.3 to 6.3 ms alone (the best of the machine: 3.6).
 """
 
 TENSORRT_LLM: Final = """\

@@ -49,7 +49,7 @@ WORDS = [
 PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u0301"])
 
 
-@examples(500)
+@examples(200)
 @given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
 def test_a_cut_changes_no_ids(text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

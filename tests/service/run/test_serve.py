@@ -221,6 +221,7 @@ def test_a_killed_engine_turns_readiness_and_comes_back_to_its_streams(serve: Fi
     assert 'harmonium_engine_restarts_total{model="nano"} 1.0' in metrics
 
 
+@pytest.mark.slow  # tests/engines/replicas does it to two scripted engines
 def test_one_of_two_engines_may_die_and_the_service_stays_ready(serve: Fixture) -> None:
     server = serve("--replicas=2", step_s=0.02)
     path = f"{server.url}/v1/chat/completions"

@@ -88,9 +88,10 @@ TIGHT = {
     "max_model_len": 80,
     "overlap_steps": True,
 }
+ROOM = [pytest.param(FEW, marks=pytest.mark.slow), TIGHT]
 
 
-@pytest.mark.parametrize("options", [FEW, TIGHT], ids=["few", "tight"])
+@pytest.mark.parametrize("options", ROOM, ids=["few", "tight"])
 def test_a_random_head_changes_no_token_and_is_switched_off(
     folders: Any, options: dict[str, Any]
 ) -> None:
@@ -105,7 +106,7 @@ def test_a_random_head_changes_no_token_and_is_switched_off(
             assert stats.num_preemptions > 0
 
 
-@pytest.mark.parametrize("options", [FEW, TIGHT], ids=["few", "tight"])
+@pytest.mark.parametrize("options", ROOM, ids=["few", "tight"])
 def test_a_head_that_is_right_brings_several_tokens_a_step(
     certain: tuple[Path, Path], options: dict[str, Any]
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_grammar_cuts_guesses_and_holds(certain: tuple[Path, Path], overlap_st
     assert core.stats().accepted_draft_tokens > 5
 
 
-@pytest.mark.parametrize("kind", ["agreeing", "random"])
+@pytest.mark.parametrize("kind", ["agreeing", pytest.param("random", marks=pytest.mark.slow)])
 def test_tokens_have_the_distribution_of_the_target(
     certain: tuple[Path, Path], folders: Any, kind: str
 ) -> None:
