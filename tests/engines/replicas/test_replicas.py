@@ -97,7 +97,8 @@ async def test_nano_says_the_same_greedy_and_seeded_when_a_replica_is_killed(
     supervisors, engine = await make(spec)
     prompt = tuple(range(1000, 1100))
     ban = {"logit_bias": {200002: -100.0, 200007: -100.0, 200012: -100.0}}
-    # Seeds whose draws lie at no edge: seed 0 has one that last bits of its batch decide.
+    # With seed 0 a draw falls among the 180,000 tokens that nano never writes, each of 1e-9: which
+    # of them it is, last bits of the cumulated distribution decide, and so does the batch.
     requests = [
         request_of(*prompt, number, max_tokens=60, temperature=temperature, seed=number + 7, **ban)
         for number in range(3)

@@ -64,17 +64,17 @@ _SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
 
 _FEW = Choices(
     qkv=Tiles(64, 64, 2, 6),
-    out=Tiles(64, 128, 4, 4),
-    head=Tiles(64, 128, 1, 4, is_swapped=False),
+    out=Tiles(64, 64, 4, 6),
+    head=Tiles(16, 256, 1, 4, is_swapped=False),
     gate_up=_SIDE_BY_SIDE,
     down=StreamLaunch(2, 2, 2, stages=3),
 )
 
 _BY_ROWS = {
     1: Choices(
-        qkv=Tiles(8, 0, 1, 1),
-        out=Tiles(4, 0, 1, 1),
-        head=Tiles(4, 0, 1, 1),
+        qkv=Tiles(4, 0, 1, 1),
+        out=Tiles(2, 0, 1, 1),
+        head=Tiles(8, 0, 1, 1),
         gate_up=StreamLaunch(1, 1, 1),
         down=StreamLaunch(4, 4, 1, stages=4),
         splits=16,
@@ -83,12 +83,14 @@ _BY_ROWS = {
     8: _FEW,
     32: replace(
         _FEW,
+        out=Tiles(64, 128, 2, 4),
         head=Tiles(128, 128, 1, 4, is_swapped=False),
         splits=4,
         router_each=2,
     ),
     64: replace(
         _FEW,
+        out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
         gate_up=Grouped(16, 8, 4),
         down=Grouped(16, 4, 4),
