@@ -20,6 +20,14 @@ class MemoryBudget:
     automatic_bytes: int  # at most so much of it where the configuration leaves the size open
 
 
+@dataclass(frozen=True, slots=True)
+class LeastPool:
+    """The smallest pool with which an engine starts: it holds one sequence of so many tokens."""
+
+    num_blocks: int
+    num_tokens: int
+
+
 def layers_per_group(model: ModelConfig) -> int:
     """Layers in a row of the KV pool: the larger of the full-attention and the sliding group."""
     num_full = model.layer_types.count("full_attention")
@@ -39,33 +47,41 @@ def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) ->
     return num_full + min(num_full, -(-num_visible // config.block_size) + 1)
 
 
+def least_pool(model: ModelConfig, config: NativeConfig) -> LeastPool:
+    """A sequence of max_model_len, or of one window and block where that is left to the engine."""
+    longest = config.max_model_len or model.max_position_embeddings
+    least = config.max_model_len or min(longest, model.sliding_window + config.block_size)
+    return LeastPool(num_blocks_for(model, config, least) + 1, least)
+
+
 def choose_num_blocks(
     model: ModelConfig, config: NativeConfig, budget: MemoryBudget | None, bytes_beside: int = 0
 ) -> int:
     """Size the pool: room for max_num_seqs usual sequences, within the budget if it is known.
 
-    bytes_beside: what each block takes elsewhere. EngineStartError when not even one sequence of
-    max_model_len fits, or of one window and chunk where max_model_len is left to the engine.
+    bytes_beside: what each block takes elsewhere. EngineStartError where the least pool is larger.
     """
-    longest = config.max_model_len or model.max_position_embeddings
     each = block_bytes(model, config) + bytes_beside
-    num_blocks = config.num_kv_blocks
+    least, num_blocks = least_pool(model, config), config.num_kv_blocks
     if num_blocks is None:
-        usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
-        num_blocks = max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
+        num_blocks = _usual_blocks(model, config)
         if budget is not None:
             num_blocks = min(num_blocks, budget.automatic_bytes // each)
-    if budget is not None:
-        _check_memory(num_blocks * each, budget.free_bytes)
-    least = config.max_model_len or min(longest, model.sliding_window + config.block_size)
-    needed = num_blocks_for(model, config, least) + 1
-    if num_blocks < needed:
+            _check_automatic(least, num_blocks, each, budget)
+    elif num_blocks < least.num_blocks:
         raise EngineStartError(
-            f"num_kv_blocks is {num_blocks}, and a sequence of {least} tokens needs {needed}"
-            f" blocks of {each} bytes;"
-            " raise num_kv_blocks, lower max_model_len or give the engine more memory"
+            f"num_kv_blocks is {num_blocks}, and a sequence of {least.num_tokens} tokens needs"
+            f" {least.num_blocks}; raise num_kv_blocks or lower max_model_len"
         )
+    elif budget is not None:
+        _check_memory(num_blocks * each, budget.free_bytes)
     return num_blocks
+
+
+def _usual_blocks(model: ModelConfig, config: NativeConfig) -> int:
+    longest = config.max_model_len or model.max_position_embeddings
+    usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
+    return max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
 
 
 def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) -> int:
@@ -78,6 +94,16 @@ def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) 
     if num_tokens < model.sliding_window + config.max_num_batched_tokens:
         num_tokens = (num_blocks - 1) // 2 * config.block_size  # all of it is in the window
     return min(model.max_position_embeddings, num_tokens)
+
+
+def _check_automatic(least: LeastPool, num_blocks: int, each: int, budget: MemoryBudget) -> None:
+    if num_blocks < least.num_blocks:
+        raise EngineStartError(
+            f"K/V of one sequence of {least.num_tokens} tokens need {least.num_blocks * each}"
+            f" bytes, and of {budget.free_bytes} bytes of memory that are free beside the weights"
+            f" a pool of automatic size takes {budget.automatic_bytes};"
+            " lower max_model_len, set num_kv_blocks or free memory"
+        )
 
 
 def _check_memory(needed: int, available: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMasks
+from engines.native.backends.cuda import packed_files
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices import choices_for
@@ -20,10 +21,11 @@ from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.draws import Draw, Draws
 from engines.native.backends.cuda.eagle import DeviceHead, load_head
 from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
-from engines.native.backends.cuda.limits import check_computable, kv_budget
+from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
+from engines.native.backends.cuda.room import Need, check_room, kv_budget
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.slots import Slots
@@ -155,11 +157,14 @@ class CudaBackend:
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         artefact = Artefact(config, model)
         longest = config.max_model_len or model.max_position_embeddings
+        expected = packed_files.num_bytes(checkpoint, model)  # a full GPU is told before the load
+        check_room(device, Need.of(model, config, expected))
         weights = artefact.weights(checkpoint, longest, device)
         torch.cuda.empty_cache()
         head = None if config.draft_dir is None else load_head(config, model, weights, longest)
-        budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
         beside = 0 if head is None else head.block_bytes(config.block_size)
+        check_room(device, Need.of(model, config, torch.cuda.memory_reserved(device), beside))
+        budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
         num_blocks = choose_num_blocks(model, config, budget, beside)
         capacity = Capacity(
             num_blocks,

@@ -1,4 +1,4 @@
-"""What the kernels compute, and how much of a device's memory K/V may take."""
+"""What the kernels compute."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ import torch
 from engines.errors import EngineStartError
 from engines.native.backends.cuda.choices import MAX_ROWS
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.kv_pool import MemoryBudget
 
 _MULTIPLES: Final = {
     "hidden_size": 32, "intermediate_size": 32, "head_dim": 32, "num_local_experts": 4
 }  # fmt: skip
-_LEFT_FREE: Final = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
-
-
-def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
-    """Bytes for K/V of the bytes that are free beside the weights."""
-    left = max(free - _LEFT_FREE, 0)
-    return MemoryBudget(left, min(left, int(free * memory_fraction)))
 
 
 def check_computable(config: NativeConfig, model: ModelConfig) -> None:

@@ -23,6 +23,7 @@ from engines.native.config import ModelConfig
 from engines.native.weights import Checkpoint, tensor_specs
 
 _ENDS: Final = "ends"
+_HEADERS: Final = 1 << 20  # bytes, and more than the files' take
 _WRITERS: Final = 4  # files at once, and so layers in the host's memory
 _EXPERTS: Final = ("gate_up", "down")
 
@@ -42,7 +43,7 @@ def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) ->
                 checksums |= done.result()
         return checksums
 
-    return Recipe(_num_bytes(checkpoint, config), write)
+    return Recipe(num_bytes(checkpoint, config) + _HEADERS, write)
 
 
 def _packed(
@@ -114,9 +115,9 @@ def _layer_of(tensors: dict[str, Tensor]) -> LayerWeights:
     return LayerWeights(**values)
 
 
-def _num_bytes(checkpoint: Checkpoint, config: ModelConfig) -> int:
-    """Of all tensors, in the kernels' layout, and some for the headers."""
-    total = 1 << 20
+def num_bytes(checkpoint: Checkpoint, config: ModelConfig) -> int:
+    """Of all tensors, in the kernels' layout."""
+    total = 0
     for name, spec in tensor_specs(config).items():
         if not spec.is_packable:
             total += 2 * math.prod(spec.shape)

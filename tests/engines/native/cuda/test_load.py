@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -14,8 +14,9 @@ from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import model_config
 
 from engines.native.backends.cuda import fragment_order  # isort: skip
-from engines.native.backends.cuda.limits import kv_budget  # isort: skip
+from engines.native.backends.cuda import packed_files  # isort: skip
 from engines.native.backends.cuda.load import load_weights  # isort: skip
+from engines.native.backends.cuda.weights import ModelWeights  # isort: skip
 
 CONFIG = replace(
     model_config(),
@@ -44,10 +45,24 @@ def write(folder: Path, *, is_packed: bool) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def held(weights: ModelWeights) -> int:
+    """Bytes of every tensor that the checkpoint gave."""
+    found = [weights.embedding, weights.head, weights.norm]
+    for layer in weights.layers:
+        for each in (layer, layer.gate_up, layer.down):
+            found += [
+                value
+                for f in fields(each)
+                if isinstance(value := getattr(each, f.name), torch.Tensor)
+            ]
+    return sum(tensor.nbytes for tensor in found)
+
+
 def test_every_tensor_arrives(tmp_path: Path) -> None:
     tensors = write(tmp_path, is_packed=True)
     checkpoint = Checkpoint(tmp_path, tensor_specs(CONFIG))
     weights = load_weights(checkpoint, CONFIG, 8, torch.device("cpu"))
+    assert packed_files.num_bytes(checkpoint, CONFIG) == held(weights)
     assert torch.equal(weights.head, tensors["lm_head.weight"])
     for i, layer in enumerate(weights.layers):
         prefix = f"model.layers.{i}."
@@ -88,9 +103,3 @@ def test_the_benchmark_writes_a_checkpoint_that_loads(tmp_path: Path) -> None:
     weights = load_weights(checkpoint, CONFIG, 8, device)
     assert len(weights.layers) == CONFIG.num_hidden_layers
     assert checkpoint.packed("model.layers.0.mlp.experts.down_proj") is not None
-
-
-def test_an_automatic_cache_takes_its_share_of_the_memory_and_leaves_room_for_graphs() -> None:
-    assert kv_budget(60 << 30, 0.5).automatic_bytes == 30 << 30
-    assert kv_budget(60 << 30, 1.0).automatic_bytes == 56 << 30
-    assert kv_budget(1 << 30, 0.9).automatic_bytes == 0

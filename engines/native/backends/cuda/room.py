@@ -1,0 +1,124 @@
+"""Whether a GPU has room for the weights and K/V, and what an operator reads where it has not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from engines.errors import EngineStartError
+from engines.native.config import ModelConfig, NativeConfig
+from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
+
+_LEFT_FREE: Final = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
+_UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
+_PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A GPU's memory at one moment, in bytes; what this engine holds of it counts as free."""
+
+    name: str
+    total: int
+    free: int
+
+    @classmethod
+    def read(cls, device: torch.device) -> DeviceMemory:
+        """Ask the driver and the allocator."""
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_reserved(device)
+        return cls(torch.cuda.get_device_name(device), total, free + own)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an engine cannot start without, in bytes; `pool` says which K/V that is."""
+
+    weights: int
+    kv: int
+    pool: str
+    remedy: str  # what makes `kv` smaller
+
+    @classmethod
+    def of(cls, model: ModelConfig, config: NativeConfig, weights: int, beside: int = 0) -> Need:
+        """K/V beside these weights; `beside`: bytes that each block takes elsewhere."""
+        each, least = block_bytes(model, config) + beside, least_pool(model, config)
+        if config.num_kv_blocks is not None:
+            blocks = config.num_kv_blocks
+            return cls(weights, blocks * each, f"{blocks} blocks", "lower num_kv_blocks")
+        pool = f"one sequence of {least.num_tokens} tokens"
+        remedy = "lower max_model_len (NIM_MAX_MODEL_LEN)"
+        return cls(weights, least.num_blocks * each, pool, remedy)
+
+    @property
+    def without_kv(self) -> int:
+        """What is taken however small K/V are."""
+        return self.weights + _LEFT_FREE
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.without_kv + self.kv
+
+
+def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
+    """Bytes for K/V of the bytes that are free beside the weights."""
+    left = max(free - _LEFT_FREE, 0)
+    return MemoryBudget(left, min(left, int(free * memory_fraction)))
+
+
+def check_room(device: torch.device, need: Need) -> None:
+    """Raise EngineStartError with all figures where the engine cannot fit."""
+    memory = DeviceMemory.read(device)
+    if need.total > memory.free:
+        raise EngineStartError(shortage(memory, need, _other_processes(device)))
+
+
+def shortage(memory: DeviceMemory, need: Need, others: Mapping[int, int]) -> str:
+    """What to tell of a GPU that is too full; `others`: bytes of processes by their pid."""
+    remedies = [_cause_and_remedy(memory, others)]
+    if need.without_kv < memory.free:
+        remedies.append(need.remedy)
+    return (
+        f"{memory.name} has {_gb(memory.free)} of {_gb(memory.total)} free, and the engine needs"
+        f" {_gb(need.total)}: {_gb(need.weights)} for the weights, {_gb(_LEFT_FREE)} for graphs"
+        f" and a step's work, and {_gb(need.kv)} at least for K/V of {need.pool};"
+        f" {', or '.join(remedies)}"
+    )
+
+
+def parse_processes(listed: str, own_pid: int) -> dict[int, int]:
+    """Bytes by pid, largest first, from what torch.cuda.list_gpu_processes prints."""
+    found = [(int(pid), int(float(mib) * (1 << 20))) for pid, mib in _PROCESS.findall(listed)]
+    found.sort(key=lambda each: -each[1])
+    return {pid: size for pid, size in found if pid != own_pid}
+
+
+def _cause_and_remedy(memory: DeviceMemory, others: Mapping[int, int]) -> str:
+    held, another = memory.total - memory.free, "show the server another (CUDA_VISIBLE_DEVICES)"
+    if held < _UNTOLD:
+        return f"take a GPU with more memory, or {another}"
+    if others:
+        names = ", ".join(f"process {pid}: {_gb(size)}" for pid, size in others.items())
+        return f"others hold {_gb(held)} ({names}): end them, {another}"
+    return (
+        f"others hold {_gb(held)}, and NVML names none of them (nvidia-smi does, outside of a"
+        f" container): end them, {another}"
+    )
+
+
+def _other_processes(device: torch.device) -> dict[int, int]:
+    try:
+        listed = torch.cuda.list_gpu_processes(device)
+    except Exception:  # NVML refuses, or does not know what a process takes
+        return {}
+    return parse_processes(listed, os.getpid())
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,0 +1,86 @@
+"""What an operator reads where a GPU is too full for the engine, by the figures alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engines.errors import EngineStartError
+from engines.native.backends.cuda.room import (
+    DeviceMemory,
+    Need,
+    kv_budget,
+    parse_processes,
+    shortage,
+)
+from engines.native.config import NativeConfig
+from engines.native.kv_pool import choose_num_blocks
+from tests.engines.native.cuda import kernel_fixtures  # noqa: F401 (skips without Triton)
+
+from engines.native.backends.cuda.random_model import gpt_oss  # isort: skip
+
+GB = 10**9
+CONFIG = NativeConfig(
+    Path("gpt-oss-20b"), device="cuda", dtype="bfloat16", max_model_len=131_072, block_size=64
+)
+FULL = DeviceMemory("NVIDIA H100", total=85 * GB, free=18 * GB)
+
+
+def need(config: NativeConfig = CONFIG) -> Need:
+    return Need.of(gpt_oss("20b"), config, weights=14 * GB)
+
+
+def test_all_figures_the_holders_and_the_remedies_are_told() -> None:
+    words = shortage(FULL, need(), {4711: 60 * GB, 12: 7 * GB})
+    assert words.startswith("NVIDIA H100 has 18.0 GB of 85.0 GB free, and the engine needs 21.5 GB")
+    assert "14.0 GB for the weights, 4.3 GB for graphs" in words
+    assert "3.2 GB at least for K/V of one sequence of 131072 tokens" in words
+    assert "others hold 67.0 GB (process 4711: 60.0 GB, process 12: 7.0 GB): end them" in words
+    assert "(CUDA_VISIBLE_DEVICES)" in words
+    assert "NIM_MAX_MODEL_LEN" not in words  # without any K/V it would not fit either
+
+
+def test_a_shorter_context_is_named_where_it_helps() -> None:
+    words = shortage(replace(FULL, free=19 * GB), need(), {})
+    assert "others hold 66.0 GB, and NVML names none of them" in words
+    assert words.endswith(", or lower max_model_len (NIM_MAX_MODEL_LEN)")
+
+
+def test_a_pool_of_a_given_size_is_what_is_needed() -> None:
+    given = need(replace(CONFIG, num_kv_blocks=50_000))
+    assert given.kv == 50_000 * 12 * 64 * 2 * 512 * 2
+    assert "K/V of 50000 blocks" in shortage(FULL, given, {})
+    assert given.remedy == "lower num_kv_blocks"
+
+
+def test_a_small_gpu_of_ones_own_is_not_said_to_be_held_by_others() -> None:
+    words = shortage(DeviceMemory("NVIDIA L4", 24 * GB, 23 * GB), need(), {})
+    assert "others" not in words
+    assert "take a GPU with more memory" in words
+
+
+@pytest.mark.parametrize("num_kv_blocks", [None, 5_000])
+def test_what_is_needed_is_what_the_pool_is_made_from(num_kv_blocks: int | None) -> None:
+    model, config = gpt_oss("20b"), replace(CONFIG, num_kv_blocks=num_kv_blocks)
+    least = need(config)
+    free = least.total - least.weights
+    assert choose_num_blocks(model, config, kv_budget(free, 1.0)) * 64 >= 131_072
+    with pytest.raises(EngineStartError, match=r"lower (max_model_len|num_kv_blocks)"):
+        choose_num_blocks(model, config, kv_budget(free - (4 << 20), 1.0))
+
+
+def test_torchs_list_of_processes_is_read_without_our_own() -> None:
+    listed = """GPU:0
+process         12 uses      100.000 MB GPU memory
+process       4711 uses    61440.500 MB GPU memory
+process          7 uses     2048.000 MB GPU memory"""
+    assert parse_processes(listed, own_pid=7) == {4711: int(61440.5 * 2**20), 12: 100 * 2**20}
+    assert parse_processes("GPU:0\nno processes are running", own_pid=7) == {}
+
+
+def test_an_automatic_cache_takes_its_share_of_the_memory_and_leaves_room_for_graphs() -> None:
+    assert kv_budget(60 << 30, 0.5).automatic_bytes == 30 << 30
+    assert kv_budget(60 << 30, 1.0).automatic_bytes == 56 << 30
+    assert kv_budget(1 << 30, 0.9).automatic_bytes == 0
