@@ -36,7 +36,7 @@ def catalogue(browser: Browser, url: str) -> None:
         expect(page.get_by_label("Answer", exact=True)).to_contain_text("200 after")
         page.wait_for_timeout(2500)  # the plots ask every two seconds
     summary.click()
-    page.get_by_text("Why it").evaluate("row => row.scrollIntoView()")
+    page.get_by_text("Why this one").evaluate("row => row.scrollIntoView()")
     page.evaluate("scrollBy(0, -60)")  # below what stays at the top
     page.screenshot(path=OUT / "catalogue.png")
 

@@ -235,7 +235,7 @@ def _is_at(error: Any, end: tuple[Any, bool]) -> bool:
 
 def _not_an_object(body: Any) -> RequestError:
     if body is None or body == b"":
-        return RequestError("The body is empty; send a JSON object.", code="invalid_json")
+        return RequestError("The body is empty or null; send a JSON object.", code="invalid_json")
     if isinstance(body, bytes):
         return RequestError(
             "The body was not read as JSON; send the header Content-Type: application/json.",

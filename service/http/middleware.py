@@ -88,7 +88,7 @@ class _Exchange:
         self._enter(self._first_context())
         try:
             answer = await self._admitted()
-            await answer(self._scope, receive, self._send_with_headers)
+            await answer(self._scope_for_app(), receive, self._send_with_headers)
         except Exception as error:
             log.exception("request %s failed", self._context.id)
             if self._status:
@@ -103,6 +103,12 @@ class _Exchange:
             # Its generation knows the context too: a thousand choices are to go now, not in a long
             # turn of the garbage collector.
             self._context.notes.generation = None
+
+    def _scope_for_app(self) -> Scope:
+        # RFC 9110 §9.1: HEAD is taken wherever GET is; the server below leaves the body out.
+        if self._scope["method"] == "HEAD":
+            return {**self._scope, "method": "GET"}
+        return self._scope
 
     def _first_context(self) -> RequestContext:
         """All but who asks and until when."""

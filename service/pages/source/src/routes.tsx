@@ -83,7 +83,7 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       {draft && (
         <label>
           Body, which you may change
-          <textarea class="code" rows={7} spellcheck={false} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
+          <textarea class="code" rows={rowsOf(draft)} spellcheck={false} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
         </label>
       )}
       {draft && !body && <p class="error" role="alert">The body is no JSON object.</p>}
@@ -101,6 +101,9 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
     </div>
   );
 }
+
+/** All of an example, but no more than half a screen. */
+const rowsOf = (text: string) => Math.min(text.split("\n").length, 20);
 
 const written = (body: object | null) => (body ? JSON.stringify(body, null, 2) : "");
 

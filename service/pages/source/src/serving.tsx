@@ -73,8 +73,8 @@ function ProfileRows({ of, id }: { of: Profile; id: string }) {
       <Row name="Profile"><code>{of.name}</code><br /><span class="note">id {id.slice(0, 12)}…</span></Row>
       <Row name="Runs on">{copies}{devices}, engine {of.engine}, {of.precision}</Row>
       <Row name="Goal">{of.goal}</Row>
-      <Row name="Why it">{of.reason}</Row>
-      <Row name={`Values: ${of.status}`}>{of.source}</Row>
+      <Row name="Why this one">{of.reason}</Row>
+      <Row name="Values"><strong>{of.status}</strong>: {of.source}</Row>
     </>
   );
 }

@@ -31,7 +31,7 @@ export function SettingsPanel({ settings, change }: { settings: Settings; change
         <NumberField label="Temperature" value={settings.temperature} set={(temperature) => change({ temperature })} />
         <NumberField label="Top p" value={settings.topP} set={(topP) => change({ topP })} />
         <NumberField label="Seed" value={settings.seed} set={(seed) => change({ seed })} />
-        <NumberField label="Most tokens" value={settings.maxTokens} set={(maxTokens) => change({ maxTokens })} />
+        <NumberField label="Max tokens" value={settings.maxTokens} set={(maxTokens) => change({ maxTokens })} />
       </div>
       <Tools settings={settings} change={change} />
       <Structure settings={settings} change={change} />
@@ -76,10 +76,10 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
           checked={settings.runsTools}
           onChange={(event) => change({ runsTools: event.currentTarget.checked })}
         />
-        Run these by themselves
+        Run these automatically
       </label>
       <label>
-        Further tools, as the API takes them
+        More tools, as JSON for the API
         <textarea
           rows={3}
           class="code"

@@ -192,6 +192,8 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
 /** As high as the text needs, so that a whole call is seen at once. */
 const rowsOf = (text: string) => Math.min(8, text.split("\n").length + Math.floor(text.length / 70));
 
+const waited = (ms: number) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
+
 function Figures({ stats }: { stats: Stats | null }) {
   if (!stats?.usage || stats.firstTokenMs === null) return <span class="figures" />;
   const { prompt_tokens, completion_tokens, prompt_tokens_details } = stats.usage;
@@ -200,7 +202,7 @@ function Figures({ stats }: { stats: Stats | null }) {
   const cached = prompt_tokens_details?.cached_tokens;
   const parts = [
     rate,
-    `first after ${stats.firstTokenMs.toFixed(0)} ms`,
+    `first after ${waited(stats.firstTokenMs)}`,
     `${prompt_tokens}${cached ? ` (${cached} cached)` : ""} + ${completion_tokens} tokens`,
   ];
   return <span class="figures">{parts.filter(Boolean).join(" · ")}</span>;

@@ -191,6 +191,15 @@ async def test_routing_errors_have_the_one_shape(
         assert response.headers["allow"]
 
 
+@pytest.mark.parametrize("path", ["/v1/health/ready", "/v1/models", "/", "/docs", "/metrics"])
+async def test_head_is_get_without_its_body(client: Any, path: str) -> None:
+    got, headed = await client.get(path), await client.head(path)
+    assert headed.status_code == got.status_code == 200
+    assert headed.content == b""
+    assert {*headed.headers} == {*got.headers}
+    assert headed.headers["content-type"] == got.headers["content-type"]
+
+
 async def test_an_unforeseen_error_is_a_500_without_its_words(
     make_runtime: Fixture,
     make_client: Fixture,
