@@ -29,12 +29,16 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "HARDWARE",
         *_hardware(found["hardware"]),
         "PROFILE",
-        *(_table(found["profile"]) if found["profile"] else ["  none can start here; see model"]),
+        *(_profile(found["profile"]) if found["profile"] else ["  none can start here; see model"]),
         "SETTINGS (those that are set, secrets hidden)",
         *_table(_changed(found["settings"])),
         "CHECKS",
         *(f"  {c['state']:<8} {c['name']:<10} {c['detail']}" for c in found["checks"]),
     ]
+
+
+def _profile(profile: dict[str, Any]) -> list[str]:
+    return _table({**profile, "notes": " ".join(profile["notes"]) or "none"})
 
 
 def _hardware(hardware: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -154,3 +155,4 @@ def test_the_text_has_every_section_and_hides_what_is_not_set(
     assert "NIM_API_KEYS" in text
     assert "alpha-secret-0123456789" not in text
     assert "NIM_LOG_LEVEL" not in text
+    assert re.search(r"^  notes +(?!\[)\w", text, re.M)  # sentences, or that there are none
