@@ -56,9 +56,13 @@ machine has room for (`NIM_REPLICAS` says otherwise), and what stays idle is sai
 the model compute so many, and the CPU the others; the rest must fit the machine's memory.
 
 **Speculation.** Profiles that end in `-eagle3` draft with an EAGLE3 head. It is fetched
-beside the model, at a pinned commit. Its memory is not counted, and with vLLM and TensorRT-LLM
-some abilities go with it ([engines](engines.md)), so they are taken only when asked for, by name
-or with `NIM_TAGS_SELECTOR=speculation=eagle3`.
+beside the model, at a pinned commit. Its weights and K/V are counted by its sizes (`drafts` of the
+model's file). With vLLM and TensorRT-LLM some abilities go with it ([engines](engines.md)), so they
+are taken only when asked for, by name or with `NIM_TAGS_SELECTOR=speculation=eagle3`. Where the tag
+leaves two engines, their order decides before the status does, as always: on one H200 the native
+engine's untuned profile comes before vLLM's published one. With a head that is never right it gave
+394 tok/s to one stream of gpt-oss-120b there ([128 in, 256 out](engine.md#eagle3-heads)), and vLLM
+is published with 265 with this very head (8,000 in, 1,000 out).
 The others of the native engine on Hopper guess by n-grams where that pays (`speculation=ngram`,
 [engine.md](engine.md#speculation)).
 """

@@ -5,7 +5,8 @@ attention and the two vocabulary matrices are split over tp (not under attention
 where each GPU holds them all), experts over tp whether by tensor or by expert. Work
 space: what the engine takes in any case, the activations of one step and the sampler's
 rows. KV cache: only full-attention layers grow with the context; each sequence also
-holds one window in every sliding layer.
+holds one window in every sliding layer. An EAGLE3 head is split as attention is, and its layer
+sees the whole context.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from profiles.machine import GB
-from profiles.models import EngineName, ModelShape, Precision, Profile
+from profiles.models import DraftShape, EngineName, ModelShape, Precision, Profile
 
 # Bytes per weight of (attention, router, vocabulary) and of experts. MXFP4 packs 32
 # weights of 4 bits with one scale byte; what it does not cover stays in bf16.
@@ -54,6 +55,7 @@ FOOTPRINTS: dict[EngineName, Footprint] = {
 CPU_WORKSPACE_BYTES = 1 * GB  # Python, torch and activations
 COMMUNICATION_BYTES = GB // 2  # NCCL's buffers on each of several GPUs
 SAMPLER_BYTES = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
+DRAFT_LAYERS = 3  # whose outputs an EAGLE3 head takes
 CONTEXT_STEP = 1024  # a shortened context is a multiple of this many tokens
 
 
@@ -66,6 +68,7 @@ class MemoryNeed:
     kv_bytes_per_token: int
     kv_bytes_per_sequence: int
     host_bytes: int = 0  # of the machine's memory, where a GPU has a part of the layers only
+    draft_bytes: int = 0  # of the weights: those of the head that drafts
 
     @property
     def fixed_bytes(self) -> int:
@@ -127,12 +130,24 @@ def _whole(profile: Profile) -> MemoryNeed:
         full_layers = layers
     heads = max(1, shape.num_key_value_heads // attention_split)
     kv_bytes = 2 * heads * shape.head_dim * KV_BYTES[profile.kv_dtype]  # of a layer, per token
+    draft_weights, draft_kv_bytes = _draft_bytes(profile, attention_split)
     return MemoryNeed(
-        weights_bytes=_weights_bytes(profile, layers, attention_split),
+        weights_bytes=_weights_bytes(profile, layers, attention_split) + draft_weights,
         workspace_bytes=_workspace_bytes(profile),
-        kv_bytes_per_token=full_layers * kv_bytes,
+        kv_bytes_per_token=full_layers * kv_bytes + draft_kv_bytes,
         kv_bytes_per_sequence=(layers - full_layers) * shape.sliding_window * kv_bytes,
+        draft_bytes=draft_weights,
     )
+
+
+def _draft_bytes(profile: Profile, attention_split: int) -> tuple[int, int]:
+    """Weights of the head that drafts, and its K/V of a token; a head is not quantised."""
+    if (head := profile.draft_shape) is None:
+        return 0, 0
+    weights = draft_parameters(profile.model.shape, head) * WEIGHT_BYTES[profile.precision][0]
+    heads = max(1, head.num_key_value_heads // attention_split)
+    kv_bytes = 2 * heads * head.head_dim * KV_BYTES[profile.kv_dtype]
+    return int(weights / attention_split), kv_bytes
 
 
 def num_parameters(shape: ModelShape) -> int:
@@ -167,6 +182,21 @@ def expert_parameters(shape: ModelShape) -> tuple[int, int]:
 def vocabulary_parameters(shape: ModelShape) -> int:
     """Count the embedding, and as many again for the unembedding."""
     return shape.vocab_size * shape.hidden_size
+
+
+def draft_parameters(shape: ModelShape, head: DraftShape) -> int:
+    """Count the weights of an EAGLE3 head (engines/native/eagle/checkpoint.py names them).
+
+    The embedding is the model's.
+    """
+    hidden = shape.hidden_size
+    query, key = (
+        heads * head.head_dim for heads in (head.num_attention_heads, head.num_key_value_heads)
+    )
+    fuse = DRAFT_LAYERS * hidden * hidden
+    attention = 2 * hidden * (query + 2 * key) + query * hidden
+    norms = 4 * hidden
+    return fuse + attention + hidden * (3 * head.intermediate_size + head.draft_vocab_size) + norms
 
 
 def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
@@ -209,4 +239,7 @@ def _activation_bytes(profile: Profile) -> int:
     heads = 2 * shape.num_attention_heads + 2 * shape.num_key_value_heads
     expert = 3 * shape.intermediate_size // tp + shape.hidden_size
     numbers = 6 * shape.hidden_size + heads * shape.head_dim // tp
+    if (head := profile.draft_shape) is not None:  # what it looks at, and what K/V are made of
+        numbers += (DRAFT_LAYERS + 3) * shape.hidden_size
+        numbers += 2 * head.num_key_value_heads * head.head_dim // tp
     return 2 * (numbers + shape.num_experts_per_tok * expert)

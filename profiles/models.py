@@ -68,6 +68,16 @@ class Artifacts(Record):
     files: tuple[ArtifactFile, ...]
 
 
+class DraftShape(Record):
+    """The sizes of an EAGLE3 head: one Llama layer as wide as its model, which looks at three."""
+
+    intermediate_size: Positive
+    num_attention_heads: Positive
+    num_key_value_heads: Positive
+    head_dim: Positive
+    draft_vocab_size: Positive  # tokens that it scores by rows of its own
+
+
 class Model(Record):
     """A model the catalogue can serve."""
 
@@ -77,6 +87,7 @@ class Model(Record):
     shape: ModelShape
     artifacts: Artifacts | None = None  # None: shipped with the package
     gguf: Artifacts | None = None  # the same weights for llama.cpp
+    drafts: dict[str, DraftShape] = {}  # the heads of its profiles, by their repository
     is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property
@@ -162,6 +173,8 @@ class Profile(Record):
             raise ValueError(f"tp*pp is {self.num_devices}, but a CPU profile has one device")
         if bool(self.draft) != bool(self.draft_revision):
             raise ValueError("give draft and draft_revision together")
+        if self.draft and self.draft not in self.model.drafts:
+            raise ValueError(f"drafts of {self.model.name} lacks the shape of {self.draft}")
         if clashes := self.options.keys() & self.limits.model_dump().keys():
             raise ValueError(f"{sorted(clashes)} belong under limits, not under options")
         return self
@@ -176,6 +189,11 @@ class Profile(Record):
         """Layers that the GPU computes, where the host's memory and CPU have the rest."""
         layers = self.options.get("gpu_layers")
         return int(layers) if self.gpu is not None and layers is not None else None
+
+    @property
+    def draft_shape(self) -> DraftShape | None:
+        """The sizes of the head that drafts."""
+        return self.model.drafts[self.draft] if self.draft else None
 
     @property
     def gpu_label(self) -> str:
@@ -232,7 +250,7 @@ class Profile(Record):
             "status": True,
             "source": True,
             "draft": True,  # it is among the options
-            "model": {"description", "license", "is_demonstration", self._foreign_files},
+            "model": {"description", "license", "is_demonstration", "drafts", self._foreign_files},
         }
         content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:

@@ -152,8 +152,9 @@ def _fit(
         return Placement(gpus, need, usable, fitting, num_replicas)
     each = " on each GPU" if len(gpus) > 1 else ""
     kv_bytes = need.total_bytes(longest) - need.fixed_bytes
+    head = f", {_gb(need.draft_bytes)} of them the draft head's" if need.draft_bytes else ""
     reason = (
-        f"needs {_gb(need.total_bytes(longest))}{each} ({_gb(need.weights_bytes)} weights, "
+        f"needs {_gb(need.total_bytes(longest))}{each} ({_gb(need.weights_bytes)} weights{head}, "
         f"{_gb(need.workspace_bytes)} workspace, {_gb(kv_bytes)} for one sequence of "
         f"{longest:,} tokens), found {_gb(usable)} usable {_on(gpus)}"
     )

@@ -181,8 +181,10 @@ def _title(rejection: Rejection) -> str:
 
 
 def _requires(profile: Profile, max_model_len: int) -> str:
-    need = memory_need(profile).total_bytes(max_model_len)
-    return f"requires >={_gb(need)}{'/gpu' if profile.gpu else ''}"
+    need = memory_need(profile)
+    head = f", {_gb(need.draft_bytes)} of it the draft head" if need.draft_bytes else ""
+    total = _gb(need.total_bytes(max_model_len))
+    return f"requires >={total}{'/gpu' if profile.gpu else ''}{head}"
 
 
 def _selected(selection: Selection) -> list[str]:
@@ -234,6 +236,7 @@ def _as_json(hardware: Hardware, selection: Selection) -> dict[str, Any]:
 
 
 def _profile_json(profile: Profile, fit: Fit, max_model_len: int) -> dict[str, Any]:
+    need = memory_need(profile)
     return {
         "id": profile.id,
         "name": profile.name,
@@ -244,7 +247,8 @@ def _profile_json(profile: Profile, fit: Fit, max_model_len: int) -> dict[str, A
         "precision": profile.precision,
         **profile.parallelism.model_dump(),
         "limits": profile.limits.model_dump(),
-        "required_bytes_per_device": memory_need(profile).total_bytes(max_model_len),
+        "required_bytes_per_device": need.total_bytes(max_model_len),
+        "draft_bytes_per_device": need.draft_bytes,
         "status": profile.status,
         "source": profile.source,
     }

@@ -12,11 +12,13 @@ from profiles.memory import (
     CPU_WORKSPACE_BYTES,
     FOOTPRINTS,
     attention_parameters,
+    draft_parameters,
     expert_parameters,
     memory_need,
     num_parameters,
 )
-from profiles.models import Limits, Parallelism, Profile
+from profiles.models import DraftShape, Limits, Parallelism, Profile
+from tests.engines.native.eagle.reference import head_config, head_tensors
 
 
 def profile_of(catalogue: Catalogue, model: str, **changes: object) -> Profile:
@@ -174,3 +176,26 @@ def test_a_gpu_with_a_part_of_the_layers_leaves_the_rest_to_the_host(catalogue: 
     there = half.weights_bytes + half.host_bytes - CPU_WORKSPACE_BYTES - kv_of_the_rest
     assert there == whole.weights_bytes
     assert whole.host_bytes == 0
+
+
+def test_a_head_is_counted_as_its_published_tensors(catalogue: Catalogue) -> None:
+    target = {"hidden_size": 32, "vocab_size": 60, "num_hidden_layers": 4}
+    config = head_config(target)
+    tensors = head_tensors(config).items()
+    shape = catalogue.models["gpt-oss-20b"].shape.model_copy(update=target)
+    head = DraftShape(**{name: config[name] for name in DraftShape.model_fields})
+    numbers = sum(tensor.numel() for name, tensor in tensors if name.endswith(".weight"))
+    assert draft_parameters(shape, head) == numbers
+
+
+def test_a_profile_with_a_head_needs_its_weights_and_its_layers_kv_too(
+    catalogue: Catalogue,
+) -> None:
+    name = "native-hopper-mxfp4-tp1-pp1-latency-eagle3"
+    drafting = next(p for p in catalogue.profiles if p.name == name)
+    plain = drafting.model_copy(update={"draft": "", "draft_revision": ""})
+    need, without = memory_need(drafting), memory_need(plain)
+    assert need.draft_bytes == need.weights_bytes - without.weights_bytes
+    assert need.draft_bytes / GB == pytest.approx(1.57, abs=0.01)
+    assert need.kv_bytes_per_token - without.kv_bytes_per_token == 2 * 8 * 64 * 2
+    assert need.workspace_bytes > without.workspace_bytes

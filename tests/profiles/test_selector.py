@@ -18,7 +18,7 @@ from profiles.selector import survey
 from profiles.verdicts import Constraints, Fit, Selection
 from profiles.written import parse_hardware
 from tests.examples import examples
-from tests.profiles.surveys import ALL, NATIVE, PROFILES, surveyed
+from tests.profiles.surveys import ALL, NATIVE, PROFILES, reason_for, surveyed
 
 
 @st.composite
@@ -154,6 +154,15 @@ def test_drafts_are_taken_only_when_asked_for() -> None:
     assert asked.name == "native-hopper-mxfp4-tp1-pp1-latency-eagle3"
     named = surveyed("h200", profile="vllm-h200-mxfp4-tp1-pp1-latency-eagle3").chosen.profile
     assert (named.engine, bool(named.draft)) == ("vllm", True)
+
+
+def test_a_head_that_does_not_fit_shortens_the_context_or_is_refused() -> None:
+    tags = {"speculation": "eagle3"}
+    (shorter,) = surveyed("h100:free=70gb", tags=tags).compatible
+    assert 8192 <= shorter.max_model_len < 131_072
+    title = "gpt-oss-120b/native-hopper-mxfp4-tp1-pp1-latency-eagle3"
+    reason = reason_for(title, "h100:free=68gb", tags=tags)
+    assert "66.8 GB weights, 1.6 GB of them the draft head's" in reason
 
 
 def test_a_profile_is_asked_for_by_any_of_its_names() -> None:
