@@ -19,6 +19,7 @@ from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
 from engines.native.backends.cpu.linear import computed_dtype
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
+from engines.native.backends.cpu.screen import is_screened
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import load_eagle, num_values
 from engines.native.eagle.config import EagleConfig
@@ -217,14 +218,16 @@ def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) 
     """Refuse a model that cannot fit rather than be killed while loading it.
 
     MXFP4 experts are unpacked to `dtype` on CPU. The embedding stays in its file. A head that is
-    not computed in `dtype` is kept twice.
+    not computed in `dtype` is kept twice, and a large one in int8 too.
     """
     specs = tensor_specs(model)
     needed = sum(prod(spec.shape) for spec in specs.values()) * dtype.itemsize
-    needed -= model.vocab_size * model.hidden_size * dtype.itemsize
-    computed = computed_dtype(dtype)
+    computed, head_size = computed_dtype(dtype), model.vocab_size * model.hidden_size
+    needed -= head_size * dtype.itemsize  # the embedding
     if computed != dtype:
-        needed += model.vocab_size * model.hidden_size * computed.itemsize
+        needed += head_size * computed.itemsize
+    if is_screened(head_size):
+        needed += head_size * torch.int8.itemsize
     if config.draft_dir is not None:
         needed += num_values(config.draft_dir) * computed.itemsize
     available = available_bytes()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.native.backends.cpu.linear import linear
+from engines.native.backends.cpu.linear import AnyLinear, linear
+from engines.native.backends.cpu.screen import MAX_ROWS, Screen, is_screened
 from engines.native.config import RopeConfig
 
 
@@ -114,12 +116,17 @@ class OutputHead:
         if is_shared.sum() >= _MIN_SHARED * len(weight):
             self._columns = _columns(is_shared)
             weight = weight[self._columns.token_ids]
-        self._linear = linear(weight.to(dtype), None, is_read_always=True)
+        weight = weight.to(dtype)
+        self._linear = linear(weight, None, is_read_always=True)
         self.num_weights = weight.numel()
+        screen = Screen(weight) if is_screened(self.num_weights) else None
+        self._screen = screen if screen is not None and screen.is_finite else None
 
     def __call__(self, hidden: Tensor) -> Logits:
-        """hidden (rows, hidden_size) -> logits."""
-        return Logits(self._linear(hidden).float(), self._columns)
+        """hidden (rows, hidden_size) -> logits; of few rows, computed when they are looked at."""
+        if self._screen is None or not 0 < len(hidden) <= MAX_ROWS:
+            return Logits(self._linear(hidden).float(), self._columns)
+        return LateLogits(self._linear, self._screen, hidden, self._columns)
 
 
 def _columns(is_shared: Tensor) -> Columns:
@@ -167,22 +174,28 @@ class Columns:
         return min(end, self.vocab_size - 1)
 
 
-@dataclass(frozen=True, slots=True)
 class Logits:
     """Scores of the next token, a row for each sampled sequence."""
 
-    values: Tensor  # (rows, columns) float32
-    columns: Columns | None = None  # None: column i scores token i
+    def __init__(self, values: Tensor, columns: Columns | None = None) -> None:
+        """`values` (rows, columns) float32; without `columns` column i scores token i."""
+        self._values, self.columns = values, columns
+
+    @property
+    def values(self) -> Tensor:
+        """The scores: (rows, columns) float32."""
+        return self._values
+
+    def computed(self) -> Logits:
+        """The same, where more than the best tokens will be asked for."""
+        return self
 
     def best(self) -> tuple[list[int], NDArray[np.float32]]:
         """The first of the best tokens of each row, and its score; the score is NaN if the row has
         one."""
         rows: NDArray[np.float32] = self.values.cpu().numpy()  # numpy's argmax is ten times torch's
         best = rows.argmax(axis=1)  # stops at a NaN
-        scores = rows[np.arange(len(rows)), best]
-        if self.columns is None:
-            return best.tolist(), scores
-        return self.columns.token_ids[torch.from_numpy(best)].tolist(), scores
+        return self._tokens(best), rows[np.arange(len(rows)), best]
 
     def rows(self, is_taken: list[bool]) -> Logits:
         """A copy of those rows for which `is_taken` is true."""
@@ -199,3 +212,37 @@ class Logits:
         shared = self.values[:, self.columns.shared, None]
         dense = shared.expand(-1, self.columns.vocab_size).contiguous()
         return dense.index_copy_(1, self.columns.token_ids, self.values)
+
+    def _tokens(self, columns: NDArray[np.int64]) -> list[int]:
+        if self.columns is None:
+            ids: list[int] = columns.tolist()
+            return ids
+        return self.columns.token_ids[torch.from_numpy(columns)].tolist()
+
+
+class LateLogits(Logits):
+    """Those that are not computed where only the best tokens are asked for."""
+
+    def __init__(
+        self, head: AnyLinear, screen: Screen, hidden: Tensor, columns: Columns | None
+    ) -> None:
+        """hidden (rows, hidden_size): the states that `head` scores and `screen` sifts."""
+        self._head, self._screen, self._hidden, self.columns = head, screen, hidden, columns
+
+    @cached_property
+    @torch.inference_mode()
+    def values(self) -> Tensor:
+        """The scores: (rows, columns) float32."""
+        return self._head(self._hidden).float()
+
+    def computed(self) -> Logits:
+        """The same, computed."""
+        return Logits(self.values, self.columns)
+
+    def best(self) -> tuple[list[int], NDArray[np.float32]]:
+        """The first of the best tokens of each row, and its score, computed in float32."""
+        found = self._screen.best(self._hidden)
+        if found is None:
+            return super().best()
+        columns, scores = found
+        return self._tokens(columns), scores

@@ -92,10 +92,13 @@ def _taken(items: list[T], is_taken: list[bool]) -> list[T]:
 
 def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
     """Choose without spreading the columns: with nano that takes a sixth of the time."""
+    if not all(slot.is_greedy for slot in slots):
+        logits = logits.computed()
     token_ids = _argmax(logits)
-    if logits.columns is None:
+    drawing = _drawing(slots, token_ids)
+    if drawing and logits.columns is None:
         _draw_random(logits.values.cpu(), slots, token_ids)
-    elif drawing := _drawing(slots, token_ids):
+    elif drawing and logits.columns is not None:
         scores = _tempered(logits.values.cpu(), slots, drawing)
         weights = torch.softmax(scores, dim=1).numpy()
         drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
