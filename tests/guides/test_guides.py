@@ -76,6 +76,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in texts}
 
 
+def test_no_table_is_cut_by_an_empty_line() -> None:
+    """Below an empty line a row is a new table, which its second line must head."""
+    rows = r"^\n(\|.*)\n(?!\|[-:| ]+\|$)"
+    cut = [(page.name, row) for page in PAGES for row in re.findall(rows, page.read_text(), re.M)]
+    assert not cut
+
+
 def test_messages_that_guides_explain_are_said() -> None:
     """Each heading of troubleshooting that quotes one, and each error code beside its status."""
     parts = [path for name in CODE for path in (ROOT / name).rglob("*.py")]
