@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def test_no_table_is_cut_by_an_empty_line() -> None:
     rows = r"^\n(\|.*)\n(?!\|[-:| ]+\|$)"
     cut = [(page.name, row) for page in PAGES for row in re.findall(rows, page.read_text(), re.M)]
     assert not cut
+
+
+def test_the_air_gap_guide_fetches_what_builds_the_wheel_too() -> None:
+    """pip fetches what is needed to build, but keeps it only where it is named."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (line,) = re.findall(r"^python3 -m pip download .*", (GUIDES / "air-gap.md").read_text(), re.M)
+    needed = {re.split(r"[<>=~! ]", one)[0] for one in build} | {"editables"}  # hatchling's, for -e
+    assert needed <= set(line.split())
 
 
 def test_messages_that_guides_explain_are_said() -> None:
