@@ -67,7 +67,8 @@ class SharedService:
             await self._pool.drain(self._stop, self._settings.drain_grace_s)
         finally:
             starting.cancel()
-            await asyncio.wait((starting,))
+            # A start that is cut short may fail for that; nobody is to hear of it.
+            await asyncio.gather(starting, return_exceptions=True)
             # The workers before their engine: no request is to see it die.
             await self._pool.kill()
             grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S

@@ -121,8 +121,10 @@ def test_it_can_be_used_by_keyboard(docs: Page) -> None:
     summary = docs.locator("details.route > summary").first
     summary.focus()
     docs.keyboard.press("Enter")
+    body = docs.get_by_label("Body, which you may change")
+    expect(body).to_be_visible()
     docs.keyboard.press("Tab")
-    expect(docs.get_by_label("Body, which you may change")).to_be_focused()
+    expect(body).to_be_focused()
     docs.keyboard.press("Tab")
     expect(docs.get_by_role("button", name="curl")).to_be_focused()
 

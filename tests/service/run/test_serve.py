@@ -148,6 +148,7 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
     assert "loading" in response.json()["error"]["message"]
     server.process.terminate()
     assert server.exit_code() == 0
+    assert "Traceback" not in server.log
 
 
 def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:
