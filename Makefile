@@ -63,11 +63,12 @@ pins: installed-test ## Compile constraints.txt from pyproject.toml, for every p
 	@$(BIN)/python packaging/pins.py
 
 .PHONY: docs
-docs: installed-test ## Regenerate the tables and the picture in docs/
+docs: installed-test ## Regenerate the tables, the plan's figures and the picture in docs/
 	@$(BIN)/python -m profiles.document docs/profiles.md
 	@$(BIN)/python -m profiles.roofline.calibrate
 	@$(BIN)/python -m profiles.roofline.document docs/plan.md
 	@$(BIN)/python -m engines.document docs/engines.md docs/api.md
+	@$(BIN)/python -m tests.guides.sizing
 	@$(BIN)/python -m service.cli.reference settings > docs/settings.md
 	@$(BIN)/python -m service.cli.reference metrics > docs/metrics.md
 	@$(BIN)/python -m tests.architecture.picture
