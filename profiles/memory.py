@@ -56,6 +56,11 @@ CPU_WORKSPACE_BYTES = 1 * GB  # Python, torch and activations
 COMMUNICATION_BYTES = GB // 2  # NCCL's buffers on each of several GPUs
 SAMPLER_BYTES = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 DRAFT_LAYERS = 3  # whose outputs an EAGLE3 head takes
+# On a CPU the native engine keeps smaller matrices of float32 twice, by their number of values, and
+# few experts in two orders; a large output head also plainly and in int8. A test compares this with
+# engines/native/backends/cpu/memory.py.
+COPIED_BELOW = 4_194_304
+SCREENED_FROM = 16_777_216
 CONTEXT_STEP = 1024  # a shortened context is a multiple of this many tokens
 
 
@@ -203,6 +208,11 @@ def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     shape, tp = profile.model.shape, profile.parallelism.tp
     footprint = FOOTPRINTS[profile.engine]
     dense, packed = WEIGHT_BYTES[profile.precision]
+    if _is_native_on_cpu(profile):
+        loaded = num_parameters(shape) - vocabulary_parameters(
+            shape
+        )  # the embedding stays in its file
+        return int((loaded + _copied_parameters(shape)) * dense) + _screen_bytes(shape)
     dense = footprint.dense_bytes or dense
     weights, biases = expert_parameters(shape)
     padded = weights * _padding(shape, footprint) if profile.gpu else weights
@@ -215,6 +225,49 @@ def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     return int(layers * layer + vocabulary + shape.hidden_size * dense)
 
 
+def _is_native_on_cpu(profile: Profile) -> bool:
+    return profile.engine == "native" and profile.gpu is None
+
+
+def _copied_parameters(shape: ModelShape) -> int:
+    """Count what the native engine keeps once more on a CPU: small matrices, and few experts."""
+    query, key = (
+        shape.num_attention_heads * shape.head_dim,
+        shape.num_key_value_heads * shape.head_dim,
+    )
+    num, weights = shape.num_local_experts, expert_parameters(shape)[0]
+    gate_up, down = 2 * weights // 3, weights // 3
+    together = _again(num * gate_up) + _again(num * down)
+    apart = num * (_again(gate_up) + _again(down))
+    if num > 2 * shape.num_experts_per_tok:
+        experts = apart
+    elif num * gate_up > COPIED_BELOW:
+        experts = together
+    else:
+        experts = together + num * weights + apart
+    attention = _again(shape.hidden_size * (query + 2 * key)) + _again(query * shape.hidden_size)
+    head = vocabulary_parameters(shape)
+    head = head if head >= SCREENED_FROM else _again(head)
+    return shape.num_hidden_layers * (attention + experts) + head
+
+
+def _again(size: int) -> int:
+    return size if size < COPIED_BELOW else 0
+
+
+def _screen_bytes(shape: ModelShape) -> int:
+    """An output head in int8, with two numbers for each of its rows."""
+    size = vocabulary_parameters(shape)
+    return size + 6 * shape.vocab_size if size >= SCREENED_FROM else 0
+
+
+def _in_the_making(profile: Profile) -> int:
+    """A layer's experts while they are loaded: as read, and their first matrix in order."""
+    shape = profile.model.shape
+    weights = shape.num_local_experts * expert_parameters(shape)[0]
+    return int(weights * 5 / 3 * WEIGHT_BYTES[profile.precision][0])
+
+
 def _padding(shape: ModelShape, footprint: Footprint) -> float:
     """How much larger the experts are for being padded."""
     multiple = footprint.hidden_multiple
@@ -223,7 +276,7 @@ def _padding(shape: ModelShape, footprint: Footprint) -> float:
 
 def _workspace_bytes(profile: Profile) -> int:
     if profile.gpu is None:
-        return CPU_WORKSPACE_BYTES
+        return CPU_WORKSPACE_BYTES + _is_native_on_cpu(profile) * _in_the_making(profile)
     footprint, limits = FOOTPRINTS[profile.engine], profile.limits
     communication = COMMUNICATION_BYTES if profile.num_devices > 1 else 0
     if footprint.is_fixed:

@@ -6,7 +6,7 @@ from engines.errors import EngineStartError
 from engines.llama_cpp.config import KV_BYTES, LlamaCppConfig
 from engines.llama_cpp.library import GgufModel, free_gpu_bytes
 from engines.native.backends.base import Capacity
-from engines.native.backends.cpu.backend import available_bytes
+from engines.native.backends.cpu.memory import available_bytes
 
 _USUAL_TOKENS = 4096  # length of a sequence that a pool of automatic size has in mind
 _BUFFER_BYTES = 512 << 20  # of a step: logits, activations, scratch space

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
-from profiles.catalogue import Catalogue
+from engines.native.backends.cpu import linear
+from engines.native.backends.cpu.memory import held_bytes
+from engines.native.config import ModelConfig
+from profiles.catalogue import DATA_DIR, Catalogue
 from profiles.machine import GB
 from profiles.memory import (
     CPU_WORKSPACE_BYTES,
@@ -199,3 +203,29 @@ def test_a_profile_with_a_head_needs_its_weights_and_its_layers_kv_too(
     assert need.draft_bytes / GB == pytest.approx(1.57, abs=0.01)
     assert need.kv_bytes_per_token - without.kv_bytes_per_token == 2 * 8 * 64 * 2
     assert need.workspace_bytes > without.workspace_bytes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_local_experts": 4, "num_experts_per_tok": 2},
+        {"num_local_experts": 64, "intermediate_size": 64},
+        {"hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64},
+        {"hidden_size": 1024, "intermediate_size": 1024, "num_local_experts": 4},
+        {"vocab_size": 100_000},
+        {"vocab_size": 20_000},
+    ],
+    ids=str,
+)
+def test_on_a_cpu_the_native_engine_holds_what_is_counted(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
+) -> None:
+    monkeypatch.setattr(linear, "can_pack", lambda dtype: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    published = ModelConfig.from_dir(DATA_DIR / "nano")
+    held = held_bytes(replace(published, **changes), torch.float32)  # type: ignore[arg-type]
+    nano = next(p for p in catalogue.profiles if p.name == "native-cpu-fp32-tp1-pp1-balanced")
+    shape = nano.model.shape.model_copy(update=changes)
+    profile = nano.model_copy(update={"model": nano.model.model_copy(update={"shape": shape})})
+    assert memory_need(profile).weights_bytes == held

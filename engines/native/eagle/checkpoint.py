@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engines.errors import EngineStartError
+from engines.native.config import ModelConfig
 from engines.native.eagle.config import EagleConfig
 from engines.native.weights import Checkpoint, TensorSpec, stored_shapes
 
@@ -83,9 +84,11 @@ def load_eagle(
     )
 
 
-def num_values(folder: Path) -> int:
-    """How many numbers the folder's tensors hold."""
-    return sum(prod(shape) for shape in stored_shapes(folder).values())
+def copied_values(folder: Path, target: ModelConfig) -> int:
+    """How many numbers a head is made of; the target's embedding is not copied, its rows are."""
+    shapes = stored_shapes(folder)
+    rows = 0 if HEAD in shapes else target.vocab_size * target.hidden_size
+    return sum(prod(shape) for shape in shapes.values()) + rows
 
 
 def _specs(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,26 +15,22 @@ from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
 from engines.native.backends.cpu.linear import computed_dtype
+from engines.native.backends.cpu.memory import check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
-from engines.native.backends.cpu.screen import is_screened
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.eagle.checkpoint import load_eagle, num_values
+from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
-from engines.native.kv_pool import MemoryBudget, choose_num_blocks, longest_sequence
+from engines.native.kv_pool import choose_num_blocks, longest_sequence
 from engines.native.weights import Checkpoint, output_head, tensor_specs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
-_MAX_SHARE = 0.25  # of the free memory, for a KV pool of automatic size
 
 Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
 Propose = Callable[[Sequence[Span], Sequence[Sampled]], list[tuple[int, ...]]]
 """Guesses of what follows the sampled tokens, as many as each span wants."""
-
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class CpuBackend:
@@ -128,13 +122,13 @@ class TorchModel:
         computed = computed_dtype(dtype)
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         _check_length(config, model)
-        _check_memory(config, model, dtype)
+        check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
         head = None if config.draft_dir is None else self._head(config, model, computed, checkpoint)
         num_blocks = choose_num_blocks(
             model,
             config,
-            _budget(config.memory_fraction),
+            kv_budget(config.memory_fraction),
             bytes_beside=0 if head is None else head.block_bytes(config.block_size),
         )
         self.capacity = Capacity(
@@ -198,69 +192,9 @@ def step_cost_with_head(num_sequences: int, num_drafts: NDArray[np.float64]) -> 
     return step_cost(num_sequences, 2 * num_drafts)
 
 
-def _budget(memory_fraction: float) -> MemoryBudget | None:
-    """The machine is not ours alone: an automatic pool takes _MAX_SHARE of it at most."""
-    available = available_bytes()
-    if available is None:
-        return None
-    return MemoryBudget(available, int(available * min(memory_fraction, _MAX_SHARE)))
-
-
 def _check_length(config: NativeConfig, model: ModelConfig) -> None:
     if config.max_model_len and config.max_model_len > model.max_position_embeddings:
         raise EngineStartError(
             f"max_model_len is {config.max_model_len}, above the model's"
             f" max_position_embeddings of {model.max_position_embeddings}; lower it"
         )
-
-
-def _check_memory(config: NativeConfig, model: ModelConfig, dtype: torch.dtype) -> None:
-    """Refuse a model that cannot fit rather than be killed while loading it.
-
-    MXFP4 experts are unpacked to `dtype` on CPU. The embedding stays in its file. A head that is
-    not computed in `dtype` is kept twice, and a large one in int8 too.
-    """
-    specs = tensor_specs(model)
-    needed = sum(prod(spec.shape) for spec in specs.values()) * dtype.itemsize
-    computed, head_size = computed_dtype(dtype), model.vocab_size * model.hidden_size
-    needed -= head_size * dtype.itemsize  # the embedding
-    if computed != dtype:
-        needed += head_size * computed.itemsize
-    if is_screened(head_size):
-        needed += head_size * torch.int8.itemsize
-    if config.draft_dir is not None:
-        needed += num_values(config.draft_dir) * computed.itemsize
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise EngineStartError(
-            f"{config.model_dir}: the weights need {needed} bytes as {config.dtype}, and"
-            f" {available} bytes of memory are free; use a smaller model or dtype bfloat16"
-        )
-
-
-def available_bytes() -> int | None:
-    """Free memory in bytes, within the machine's and the container's limits; None where unknown."""
-    limits = [limit for limit in (_machine_bytes(), _container_bytes()) if limit is not None]
-    return min(limits, default=None)
-
-
-def _machine_bytes() -> int | None:
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return None if kib is None else int(kib) * 1024
-
-
-def _container_bytes() -> int | None:
-    """What a cgroup v2 limit leaves, file pages that can be dropped not counted as used."""
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return None
-    if limit == "max":
-        return None
-    return max(int(limit) - used + int(stat.get("inactive_file", 0)), 0)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines.native.backends.cpu import linear as linears
 from engines.native.backends.cpu.linear import linear
 from engines.native.config import ModelConfig
 
@@ -137,6 +138,18 @@ def experts_type(
         return SparseExperts
     is_small = config.num_local_experts * _gate_up_size(config) <= _MAX_COPIED
     return FewExperts if is_small else DenseExperts
+
+
+def held_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """What the experts of a layer keep of their matrices, all copies together."""
+    num, inner, hidden = config.num_local_experts, config.intermediate_size, config.hidden_size
+    dense, sparse = (
+        linears.held_bytes(each * 2 * inner, hidden, dtype)
+        + linears.held_bytes(hidden, each * inner, dtype)
+        for each in (num, 1)
+    )
+    kept = experts_type(config)
+    return (kept is not SparseExperts) * dense + (kept is not DenseExperts) * num * sparse
 
 
 def _are_few(config: ModelConfig) -> bool:

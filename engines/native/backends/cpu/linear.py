@@ -41,13 +41,25 @@ def linear(weight: Tensor, bias: Tensor | None, *, is_read_always: bool = False)
     return NarrowLinear(weight, bias, is_read_always or weight.numel() <= _MAX_COPIED)
 
 
+def held_bytes(
+    num_out: int, num_in: int, dtype: torch.dtype, *, is_read_always: bool = False
+) -> int:
+    """What `linear` keeps of a weight (num_out, num_in) of `dtype`, all its copies together."""
+    size, computed = num_out * num_in, computed_dtype(dtype)
+    if dtype == computed:
+        num_copies = 1 + (can_pack(dtype) and _plain_rows(size) > 0)
+        return num_copies * size * dtype.itemsize
+    is_copied = can_pack(computed) and (is_read_always or size <= _MAX_COPIED)
+    return size * (dtype.itemsize + is_copied * computed.itemsize)
+
+
 class Linear:
     """A product in the type of its weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._bias = bias
-        self._packed = _pack(weight) if can_pack(weight) else None
-        self._plain_rows = next((n for size, n in _PLAIN_ROWS if weight.numel() < size), 0)
+        self._packed = _pack(weight) if can_pack(weight.dtype) else None
+        self._plain_rows = _plain_rows(weight.numel())
         is_plain = self._packed is None or self._plain_rows > 0
         self._plain = _for_one_row(weight) if is_plain else None
 
@@ -67,7 +79,7 @@ class NarrowLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, is_copied: bool) -> None:
         """`is_copied`: for more rows than one a copy in float32 is kept; else it is made anew."""
         self._weight, self._bias = weight.contiguous(), bias
-        self._packed = _pack(weight.float()) if is_copied and can_pack(weight.float()) else None
+        self._packed = _pack(weight.float()) if is_copied and can_pack(torch.float32) else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (rows, in) -> (rows, out), both float32."""
@@ -94,11 +106,16 @@ class NarrowLinear:
 AnyLinear = Linear | NarrowLinear
 
 
-def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN can hold this weight in its own layout (the one torch.compile uses)."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN can hold a weight in its own layout (the one torch.compile uses)."""
+    if not torch.backends.mkldnn.is_available():
         return False
-    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and has_bfloat16())
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16())
+
+
+def _plain_rows(size: int) -> int:
+    """Up to how many rows a weight of so many values is read as it is, beside being packed."""
+    return next((rows for limit, rows in _PLAIN_ROWS if size < limit), 0)
 
 
 def _for_one_row(weight: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engines.native.backends.cpu.linear import computed_dtype
+
 MAX_ROWS = 4  # with more, the product in int8 takes as long as the one in float32
 _MIN_VALUES = 1 << 24  # of a head: a smaller one stays in a cache
 _MAX_LEFT = 0.1  # of the vocabulary; with more the whole product is faster
@@ -28,6 +30,15 @@ def is_screened(num_values: int) -> bool:
     """Whether a copy pays for a head of so many values on this CPU: torch has a kernel for it."""
     has_kernel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return has_kernel and num_values >= _MIN_VALUES
+
+
+def held_bytes(num_tokens: int, hidden_size: int, dtype: torch.dtype) -> int:
+    """What a screen keeps beside the head's product: codes, and the weight where that packs it."""
+    size = num_tokens * hidden_size
+    if not is_screened(size):
+        return 0
+    weight = size * dtype.itemsize if computed_dtype(dtype) == dtype else 0
+    return size + num_tokens * (torch.bfloat16.itemsize + torch.float32.itemsize) + weight
 
 
 class Screen:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from engines.errors import EngineStartError
-from engines.native.backends.cpu import backend as backend_module
+from engines.native.backends.cpu import memory as memory_module
 from engines.native.config import ModelConfig, NativeConfig
 
 ROUTER = "model.layers.1.mlp.router.weight"
@@ -169,6 +169,6 @@ def test_a_model_above_the_free_memory_is_refused(
     make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = make_checkpoint()
-    monkeypatch.setattr(backend_module, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory_module, "available_bytes", lambda: 1000)
     with pytest.raises(EngineStartError, match=r"need \d+ bytes as float32, and 1000 bytes"):
         checkpoint.load()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
-from engines.native.backends.cpu import backend as backend_module
+from engines.native.backends.cpu import memory as memory_module
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import num_blocks_for
 
@@ -23,10 +23,10 @@ def test_the_automatic_pool_takes_a_share_of_free_memory(
     make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One block of the test shape: 2 layers x 4 tokens x 64 values x 4 bytes."""
-    monkeypatch.setattr(backend_module, "available_bytes", lambda: 2048 * 4 * 300)
+    monkeypatch.setattr(memory_module, "available_bytes", lambda: 2048 * 4 * 500)
     capacity = make_checkpoint().capacity(num_kv_blocks=None)
-    assert capacity.num_blocks == 300
-    assert 500 < capacity.max_model_len < 300 * 4
+    assert capacity.num_blocks == 500
+    assert 500 < capacity.max_model_len < 500 * 4
 
 
 def test_a_pool_too_small_for_one_sequence_is_refused(make_checkpoint: Any) -> None:
