@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -20,6 +19,7 @@ import zmq
 from engines.errors import EngineStartError
 from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 from engines.process.client import EngineClient
+from engines.process.live_folder import LiveFolder
 from engines.spec import EngineSpec
 
 log = logging.getLogger(__name__)
@@ -179,8 +179,8 @@ class EngineSupervisor:
         self._spec = spec
         self._environment = environment
         self._python = sys.executable if python is None else str(python)
-        self._folder = Path(tempfile.gettempdir()) / f"harmonium-{secrets.token_hex(8)}"
-        self._temporary = self._folder / "tmp"  # of one life of the process
+        self._folder = LiveFolder()
+        self._temporary = self._folder.path / "tmp"  # of one life of the process
         self._supervisor = ChildSupervisor(
             _NAME, self._command, policy or RestartPolicy(), on_change
         )
@@ -188,7 +188,7 @@ class EngineSupervisor:
     @property
     def address(self) -> str:
         """Where clients of any process of this user reach the engine."""
-        return f"ipc://{self._folder / 'engine.sock'}"
+        return f"ipc://{self._folder.path / 'engine.sock'}"
 
     @property
     def reason(self) -> str | None:
@@ -215,7 +215,7 @@ class EngineSupervisor:
         try:
             await self._supervisor.start()
         except BaseException as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             if isinstance(error, ChildError):
                 raise EngineStartError(str(error)) from error
             raise
@@ -223,7 +223,7 @@ class EngineSupervisor:
     async def stop(self, drain_timeout_s: float = 30.0, grace_s: float = 5.0) -> None:
         """End the engine: let it drain, then abort, then kill; may be called twice."""
         await self._supervisor.stop(drain_timeout_s, grace_s)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _command(self) -> Command:
         level = logging.getLevelName(logging.getLogger("engines").getEffectiveLevel())
@@ -263,7 +263,7 @@ class EngineSupervisor:
                 "set TMPDIR to a shorter folder"
             )
         try:
-            self._folder.mkdir(mode=0o700)  # only this user's processes may connect
+            self._folder.make()  # only this user's processes may connect
         except OSError as error:
             raise EngineStartError(
                 f"no folder for the engine's socket: {error}; set TMPDIR to a writable folder"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from engines.process.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
@@ -44,14 +42,15 @@ class SharedService:
             )
             for environment in environments_of(launch)
         ]
-        self._folder = Path(tempfile.mkdtemp(prefix="harmonium-workers-"))
+        self._folder = LiveFolder()
+        self._folder.make()
         first = WorkerSpec(
             number=0,
             settings=settings,
             launch=launch,
             engine_addresses=tuple(supervisor.address for supervisor in self._supervisors),
             listener_fd=listener.fileno(),
-            shared_folder=self._folder,
+            shared_folder=self._folder.path,
         )
         self._pool = WorkerPool(first, settings.api_workers, self._news)
 
@@ -74,7 +73,7 @@ class SharedService:
             grace_s = 0.0 if self._stop.forced.is_set() else _ENGINE_GRACE_S
             for supervisor in self._supervisors:
                 await supervisor.stop(drain_timeout_s=grace_s, grace_s=grace_s)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
         log.info("Stopped.")
         return FORCED if self._stop.forced.is_set() else 0
 

@@ -32,10 +32,10 @@ class Server:
         self._clients: list[httpx.Client] = []
         command = [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0"]
         flags = ("--api-workers=2", f"--cache-path={folder / 'cache'}", *flags)
-        self._temp = Path(tempfile.mkdtemp())  # short: sockets' paths are bounded
+        self.temp = Path(tempfile.mkdtemp())  # short: sockets' paths are bounded
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*command, *flags], stderr=log, env={**os.environ, "TMPDIR": str(self._temp)}
+                [*command, *flags], stderr=log, env={**os.environ, "TMPDIR": str(self.temp)}
             )
 
     @property
@@ -102,7 +102,7 @@ class Server:
     def exit_code(self) -> int:
         """Wait for the end of the parent and see that nothing outlives it."""
         code = self.process.wait(PATIENCE_S)
-        assert not list(self._temp.iterdir()), "files were left behind"
+        assert not list(self.temp.iterdir()), "files were left behind"
         return code
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        shutil.rmtree(self._temp)
+        shutil.rmtree(self.temp)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from engines.process.live_folder import LiveFolder
 from tests import plain
 
 Fixture = Callable[..., Any]
@@ -129,6 +131,27 @@ def test_nothing_survives_a_parent_that_is_killed(serve: Fixture) -> None:
         next(response.iter_lines())
         server.process.kill()
         assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    assert server.exit_code() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_what_a_server_leaves_that_is_killed_with_all_it_started_goes_at_the_next_start(
+    serve: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve().ready()
+    everybody = [*server.children, psutil.Process(server.process.pid)]
+    for process in everybody:
+        process.suspend()  # nobody sees another one die
+    for process in everybody:
+        process.kill()
+    assert psutil.wait_procs(everybody[:-1], timeout=PATIENCE_S)[1] == []
+    server.process.wait()
+    assert len([*server.temp.iterdir()]) == 2  # the workers' and the engine's
+    monkeypatch.setattr(tempfile, "tempdir", str(server.temp))
+    following = LiveFolder()
+    following.make()
+    assert [*server.temp.iterdir()] == [following.path]
+    following.remove()
     assert server.exit_code() == -signal.SIGKILL
 
 

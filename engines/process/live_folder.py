@@ -1,0 +1,86 @@
+"""Temporary folders that go when their owner does, even where nobody was left to remove them.
+
+An owner holds a lock on its folder for as long as it lives: flock(2), which the kernel gives back
+however a process ends. Who makes a folder of the kind first removes those without an owner, so a
+server that was killed with all its processes leaves nothing beyond the next start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "harmonium-live-"
+_HIDDEN: Final = f".{_PREFIX}"  # until it is locked
+_TRIES: Final = 10
+
+
+class LiveFolder:
+    """A folder below TMPDIR that no other user can open, from make() to remove()."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.gettempdir()) / f"{_PREFIX}{secrets.token_hex(4)}"
+        self._lock: int | None = None
+
+    def make(self) -> None:
+        """Sweep up after others and make it; raises OSError where it cannot be made.
+
+        Whoever sweeps may take a folder before its lock: one that is not there yet under its name.
+        """
+        _sweep(self.path.parent)
+        for _ in range(_TRIES):
+            unlocked = self.path.with_name(f"{_HIDDEN}{secrets.token_hex(4)}")
+            unlocked.mkdir(mode=0o700)
+            try:
+                self._lock = _locked(unlocked)
+                unlocked.rename(self.path)
+            except (FileNotFoundError, BlockingIOError):
+                self._unlock()
+            else:
+                return
+        raise FileNotFoundError(f"{unlocked}: was removed {_TRIES} times while it was made")
+
+    def remove(self) -> None:
+        """Remove it with all that is in it; it may be gone already."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of this user that nobody has locked."""
+    for path in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_HIDDEN}*")):
+        try:
+            if path.lstat().st_uid != os.getuid():
+                continue
+            lock = _locked(path, must_lock=True)
+        except OSError:  # its owner lives, or has just removed it; or locks are not to be had there
+            continue
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _locked(folder: Path, *, must_lock: bool = False) -> int:
+    """Open a folder and lock it; raises BlockingIOError where somebody else has locked it.
+
+    Some network file systems have no locks for folders. One there is used without, and stays.
+    """
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if must_lock or isinstance(error, BlockingIOError):
+            os.close(opened)
+            raise
+    return opened
