@@ -100,20 +100,25 @@ class Attention:
             yield out.permute(2, 1, 0, 3), lse.permute(2, 1, 0)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """Attention and its log-sum-exp, q (b, h, n, d), k and v (b, h, keys, d), by torch's kernel.
 
-    It is the CPU kernel behind scaled_dot_product_attention, which hides the log-sum-exp.
+    Without a mask query i sees the keys up to i. It is the CPU kernel behind
+    scaled_dot_product_attention, which hides the log-sum-exp.
     """
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
-        q, k, v, attn_mask=mask, scale=scale
+        q, k, v, is_causal=mask is None, attn_mask=mask, scale=scale
     )
     return out, lse
 
 
 def attend_reference(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The same as `attend`, spelt out."""
+    if mask is None:
+        mask = q.new_full((q.shape[-2], k.shape[-2]), -torch.inf).triu(1)
     scores = (q @ k.transpose(-2, -1)).float() * scale + mask
     return torch.softmax(scores, dim=-1).to(v.dtype) @ v, torch.logsumexp(scores, dim=-1)

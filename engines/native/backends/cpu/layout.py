@@ -133,7 +133,9 @@ class Piece:
 
     queries: slice
     keys: slice
-    mask: Tensor  # added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys)
+    # Added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys). None: query i sees
+    # the keys up to i.
+    mask: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +256,11 @@ class LayoutBuilder:
         """The chunk's queries, few at a time: what no query of a piece may see is not read.
 
         A window is narrower than a chunk, and half of a chunk lies behind a query of it. Keys are
-        counted from first_key on.
+        counted from first_key on. All at once where the kernel knows without a mask what is hidden.
         """
+        if chunk.start == 0 and (window is None or chunk.end <= window):
+            yield Piece(slice(0, chunk.end), slice(0, chunk.end), None)
+            return
         for start in range(chunk.start, chunk.end, _PIECE):
             piece = chunk._replace(start=start, end=min(start + _PIECE, chunk.end))
             keys, queries = range(piece.first_visible(window), piece.end), piece.positions

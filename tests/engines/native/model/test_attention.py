@@ -20,6 +20,15 @@ def test_kernel_agrees_with_reference(num_queries: int, num_keys: int) -> None:
     hidden = torch.rand(num_queries, num_keys) < 0.9
     hidden[:, -1] = False
     mask = torch.zeros(num_queries, num_keys).masked_fill(hidden, -1e30)
+    _assert_agree(q, k, v, mask)
+
+
+def test_kernel_agrees_with_reference_on_what_is_seen_without_a_mask() -> None:
+    torch.manual_seed(0)
+    _assert_agree(*torch.randn(3, 2, 3, 300, 16), None)
+
+
+def _assert_agree(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
     for ours, reference in zip(
         attend(q, k, v, mask, 0.25), attend_reference(q, k, v, mask, 0.25), strict=True
     ):
@@ -27,14 +36,14 @@ def test_kernel_agrees_with_reference(num_queries: int, num_keys: int) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 37, 300])
-@pytest.mark.parametrize("window", [40, None])
+@pytest.mark.parametrize("window", [40, 200, None])
 def test_each_query_of_a_chunk_sees_its_window_and_nothing_after_it(
     start: int, window: int | None
 ) -> None:
     torch.manual_seed(0)
     end, table = start + 150, tuple(range(1, 30))
     slot = Slot(SlotStart(0, (7,) * end, end, table, table, SamplingParams(max_tokens=1), 0))
-    builder = LayoutBuilder(16, 40, torch.float32, torch.device("cpu"))
+    builder = LayoutBuilder(16, window or 40, torch.float32, torch.device("cpu"))
     layout = builder.build([Span(slot, start, end, is_last=True)])
     groups = layout.full.groups if window is None else layout.sliding.groups
     q, cache, sinks = torch.randn(150, 6, 8), torch.randn(30, 16 * 2 * 2 * 8), torch.randn(6)
