@@ -25,7 +25,8 @@ def test_kernel_agrees_with_reference(num_queries: int, num_keys: int) -> None:
 
 def test_kernel_agrees_with_reference_on_what_is_seen_without_a_mask() -> None:
     torch.manual_seed(0)
-    _assert_agree(*torch.randn(3, 2, 3, 300, 16), None)
+    q, k, v = torch.randn(3, 2, 3, 300, 16)
+    _assert_agree(q, k, v, None)
 
 
 def _assert_agree(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
