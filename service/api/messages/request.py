@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 
@@ -101,6 +102,7 @@ async def render_message(
     """The conversation and its prompt's ids: all that counting needs."""
     check_model(request.model, runtime, context)
     _check_thread(request)
+    await asyncio.sleep(0)  # two thousand turns took milliseconds to validate, and take more here
     history = History(request)
     date = current_date(runtime.clock())
     conversation = to_conversation(request, history, date, effort_of(request))
