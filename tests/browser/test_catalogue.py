@@ -41,6 +41,17 @@ def test_it_says_what_is_served_and_why(docs: Page) -> None:
     expect(card).to_contain_text("the only one of")
 
 
+def test_fields_have_their_bounds_in_words(docs: Page) -> None:
+    fields = opened(docs, "POST /v1/chat/completions").get_by_role("row")
+    for name, told in (
+        ("repetition_penalty", "Above 0, at most 10."),
+        ("n", "1 to 128."),
+        ("max_tokens", "At least 1."),
+    ):
+        row = fields.filter(has=docs.get_by_role("rowheader", name=name, exact=True)).first
+        expect(row).to_contain_text(told)
+
+
 def test_the_plots_follow_what_is_asked(docs: Page) -> None:
     first = docs.get_by_role("img", name="Time to first token, median")
     expect(first).to_have_attribute("aria-label", re.compile("nothing yet"))

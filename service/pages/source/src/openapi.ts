@@ -13,6 +13,7 @@ export interface Schema {
   required?: string[];
   minimum?: number;
   maximum?: number;
+  exclusiveMinimum?: number;
   minLength?: number;
   maxLength?: number;
   maxItems?: number;
@@ -135,11 +136,16 @@ export function typeOf(schema: Schema): string {
 }
 
 function described(schema: Schema): string {
-  const bounded = [schema, ...(schema.anyOf ?? [])].find((each) => each.minimum !== undefined || each.maximum !== undefined);
-  const { minimum, maximum } = bounded ?? {};
-  const range =
-    maximum !== undefined && maximum < 1e9 ? `${minimum ?? "…"} to ${maximum}.` : minimum !== undefined && minimum > -1e9 ? `At least ${minimum}.` : "";
+  const range = [schema, ...(schema.anyOf ?? [])].map(rangeOf).find(Boolean);
   return [schema.description, range].filter(Boolean).join(" ");
+}
+
+/** In words; bounds that are only those of an integer's size are none. */
+function rangeOf({ minimum = -Infinity, exclusiveMinimum, maximum = Infinity }: Schema): string {
+  const from = exclusiveMinimum !== undefined ? `Above ${exclusiveMinimum}` : minimum > -1e9 ? `At least ${minimum}` : "";
+  if (maximum >= 1e9) return from && `${from}.`;
+  if (exclusiveMinimum === undefined && from) return `${minimum} to ${maximum}.`;
+  return from ? `${from}, at most ${maximum}.` : `At most ${maximum}.`;
 }
 
 function objectsIn(schema: Schema, document: Document): Schema[] {

@@ -142,7 +142,7 @@ function Fields(props: { title: string; fields: Field[]; document: Document; dep
               {field.isRequired && <span class="required"> required</span>}
             </th>
             <td>
-              <span class="type">{field.type}</span> {field.description}
+              <span class="type">{field.type}</span> {marked(field.description)}
               {props.depth < MAX_DEPTH &&
                 field.inner.map((schema) => <Inner key={nameOf(schema)} schema={schema} document={props.document} depth={props.depth + 1} />)}
             </td>

@@ -40,7 +40,8 @@ export function Status({ apiKey }: { apiKey: string }) {
 function health(last: Sample): string {
   const restarts = value(last, "engine_restarts_total") ?? 0;
   const isUp = value(last, "engine_up") === 1;
-  return `The engine ${isUp ? "answers" : "does not answer"}; it was started again ${restarts} times. Every 2 seconds, from v1/metrics.`;
+  const again = restarts ? `; it was started again ${restarts === 1 ? "once" : `${restarts} times`}` : "";
+  return `The engine ${isUp ? "answers" : "does not answer"}${again}. Every 2 seconds, from v1/metrics.`;
 }
 
 function curves(samples: Sample[]): Curve[] {
