@@ -23,7 +23,7 @@ from benchmarks.report import Row, median, show
 from benchmarks.side import Side
 from benchmarks.startup import seconds_to_ready
 from benchmarks.workload import Job, mixed, prompt, single, uniform
-from profiles.compact import bundled_nano, expand
+from profiles.checkpoints.compact import bundled_nano, expand
 from service.settings.settings import PATIENT_THREADS
 
 REPEATS = 3

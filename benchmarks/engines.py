@@ -167,7 +167,7 @@ def _checkpoint(name: str, folder: Path) -> Path:
         return write_random(folder / "wide", hidden=256, num_layers=4, num_experts=8)
     if name != "nano":
         return Path(name).absolute()
-    from profiles.compact import bundled_nano, expand
+    from profiles.checkpoints.compact import bundled_nano, expand
 
     expand(bundled_nano(), folder / "nano")
     return folder / "nano"

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from engines.spec import EngineSpec
-from profiles import store
+from profiles.store import store
 from service.__main__ import main
 from service.cli import serve
 from service.run import startup

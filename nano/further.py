@@ -25,7 +25,7 @@ from nano.rows import swapped
 from nano.train import PLANS, SEED, Batch, Plan, Steps, Trainer
 from nano.unpack import load_packed
 from nano.vocabulary import stem
-from profiles.compact import bundled_nano
+from profiles.checkpoints.compact import bundled_nano
 
 _RATE_SHARE = 1 / 2  # of the main part's learning rate
 _WARMUP_STEPS = 300

@@ -1,7 +1,7 @@
 """The gpt-oss architecture in plain torch, small and batched, for training nano.
 
 Few rows of the vocabulary are parameters; the others are drawn (nano/rows.py). nano/pack.py
-writes the tensors under the published names, profiles/compact.py the whole vocabulary.
+writes the tensors under the published names, profiles/checkpoints/compact.py the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nano.layers import Layer, Shape, yarn_frequencies
-from profiles.compact import (
+from profiles.checkpoints.compact import (
     PIECE_SHARES,
     SPREAD,
     WORD_SHARE,

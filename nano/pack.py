@@ -15,7 +15,14 @@ from nano.layers import Layer, Shape
 from nano.model import Nano
 from nano.rows import make_makeup
 from nano.tokens import CALL, RETURN, VOCAB_SIZE
-from profiles.compact import CONFIGS, MANIFEST, WEIGHTS, Tensor, bundled_nano, pack_safetensors
+from profiles.checkpoints.compact import (
+    CONFIGS,
+    MANIFEST,
+    WEIGHTS,
+    Tensor,
+    bundled_nano,
+    pack_safetensors,
+)
 
 RECIPE = 7  # raised when the data or the shape changes
 

@@ -23,7 +23,7 @@ from nano.asking import config_for, generate
 from nano.dialogues import Turn
 from nano.judge import Written, parse
 from nano.quickstarts import ANY, Quickstart, held_out, quickstarts
-from profiles.compact import bundled_nano, expand
+from profiles.checkpoints.compact import bundled_nano, expand
 from service.guide.answer import AUTO, TEXT, AnswerFormat, ToolChoice, answer_grammar
 from service.harmony.types import Conversation
 from service.harmony.vocabulary import write_vocabulary

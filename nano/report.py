@@ -23,7 +23,7 @@ from nano.dialogues import Turn, Writer
 from nano.judge import Verdict, describe, judge
 from nano.others import other_turns
 from nano.quickstarts import held_out
-from profiles.compact import MANIFEST, bundled_nano, expand
+from profiles.checkpoints.compact import MANIFEST, bundled_nano, expand
 
 _MOST_AT_ONCE = 512
 

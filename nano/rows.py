@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nano.spelling import MAX_PIECES, is_spaced, pieces, spelled
 from nano.tokens import VOCAB_SIZE, text_of
 from nano.vocabulary import stem
-from profiles.compact import Makeup
+from profiles.checkpoints.compact import Makeup
 
 _BEFORE = " _.@/-"
 _WORD = re.compile(r"([ _.@/-]?)([^\W\d_]+)")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from nano.tokens import NUM_ORDINARY, SPACE, encode, text_of
-from profiles.compact import PIECE_SHARES
+from profiles.checkpoints.compact import PIECE_SHARES
 
 MAX_PIECES = len(PIECE_SHARES)
 # Ids grow with rarity, so a bound on the id is a bound on rarity.

@@ -15,7 +15,7 @@ from torch import Tensor
 from nano.layers import Layer, Shape
 from nano.model import Nano
 from nano.rows import make_makeup
-from profiles.compact import CONFIGS, MANIFEST, WEIGHTS, from_bf16, unpack_safetensors
+from profiles.checkpoints.compact import CONFIGS, MANIFEST, WEIGHTS, from_bf16, unpack_safetensors
 
 
 def load_packed(source: Path) -> tuple[Nano, dict[str, Any]]:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from inspect import getdoc
 from pathlib import Path
 
-from profiles import selector
-from profiles.catalogue import Catalogue, load
-from profiles.engine_order import Preference, preferences
-from profiles.gpus import KNOWN_GPUS, KnownGpu
-from profiles.machine import GB, family_of
-from profiles.memory import memory_need, num_parameters
-from profiles.models import GpuRequirement, Model, Profile
+from profiles.catalogue.catalogue import Catalogue, load
+from profiles.catalogue.models import GpuRequirement, Model, Profile
+from profiles.catalogue.parameters import num_parameters
+from profiles.hardware.gpus import KNOWN_GPUS, KnownGpu
+from profiles.hardware.machine import GB, family_of
+from profiles.selection import selector
+from profiles.selection.engine_order import Preference, preferences
+from profiles.selection.memory import memory_need
 
 INTRODUCTION = """\
 # Profiles
@@ -29,7 +30,7 @@ and wishes, each answer judged by hand.
 
 To add one, add an entry to `profiles/data/profiles/<engine>.yaml`: its `base` says what it has in
 common with others, the entry how it differs and, in `source`, where the values come from
-(`profiles/catalogue.py` tells the form). Its name follows from its content:
+(`profiles/catalogue/catalogue.py` tells the form). Its name follows from its content:
 `<engine>-<gpu>-<precision>-tp<N>-pp<N>-<goal>`. Then run the command above. The id is the SHA-256
 of all that changes what runs; `status` and `source` are not part of it, so a pinned id outlives a
 correction of them.

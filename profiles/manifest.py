@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from profiles.catalogue import Catalogue, load
+from profiles.catalogue.catalogue import Catalogue, load
+from profiles.catalogue.models import Artifacts, Profile
 from profiles.download.source import Wanted
-from profiles.gpus import BY_KEY
-from profiles.models import Artifacts, Profile
-from profiles.own_checkpoint import OwnCheckpoint
+from profiles.hardware.gpus import BY_KEY
+from profiles.store.own_checkpoint import OwnCheckpoint
 
 # libyaml's takes a seventh of the time.
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

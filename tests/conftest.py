@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from profiles.catalogue import load
-from profiles.store import resolve
+from profiles.catalogue.catalogue import load
+from profiles.store.store import resolve
 from service.harmony.vocabulary import write_vocabulary
 from tests.sharing import Sharing, in_order
 

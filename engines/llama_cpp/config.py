@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, get_args
 from engines.errors import EngineStartError
 from engines.native.options import check_numbers
 from engines.spec import EngineSpec, check_names, check_understood
+from profiles.checkpoints.gguf import first_file
 from profiles.errors import ModelStoreError
-from profiles.gguf import first_file
 
 KvDtype = Literal["fp16", "bf16", "q8_0"]
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import KvDtype
-from profiles.gguf import precision_of
-from profiles.models import Precision
+from profiles.catalogue.models import Precision
+from profiles.checkpoints.gguf import precision_of
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from profiles.checkpoint import hash_file
+from profiles.checkpoints.checkpoint import hash_file
 from profiles.download.progress import Progress, Stopped, amount, num_files, speed
 from profiles.download.source import Listing, NgcAccess, Source, Wanted
+from profiles.download.verified import Verified
 from profiles.errors import DownloadError, DownloadInterrupted
-from profiles.verified import Verified
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, HTTPStore, S3Store
 
-from profiles.checkpoint import INDEX, SINGLE
+from profiles.checkpoints.checkpoint import INDEX, SINGLE
+from profiles.checkpoints.gguf import files_of
 from profiles.download.progress import Progress
 from profiles.download.source import Listing, RemoteFile, Source, Wanted
 from profiles.errors import DownloadError, DownloadInterrupted
-from profiles.gguf import files_of
 
 if TYPE_CHECKING:  # the library has these for type checkers only
     from obstore.store import ClientConfig, RetryConfig

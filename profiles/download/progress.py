@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from profiles.machine import GB
+from profiles.hardware.machine import GB
 
 log = logging.getLogger(__name__)
 

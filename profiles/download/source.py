@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from profiles.catalogue.models import Artifacts
 from profiles.errors import DownloadError
-from profiles.models import Artifacts
 
 Scheme = Literal["hf", "s3", "gs", "https", "http", "ngc"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from profiles import catalogue
+from profiles.catalogue import catalogue
 from profiles.roofline.constants import CONSTANTS, Constants, constants_of
 from profiles.roofline.figures import Figure, load
 from profiles.roofline.gpu import Architecture

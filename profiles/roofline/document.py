@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from inspect import getdoc
 from pathlib import Path
 
-from profiles import catalogue
+from profiles.catalogue import catalogue
 from profiles.roofline import speed, work
 from profiles.roofline.calibrate import relative_error
 from profiles.roofline.constants import Constants, calibration_of, load

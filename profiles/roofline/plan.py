@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from profiles.catalogue import Catalogue
+from profiles.catalogue.catalogue import Catalogue
+from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
-from profiles.gpus import BY_KEY
-from profiles.machine import Hardware
-from profiles.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
-from profiles.models import Profile
+from profiles.hardware.gpus import BY_KEY
+from profiles.hardware.machine import Hardware
+from profiles.hardware.written import parse_hardware
 from profiles.roofline.constants import Calibration, calibration_of
 from profiles.roofline.gpu import SPEEDS, GpuSpeed
 from profiles.roofline.speed import Speed, Workload, speed
 from profiles.roofline.work import Deployment
-from profiles.selector import survey
-from profiles.verdicts import Candidate, Constraints
-from profiles.written import parse_hardware
+from profiles.selection.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
+from profiles.selection.selector import survey
+from profiles.selection.verdicts import Candidate, Constraints
 
 _BOARDS_OF_A_MACHINE = 8  # where only the kind of GPU is named and no fast link says how many
 _ONE = re.compile(r"1\s*x.*|.*x\s*1", re.IGNORECASE)

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, field
 from math import log, sqrt
 
-from profiles.memory import (
+from profiles.catalogue.models import ModelShape, Parallelism
+from profiles.catalogue.parameters import (
     attention_parameters,
     expert_parameters,
     router_parameters,
     vocabulary_parameters,
 )
-from profiles.models import ModelShape, Parallelism
 from profiles.roofline.gpu import GpuSpeed
 
 BF16_BYTES = 2

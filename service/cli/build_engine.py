@@ -18,7 +18,7 @@ from engines.errors import EngineStartError
 from engines.factory import prebuilt
 from engines.process.supervisor import EngineSupervisor
 from profiles.errors import ProfileError
-from profiles.machine import GB
+from profiles.hardware.machine import GB
 from service.cli.flags import SettingsCommand, given, settings_flags
 from service.run.startup import (
     Launch,

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from auth.base import AccessError
-from profiles.machine import GB, Hardware
-from profiles.verdicts import Selection
+from profiles.hardware.machine import GB, Hardware
+from profiles.selection.verdicts import Selection
 from service.http.tls import tls_of
 from service.run.listener import ListenError, listen
 from service.run.wiring import authenticator_of

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from profiles.notes import where
-from profiles.verdicts import Selection
+from profiles.selection.notes import where
+from profiles.selection.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
 from service.run.machine import visible_hardware
 from service.run.startup import prepare

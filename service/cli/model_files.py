@@ -13,15 +13,17 @@ from pathlib import Path
 
 import click
 
-from profiles import drafts, manifest, own_shape, selector, store
-from profiles.catalogue import Catalogue, load
-from profiles.checkpoint import check_whole
+from profiles import manifest
+from profiles.catalogue.catalogue import Catalogue, load
+from profiles.catalogue.models import Model, Profile
+from profiles.checkpoints.checkpoint import check_whole
 from profiles.download.progress import amount, num_files
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
-from profiles.models import Model, Profile
-from profiles.own_checkpoint import open_own
-from profiles.verdicts import Constraints
+from profiles.selection import selector
+from profiles.selection.verdicts import Constraints
+from profiles.store import drafts, own_shape, store
+from profiles.store.own_checkpoint import open_own
 from service.run.machine import visible_hardware
 from service.run.startup import engines_here, fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values

@@ -13,17 +13,17 @@ from typing import Any, get_args
 
 import click
 
-from profiles import own_shape
-from profiles.catalogue import load
+from profiles.catalogue.catalogue import load
+from profiles.catalogue.models import EngineName, Goal, Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
-from profiles.machine import GB, Cpu, Gpu, Hardware
-from profiles.memory import memory_need
-from profiles.models import EngineName, Goal, Profile
-from profiles.notes import where
-from profiles.remedies import by_cause, counted
-from profiles.selector import survey
-from profiles.verdicts import Candidate, Constraints, Fit, Rejection, Selection
-from profiles.written import parse_hardware
+from profiles.hardware.machine import GB, Cpu, Gpu, Hardware
+from profiles.hardware.written import parse_hardware
+from profiles.selection.memory import memory_need
+from profiles.selection.notes import where
+from profiles.selection.remedies import by_cause, counted
+from profiles.selection.selector import survey
+from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Selection
+from profiles.store import own_shape
 from service.run.machine import visible_hardware
 from service.run.startup import engines_here, own_checkpoint
 from service.settings.settings import Settings

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from profiles.machine import Hardware
-from profiles.remedies import by_cause, shorter_context
-from profiles.verdicts import Fit, Rejection, Selection
+from profiles.hardware.machine import Hardware
+from profiles.selection.remedies import by_cause, shorter_context
+from profiles.selection.verdicts import Fit, Rejection, Selection
 
 
 def idle_gpus(selection: Selection, hardware: Hardware) -> str:

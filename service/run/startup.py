@@ -17,17 +17,19 @@ from engines.factory import (
     installed_engines,
 )
 from engines.spec import EngineSpec
-from profiles import catalogue, drafts, own_shape, selector, store
+from profiles.catalogue import catalogue
+from profiles.catalogue.models import Profile
 from profiles.download.progress import amount, num_files
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint
-from profiles.machine import GB, Hardware
-from profiles.models import Profile
-from profiles.notes import where
-from profiles.own_checkpoint import OwnCheckpoint, open_own
-from profiles.placement import Placement
-from profiles.store import Fetching
-from profiles.verdicts import Constraints, Fit, Rejection, Selection
+from profiles.hardware.machine import GB, Hardware
+from profiles.selection import selector
+from profiles.selection.notes import where
+from profiles.selection.placement import Placement
+from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
+from profiles.store import drafts, own_shape, store
+from profiles.store.own_checkpoint import OwnCheckpoint, open_own
+from profiles.store.store import Fetching
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware

@@ -22,7 +22,7 @@ from engines.fleet import Fleet
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.suspects import Suspects
 from profiles.download.source import Wanted, source_of
-from profiles.gpu_usage import GpuMeter
+from profiles.hardware.usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
 from service.store import sqlite_file

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from engines.base import EngineInfo, EngineStats
-from profiles.gpu_usage import GpuUsage
+from profiles.hardware.usage import GpuUsage
 from service.telemetry.series import ENGINE, GPU, MAX_REQUESTS, RESTARTS, UP, Series
 
 ReadGpus = Callable[[], Sequence[GpuUsage]]

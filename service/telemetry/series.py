@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.base import EngineStats
-from profiles.gpu_usage import GpuUsage
+from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
 
 PREFIX = "harmonium_"

@@ -33,7 +33,7 @@ LATE = (
 def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:
     program = f"""
 import sys
-import profiles.selector, service.run.server, service.run.startup, service.run.worker
+import profiles.selection.selector, service.run.server, service.run.startup, service.run.worker
 from service.run.wiring import gate_of, telemetry_of, toolbox_of
 from service.settings.settings import load
 settings = load()

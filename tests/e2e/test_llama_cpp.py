@@ -29,7 +29,7 @@ SERVE = ["env", "--unset=NIM_MODEL_NAME", str(Path(sys.executable).parent / "har
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with nothing but nano's GGUF file."""
-    from profiles.compact import bundled_nano, expand
+    from profiles.checkpoints.compact import bundled_nano, expand
     from tests.engines.llama_cpp.gguf_file import write_gguf
 
     checkpoint, folder = tmp_path_factory.mktemp("nano"), tmp_path_factory.mktemp("gguf")

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.checkpoint import write_random
 
 
-@pytest.mark.slow  # tests/profiles/test_own_shape.py and tests/engines/native/model do its parts
+# tests/profiles/store/test_own_shape.py and tests/engines/native/model do its parts
+@pytest.mark.slow
 def test_a_checkpoint_of_an_odd_shape_is_served_from_its_folder(
     start_server: Any, tmp_path: Path
 ) -> None:

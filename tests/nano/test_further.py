@@ -14,7 +14,7 @@ from nano.rows import make_makeup, swapped
 from nano.tokens import encode
 from nano.train import Plan
 from nano.unpack import load_packed
-from profiles.compact import WEIGHTS, bundled_nano, pack_safetensors
+from profiles.checkpoints.compact import WEIGHTS, bundled_nano, pack_safetensors
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

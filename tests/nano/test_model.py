@@ -15,7 +15,7 @@ from nano.model import Nano, initialise
 from nano.pack import pack
 from nano.rows import make_makeup, swapped
 from nano.tokens import CALL, RETURN, encode
-from profiles.compact import Makeup, expand
+from profiles.checkpoints.compact import Makeup, expand
 
 if TYPE_CHECKING:
     from transformers import GptOssForCausalLM

@@ -26,7 +26,7 @@ from nano.report import (
     page,
     share,
 )
-from profiles.compact import MANIFEST, bundled_nano
+from profiles.checkpoints.compact import MANIFEST, bundled_nano
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 
 # The first of the dialogues that docs/nano.md reports on; `make nano-report` judges them all.

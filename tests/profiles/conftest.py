@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profiles.catalogue import Catalogue, load
+from profiles.catalogue.catalogue import Catalogue, load
 
 
 @dataclass

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from profiles.catalogue import load
-from profiles.machine import GB, Hardware
-from profiles.selector import survey
-from profiles.verdicts import Candidate, Constraints, Selection
-from profiles.written import parse_hardware
+from profiles.catalogue.catalogue import load
+from profiles.hardware.machine import GB, Hardware
+from profiles.hardware.written import parse_hardware
+from profiles.selection.selector import survey
+from profiles.selection.verdicts import Candidate, Constraints, Selection
 
 ALL = {"native": None, "vllm": None, "tensorrt_llm": None, "llama_cpp": None}
 GPU_SERVERS = {name: None for name in ALL if name != "llama_cpp"}

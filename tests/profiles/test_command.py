@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from profiles.catalogue import Catalogue
-from profiles.written import parse_hardware
+from profiles.catalogue.catalogue import Catalogue
+from profiles.hardware.written import parse_hardware
 from service.__main__ import main
 
 Command = Callable[..., int]

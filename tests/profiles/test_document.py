@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.catalogue import Catalogue
+from profiles.catalogue.catalogue import Catalogue
 from profiles.document import render
-from profiles.engine_order import preferences
+from profiles.selection.engine_order import preferences
 
 PAGE = Path(__file__).parents[2] / "docs" / "profiles.md"
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from profiles.catalogue import Catalogue
-from profiles.selector import survey
-from profiles.verdicts import Constraints, Selection
-from profiles.written import parse_hardware
+from profiles.catalogue.catalogue import Catalogue
+from profiles.hardware.written import parse_hardware
+from profiles.selection.selector import survey
+from profiles.selection.verdicts import Constraints, Selection
 
 TABLE: Final = Path(__file__).parent / "machines.md"
 INSTALLED: Final[Mapping[str, tuple[str, ...] | None]] = {

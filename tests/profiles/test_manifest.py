@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from profiles.catalogue import LOADER, Catalogue
+from profiles.catalogue.catalogue import LOADER, Catalogue
 from profiles.download.source import read_source
 from profiles.manifest import as_yaml
 

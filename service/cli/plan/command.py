@@ -10,9 +10,9 @@ from typing import get_args
 
 import click
 
-from profiles.catalogue import load
+from profiles.catalogue.catalogue import load
+from profiles.catalogue.models import EngineName
 from profiles.errors import InvalidConstraint, InvalidHardware
-from profiles.models import EngineName
 from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text

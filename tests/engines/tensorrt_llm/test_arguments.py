@@ -12,7 +12,7 @@ from engines.errors import EngineStartError
 from engines.spec import EngineSpec
 from engines.tensorrt_llm.arguments import GROUPS, arguments_of
 from engines.tensorrt_llm.engine import _grouped
-from profiles import catalogue
+from profiles.catalogue import catalogue
 from service.run.startup import spec_of
 from tests.engines.guest.refusals import REFUSED_BY_ALL, Row, untested_fields
 from tests.engines.tensorrt_llm.stand_in import SURFACE, Plan, TorchLlmArgs

@@ -11,7 +11,7 @@ import pytest
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_names
 from engines.vllm.arguments import arguments_of
-from profiles import catalogue
+from profiles.catalogue import catalogue
 from service.run.startup import spec_of
 from tests.engines.guest.refusals import REFUSED_BY_ALL, Row, untested_fields
 from tests.engines.vllm.conftest import SURFACE

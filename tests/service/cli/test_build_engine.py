@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles import catalogue, store
-from profiles.catalogue import Catalogue, load
-from profiles.written import parse_hardware
+from profiles.catalogue import catalogue
+from profiles.catalogue.catalogue import Catalogue, load
+from profiles.hardware.written import parse_hardware
+from profiles.store import store
 from service.__main__ import main
 from service.run import startup
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profiles.machine import Cpu, Hardware
+from profiles.hardware.machine import Cpu, Hardware
 from service.__main__ import main
 from service.cli import doctor_checks as checks
 from service.settings.settings import load

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from profiles.catalogue import Catalogue, load
-from profiles.models import ArtifactFile, Artifacts
+from profiles.catalogue.catalogue import Catalogue, load
+from profiles.catalogue.models import ArtifactFile, Artifacts
 from service.__main__ import main
 from service.cli import model_files
 from tests.profiles.hub import Served, serving
-from tests.profiles.test_store import shard
+from tests.profiles.store.test_store import shard
 
 MODEL = "gpt-oss-20b"
 

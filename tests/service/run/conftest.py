@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from profiles import store
-from profiles.written import parse_hardware
+from profiles.hardware.written import parse_hardware
+from profiles.store import store
 from service.run import startup
 from service.run.startup import Launch, prepare
 from service.settings.settings import load

@@ -13,14 +13,15 @@ import pytest
 from engines.factory import environment_of
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
-from profiles import catalogue, store
-from profiles.machine import GB
-from profiles.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from profiles.catalogue import catalogue
+from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from profiles.hardware.machine import GB
+from profiles.store import store
 from service.run.startup import environments_of, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
 from tests.profiles.hub import serving
-from tests.profiles.test_store import shard
+from tests.profiles.store.test_store import shard
 from tests.service.run.conftest import launch
 
 pytestmark = pytest.mark.usefixtures("machine", "cache")

@@ -12,8 +12,8 @@ import pytest
 from engines.errors import EngineStartError
 from engines.factory import Engines
 from profiles.errors import InvalidConstraint, ModelStoreError, NoCompatibleProfile
-from profiles.machine import GB
-from profiles.written import parse_hardware
+from profiles.hardware.machine import GB
+from profiles.hardware.written import parse_hardware
 from service.cli import serve
 from service.run import startup
 from service.run.startup import Launch, engines_here, fallback, python_of, tell

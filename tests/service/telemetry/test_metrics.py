@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from profiles.gpu_usage import GpuUsage
+from profiles.hardware.usage import GpuUsage
 from service.cli.reference import metrics_page
 from service.http.paths import route_of
 from service.request import Notes, RequestContext

@@ -19,7 +19,7 @@ from auth.authenticators import ApiKeys
 from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from profiles.catalogue import LOADER
+from profiles.catalogue.catalogue import LOADER
 from service.run.server import create_app
 from service.runtime import ServedProfile
 

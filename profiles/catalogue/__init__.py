@@ -1,0 +1,1 @@
+"""Models and profiles as data, and the files that hold them."""

@@ -1,0 +1,111 @@
+"""Reading a checkpoint folder far enough to know that it is whole; no tensor is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from profiles.checkpoints.gguf import config_of, first_file
+from profiles.errors import ModelStoreError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
+_MAX_HEADER_BYTES = 100 * 1024 * 1024  # the format's own bound
+
+
+def check_place(place: Path) -> None:
+    """Raise ModelStoreError unless it is a folder or a GGUF file, which are what may be served."""
+    if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
+        problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
+        raise ModelStoreError(
+            f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a config.json "
+            "and *.safetensors files, or to a GGUF file"
+        )
+
+
+def check_shards(folder: Path) -> None:
+    """Raise ModelStoreError unless every shard is there and not truncated."""
+    for name, tensors in _shards(folder).items():
+        header, size_bytes = _header(folder / name)
+        actual = (folder / name).stat().st_size
+        if actual != size_bytes:
+            raise ModelStoreError(
+                f"{folder / name} has {actual:,} bytes, its header tells {size_bytes:,}; "
+                f"copy or download it again"
+            )
+        if missing := sorted(tensors - header.keys()):
+            raise ModelStoreError(
+                f"{folder / name} lacks tensor {missing[0]}, which {INDEX} places there"
+            )
+
+
+def check_whole(place: Path) -> None:
+    """Raise ModelStoreError unless a checkpoint's shards, or its GGUF files, are all there."""
+    if any(place.glob("*.safetensors")) or first_file(place) is None:
+        check_shards(place)
+
+
+def read_config(place: Path) -> tuple[Path, dict[str, Any]]:
+    """Read the model's config.json, or what the head of its GGUF file says in the same words.
+
+    `place`: a folder, or a GGUF file.
+    """
+    path, head = place / "config.json", place / GGUF_HEAD
+    if head.is_file():
+        return head, read_json(head)
+    is_checkpoint = path.is_file() and any(place.glob("*.safetensors"))
+    gguf = None if is_checkpoint else first_file(place)
+    return (path, read_json(path)) if gguf is None else (gguf, config_of(gguf))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a checkpoint."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ModelStoreError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ModelStoreError(f"{path} must hold a JSON object")
+    return content
+
+
+def hash_file(path: Path) -> str:
+    """Return a file's SHA-256 as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _shards(folder: Path) -> dict[str, set[str]]:
+    """Map each shard's file name to the tensors it must hold."""
+    if not (folder / INDEX).is_file():
+        if (folder / SINGLE).is_file():
+            return {SINGLE: set()}
+        raise ModelStoreError(f"{folder} has neither {INDEX} nor {SINGLE}")
+    shards: dict[str, set[str]] = {}
+    for tensor, name in read_json(folder / INDEX).get("weight_map", {}).items():
+        shards.setdefault(name, set()).add(tensor)
+    if not shards:
+        raise ModelStoreError(f"{folder / INDEX} has an empty weight_map")
+    return shards
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return a safetensors file's header and the size the whole file must have."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError(f"header of {length} bytes")
+            header = json.loads(file.read(length))
+        data = [tensor["data_offsets"][1] for key, tensor in header.items() if key[:2] != "__"]
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
+        raise ModelStoreError(f"{path} is not a safetensors file: {error}") from None
+    return header, 8 + length + max(data, default=0)

@@ -1,0 +1,182 @@
+"""Reading the head of a GGUF file: which model it holds, in the words of config.json.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from profiles.catalogue.models import Precision
+from profiles.errors import ModelStoreError
+
+_MAGIC: Final = b"GGUF"
+_STRING, _ARRAY = 8, 9
+_SCALARS: Final = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_MAX_BYTES: Final = 1 << 20  # of a string; chat templates are the longest
+_BY_TYPE: Final[Mapping[int | None, Precision]] = {0: "fp32", 38: "mxfp4"}  # general.file_type
+_TOKENS: Final = "tokenizer.ggml.tokens"
+_KEYS: Final = {  # of config.json
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "expert_feed_forward_length",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "sliding_window": "attention.sliding_window",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+}
+
+
+def first_file(place: Path) -> Path | None:
+    """Find the GGUF model of a folder, of one in several files the first; None if there is none.
+
+    `place`: the folder, or the file itself where a folder has several models. A model may lie in a
+    folder of its own within, as hubs keep the larger ones.
+
+    Raises ModelStoreError where there are more models, or where one lacks files.
+    """
+    if place.is_file():
+        return _whole(place)
+    found = sorted(place.glob("*.gguf")) or sorted(place.glob("*/*.gguf"))
+    models = models_among(str(path.relative_to(place)) for path in found)
+    if not models and found:
+        raise ModelStoreError(f"{place} has {found[0].name}, but not the first file of its model")
+    if len(models) > 1:
+        raise ModelStoreError(
+            f"{place} has several GGUF models ({', '.join(models)}); name one: {place / models[0]}"
+        )
+    return _whole(place / models[0]) if models else None
+
+
+def models_among(names: Iterable[str]) -> list[str]:
+    """Find the GGUF models among some files, each by its only file or the first of its files."""
+    return sorted(name for name in names if name.endswith(".gguf") and _part(name)[0] == 1)
+
+
+def files_of(name: str) -> list[str]:
+    """Name all files of the model that a file belongs to, the first one first."""
+    _, count = _part(name)
+    if count == 1:
+        return [name]
+    stem = name.rpartition("-of-")[0].rpartition("-")[0]
+    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+
+
+def precision_of(file_type: int | None, num_bytes: int, num_weights: int) -> Precision:
+    """Say in the nearest words of a profile what the experts, most of a model, are stored as.
+
+    `file_type`: `general.file_type`. Of gpt-oss most files have MXFP4 experts, whatever they are
+    called by what the rest is stored as, so that the size decides where the type does not.
+    """
+    if file_type in _BY_TYPE:
+        return _BY_TYPE[file_type]
+    return "mxfp4" if num_bytes < 1.2 * num_weights else "bf16"
+
+
+def config_of(path: Path, num_bytes: int | None = None) -> dict[str, Any]:
+    """Return what config.json would say of the model; raises ModelStoreError, naming the file.
+
+    `num_bytes`: of all its files, where they are not here yet and `path` is the head of the first.
+    """
+    try:
+        with path.open("rb") as file:
+            head = _head(file)
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+    except (struct.error, ValueError) as error:
+        raise ModelStoreError(f"{path} is not a whole GGUF file: {error}") from None
+    architecture = head.get("general.architecture")
+    config = {ours: head.get(f"{architecture}.{theirs}") for ours, theirs in _KEYS.items()}
+    if config["vocab_size"] is None:
+        config["vocab_size"] = head.get(_TOKENS)
+    config["model_type"] = "gpt_oss" if architecture == "gpt-oss" else architecture
+    config["gguf_type"] = head.get("general.file_type")
+    config["gguf_bytes"] = num_bytes or sum(
+        path.with_name(name).stat().st_size for name in files_of(path.name)
+    )
+    return config
+
+
+def _whole(first: Path) -> Path:
+    """Return the first file of a model; raises ModelStoreError unless all its files are there."""
+    files = [first.with_name(name) for name in files_of(first.name)]
+    for path in files:
+        if not path.is_file():
+            raise ModelStoreError(f"{path} is missing; copy or download all files of the model")
+    return files[0]
+
+
+def _part(name: str) -> tuple[int, int]:
+    """Return which file of how many this is: `name-00002-of-00003.gguf` is (2, 3)."""
+    _, *numbers = name.removesuffix(".gguf").rsplit("-", 3)
+    if len(numbers) == 3 and numbers[1] == "of" and numbers[0].isdigit() and numbers[2].isdigit():
+        return int(numbers[0]), int(numbers[2])
+    return 1, 1
+
+
+def _head(file: BinaryIO) -> Mapping[str, Any]:
+    """Return every key of the head with its value; of an array its length."""
+    if file.read(4) != _MAGIC:
+        raise ValueError("it does not begin with GGUF")
+    version = _scalar(file, "<I")
+    if version not in (2, 3):
+        raise ValueError(f"its version is {version}, and 2 and 3 are known")
+    _, num_keys = _scalar(file, "<Q"), _scalar(file, "<Q")
+    return {_string(file): _value(file, _scalar(file, "<I")) for _ in range(num_keys)}
+
+
+def _value(file: BinaryIO, kind: int) -> Any:
+    if kind == _STRING:
+        return _string(file)
+    if kind == _ARRAY:
+        return _skip_array(file, _scalar(file, "<I"), _scalar(file, "<Q"))
+    if kind not in _SCALARS:
+        raise ValueError(f"a value has the unknown type {kind}")
+    return _scalar(file, _SCALARS[kind])
+
+
+def _skip_array(file: BinaryIO, kind: int, length: int) -> int:
+    """Read past an array, and return its length."""
+    if kind in _SCALARS:
+        file.seek(struct.calcsize(_SCALARS[kind]) * length, 1)
+    elif kind == _STRING:
+        for _ in range(length):
+            file.seek(_length(file), 1)
+    else:
+        raise ValueError(f"an array has the type {kind}")
+    return length
+
+
+def _string(file: BinaryIO) -> str:
+    return file.read(_length(file)).decode("utf-8", "replace")
+
+
+def _length(file: BinaryIO) -> int:
+    length = _scalar(file, "<Q")
+    if length > _MAX_BYTES:
+        raise ValueError(f"a string of it has {length} bytes")
+    return int(length)
+
+
+def _scalar(file: BinaryIO, form: str) -> Any:
+    (value,) = struct.unpack(form, file.read(struct.calcsize(form)))
+    return value

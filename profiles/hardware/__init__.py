@@ -1,0 +1,1 @@
+"""What a machine has: its GPUs and CPU, detected or written down."""

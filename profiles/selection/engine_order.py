@@ -1,0 +1,68 @@
+"""Which engine comes first on which GPU, with the figures that say so (data/engines.yaml)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, get_args
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from profiles.catalogue.catalogue import LOADER
+from profiles.catalogue.models import EngineName, Goal, GpuRequirement, Profile, Record
+from profiles.errors import InvalidCatalogue
+from profiles.hardware.machine import Gpu
+from profiles.selection.placement import is_match
+
+FILE = Path(__file__).parents[1] / "data" / "engines.yaml"
+_ALL = get_args(EngineName)
+
+
+class Preference(Record):
+    """An order of engines, and where it holds."""
+
+    gpus: GpuRequirement
+    models: tuple[str, ...] = ()  # none: all
+    goals: tuple[Goal, ...] = ()  # none: all
+    engines: tuple[EngineName, ...]
+    because: Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The engines, best first, and why."""
+
+    engines: tuple[EngineName, ...] = _ALL
+    because: str = ""
+
+
+@cache
+def preferences(path: Path = FILE) -> tuple[Preference, ...]:
+    """Read the file; raises InvalidCatalogue where it is wrong, or an entry lacks an engine."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
+        read = TypeAdapter(tuple[Preference, ...]).validate_python(content)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise InvalidCatalogue(f"{path}: {key}: {problem['msg']}") from None
+    for number, preference in enumerate(read):
+        if sorted(preference.engines) != sorted(_ALL):
+            raise InvalidCatalogue(f"{path}: {number}.engines: name each of {', '.join(_ALL)} once")
+    return read
+
+
+def order_on(gpu: Gpu | None, profile: Profile, goal: Goal) -> Order:
+    """Return the order that holds for a profile's model on a GPU; on a CPU native is first.
+
+    A MIG slice is of its board's generation but has no name.
+    """
+    if gpu is None:
+        return Order(because="on a CPU it starts in seconds, and nothing is to be installed for it")
+    for each in preferences():
+        is_model = not each.models or profile.model.name in each.models
+        if is_model and (not each.goals or goal in each.goals) and is_match(gpu, each.gpus):
+            return Order(each.engines, each.because)
+    return Order()

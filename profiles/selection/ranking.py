@@ -1,0 +1,156 @@
+"""In which order runnable profiles come, and the words that say why one precedes another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from profiles.catalogue.models import Goal
+from profiles.catalogue.parameters import num_parameters
+from profiles.selection.engine_order import Order, order_on
+from profiles.selection.verdicts import Candidate, Constraints
+
+ENOUGH_CONTEXT = 98_304  # tokens, three quarters: with less a smaller model serves better
+MANY_TOKENS = 262_144  # of K/V: with less an engine is full of two long conversations
+
+# For each goal asked, the goals a profile may have, best first.
+_GOALS: Mapping[Goal, tuple[Goal, ...]] = {
+    "latency": ("latency", "balanced", "throughput"),
+    "balanced": ("balanced", "throughput", "latency"),
+    "throughput": ("throughput", "balanced", "latency"),
+}
+_STATUSES = ("tuned", "published", "untuned", "planned")
+_BITS = {"mxfp4": 4, "bf16": 16, "fp32": 32}
+
+Place = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Criterion:
+    """A key, the smaller the better, and why the smaller is better."""
+
+    key: Callable[[Candidate, Constraints], int]
+    words: str
+
+
+def goal_of(constraints: Constraints) -> Goal:
+    """Return what the ranking aims at: the goal asked for, else `balanced`."""
+    return constraints.goal or "balanced"
+
+
+def rank(candidate: Candidate, constraints: Constraints) -> Place:
+    """Return what candidates are sorted by; the name makes the order total."""
+    keys = tuple(criterion.key(candidate, constraints) for criterion in _CRITERIA)
+    return keys, candidate.profile.title
+
+
+def why_first(first: Candidate, other: Candidate, constraints: Constraints) -> str:
+    """Say at which criterion `first` comes before `other`."""
+    for criterion in _CRITERIA:
+        if criterion.key(first, constraints) != criterion.key(other, constraints):
+            return criterion.words.format(
+                goal=goal_of(constraints),
+                because=_order(first, constraints).because,
+                engine=first.profile.engine,
+                context=first.max_model_len,
+                other_context=other.max_model_len,
+            )
+    return "its name comes first"
+
+
+def is_context_kept(candidate: Candidate) -> bool:
+    """Whether the context is as long as the profile says, or long enough for most."""
+    longest = candidate.profile.limits.max_model_len
+    return candidate.max_model_len >= min(ENOUGH_CONTEXT, longest)
+
+
+def _order(candidate: Candidate, constraints: Constraints) -> Order:
+    gpus = candidate.placement.gpus
+    return order_on(gpus[0] if gpus else None, candidate.profile, goal_of(constraints))
+
+
+def _is_short(candidate: Candidate, constraints: Constraints) -> int:
+    return constraints.max_model_len is None and not is_context_kept(candidate)
+
+
+def _size_on_gpu(candidate: Candidate, _: Constraints) -> int:
+    profile = candidate.profile
+    return 0 if profile.gpu is None else -num_parameters(profile.model.shape)
+
+
+def _size_on_cpu(candidate: Candidate, _: Constraints) -> int:
+    profile = candidate.profile
+    return 0 if profile.gpu is not None else num_parameters(profile.model.shape)
+
+
+def _goal_distance(candidate: Candidate, constraints: Constraints) -> int:
+    return _GOALS[goal_of(constraints)].index(candidate.profile.goal)
+
+
+def _engine(candidate: Candidate, constraints: Constraints) -> int:
+    return _order(candidate, constraints).engines.index(candidate.profile.engine)
+
+
+def _is_crowded(candidate: Candidate, constraints: Constraints) -> int:
+    if goal_of(constraints) == "latency" or candidate.profile.gpu is None:
+        return 0
+    return candidate.placement.kv_tokens < MANY_TOKENS
+
+
+def _on_each_token(candidate: Candidate, constraints: Constraints) -> int:
+    """More GPUs shorten a token's time where NVLink joins them."""
+    is_worth = goal_of(constraints) == "latency" and not candidate.placement.crosses_pcie
+    return -candidate.profile.num_devices if is_worth else 0
+
+
+def _of_an_engine(candidate: Candidate, _: Constraints) -> int:
+    return candidate.profile.num_devices
+
+
+def _memory_left_idle(candidate: Candidate, _: Constraints) -> int:
+    return -sum(gpu.total_bytes for gpu in candidate.placement.gpus)
+
+
+def _specificity(candidate: Candidate, _: Constraints) -> int:
+    """Return 0 for a named GPU, 1 for a generation, 2 for any; a CPU is all it can be."""
+    gpu = candidate.profile.gpu
+    if gpu is None or gpu.names:
+        return 0
+    return 1 if gpu.family else 2
+
+
+_CRITERIA = (
+    _Criterion(
+        lambda c, _: c.profile.model.is_demonstration, "it is a model for work, not a demonstration"
+    ),
+    _Criterion(lambda c, _: c.profile.gpu is None, "it runs on a GPU, not on the CPU"),
+    _Criterion(
+        lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers, not a part"
+    ),
+    _Criterion(
+        _is_short,
+        "it keeps a context of {context:,} tokens, where the other has {other_context:,}",
+    ),
+    _Criterion(
+        lambda c, _: -(c.profile.gpu_layers or 0), "more of its layers are computed on the GPU"
+    ),
+    _Criterion(
+        lambda c, _: c.placement.crosses_pcie,
+        "its GPUs need not talk to each other over PCIe at each token",
+    ),
+    _Criterion(_size_on_gpu, "it serves the larger model"),
+    _Criterion(_size_on_cpu, "it serves the smaller model, of which a CPU reads less for a token"),
+    _Criterion(_goal_distance, "it comes closer to the goal ({goal})"),
+    _Criterion(_engine, "{engine} comes first here: {because}"),
+    _Criterion(_is_crowded, "its memory holds more conversations at once"),
+    _Criterion(_on_each_token, "more GPUs work on each token, which is what latency wants"),
+    _Criterion(
+        _of_an_engine,
+        "engines side by side, each on as few GPUs as hold the model, give more tokens than one "
+        "on many",
+    ),
+    _Criterion(_memory_left_idle, "it leaves less of the machine idle"),
+    _Criterion(lambda c, _: _STATUSES.index(c.profile.status), "its values are better proven"),
+    _Criterion(lambda c, _: _BITS[c.profile.precision], "it has fewer bits per weight"),
+    _Criterion(_specificity, "it is made more closely for this hardware"),
+)

@@ -1,0 +1,108 @@
+"""Why profiles cannot run, in few words: the remedy first, equal reasons together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from profiles.selection.memory import memory_need
+from profiles.selection.ranking import rank
+from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
+
+MAX_REASONS = 10  # so that a refusal fits on a screen
+_HOPE = (Fit.LOW_MEMORY, Fit.NOT_INSTALLED, Fit.INCOMPATIBLE)  # what is nearest to running first
+
+
+def by_cause(rejections: Iterable[Rejection]) -> dict[str, list[Rejection]]:
+    """Put rejections with one cause together; each cause in the place of its first."""
+    groups: dict[str, list[Rejection]] = {}
+    for rejection in rejections:
+        groups.setdefault(rejection.cause or rejection.reason, []).append(rejection)
+    return groups
+
+
+def counted(rejections: Iterable[Rejection]) -> str:
+    """Return '34 profiles of gpt-oss-120b, 1 profile of nano'."""
+    models = Counter(rejection.profile.model.name for rejection in rejections)
+    return ", ".join(
+        f"{count} {'profile' if count == 1 else 'profiles'} of {model}"
+        for model, count in models.items()
+    )
+
+
+def refusal(selection: Selection, unasked: Selection, constraints: Constraints) -> str:
+    """Say what to do when nothing can run, and then why nothing can.
+
+    `unasked` is the selection for the same machine with nothing asked for.
+    """
+    asked = sorted(
+        (r for r in selection.rejections if r.fit in _HOPE),
+        key=lambda r: (_HOPE.index(r.fit), r.profile.status == "planned", bool(r.cause)),
+    )
+    others = [r for r in selection.rejections if r.fit is Fit.NOT_ASKED]
+    lines = [_remedy(asked, unasked, constraints), selection.reason]
+    groups = by_cause(asked)
+    for cause, rejections in list(groups.items())[:MAX_REASONS]:
+        lines.append(f"  {counted(rejections)}: {cause}")
+    if len(groups) > MAX_REASONS:
+        lines.append(f"  and {len(groups) - MAX_REASONS} more reasons")
+    if others:
+        lines.append(f"  not asked for: {counted(others)}")
+    lines.append("`harmonium profiles` lists them all.")
+    return "\n".join(lines)
+
+
+def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints) -> str:
+    if shorter := shorter_context(asked):
+        return f"Set {shorter}."
+    otherwise = _otherwise(unasked, constraints)
+    if (unfit := _best_not_installed(asked, constraints)) is not None:
+        other = f" Or {otherwise}" if otherwise else ""
+        return f"Install what {unfit.profile.title} runs by: {unfit.missing_engine}.{other}"
+    if otherwise:
+        return otherwise[0].upper() + otherwise[1:]
+    on_cpu = min(
+        (r for r in asked if r.profile.gpu is None),
+        key=lambda r: memory_need(r.profile).fixed_bytes,
+        default=None,
+    )
+    if on_cpu is not None:
+        return f"Free memory, or add some: {on_cpu.profile.model.name} {on_cpu.reason}."
+    return "Take a machine that one of the profiles is made for."
+
+
+def _otherwise(unasked: Selection, constraints: Constraints) -> str:
+    """What to leave unasked, for something to run; empty where nothing can."""
+    if not unasked.compatible:
+        return ""
+    model, wishes = unasked.chosen.profile.model.name, " and ".join(_wishes(constraints))
+    return f"unset {wishes} to serve {model}, which can run here."
+
+
+def _best_not_installed(
+    rejections: Iterable[Rejection], constraints: Constraints
+) -> Rejection | None:
+    """The profile that would be chosen if its engine were there."""
+    fitting = [(rank(r.candidate, constraints), r) for r in rejections if r.candidate is not None]
+    return min(fitting, key=lambda pair: pair[0])[1] if fitting else None
+
+
+def shorter_context(rejections: Iterable[Rejection]) -> str:
+    """The setting with which a profile would fit, if the context's length is all that is amiss."""
+    fitting = [r for r in rejections if r.max_model_len is not None and not r.missing_engine]
+    if not fitting:
+        return ""
+    best = max(fitting, key=lambda r: r.max_model_len or 0)
+    length = best.max_model_len
+    return f"NIM_MAX_MODEL_LEN={length} (--max-model-len {length}): {best.profile.title} then fits"
+
+
+def _wishes(constraints: Constraints) -> list[str]:
+    """What was asked for, as the settings that ask for it."""
+    given: Mapping[str, object] = {
+        "NIM_MODEL_NAME or NIM_MODEL_PATH": constraints.model,
+        "NIM_MODEL_PROFILE": constraints.profile,
+        "NIM_TAGS_SELECTOR": ",".join(f"{k}={v}" for k, v in constraints.tags.items()),
+        "NIM_MAX_MODEL_LEN": constraints.max_model_len,
+    }
+    return [f"{name} ({value})" for name, value in given.items() if value]

@@ -1,0 +1,182 @@
+"""The selector: which profile serves best here, and why not each of the others.
+
+Pure: the same profiles, hardware and constraints always give the same answer. Each
+profile ends in exactly one class:
+
+    RUNNABLE        it can start now
+    LOW_MEMORY      it would start with a shorter context, which is named
+    NOT_INSTALLED   the hardware fits, the engine is missing
+    INCOMPATIBLE    the hardware does not fit, or the profile is planned only
+    NOT_ASKED       a constraint excludes it
+
+Without a wish for a length, a profile whose whole context does not fit is runnable with
+what fits, from 8,192 tokens on; and it is put on as many GPUs as hold engines of it.
+
+Runnable profiles are ranked by, in this order:
+
+ 1. a model for work before the demonstration model;
+ 2. a GPU before a GPU with the CPU, and both before the CPU;
+ 3. three quarters of the context at least: with less, a smaller model serves better;
+    then more layers on the GPU;
+ 4. engines whose GPUs need not talk to each other over PCIe;
+ 5. on GPUs the larger model: who has the hardware for it wants it. On a CPU the smaller;
+ 6. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next
+    best to an extreme is balanced, and next best to balanced is throughput, because a
+    latency profile keeps its batch so small that a busy service would queue;
+ 7. the engine that is the fastest on this GPU for this goal by measured or published
+    figures (profiles/data/engines.yaml);
+ 8. room for K/V of 262,144 tokens in each engine, unless the goal is latency;
+ 9. for latency more GPUs for each token; else as few GPUs for an engine as hold the
+    model, because several engines side by side give more tokens than one on all GPUs;
+10. less of the machine left idle;
+11. tuned on this board by this project, then published by the engine's makers for this
+    board, then untuned;
+12. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
+13. made for this very GPU, then for its generation, then generic;
+14. the name, so that the order is total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from profiles.catalogue.models import Profile
+from profiles.errors import InvalidConstraint, NoCompatibleProfile, nearest
+from profiles.hardware.machine import Hardware
+from profiles.selection.notes import notes_on, rivals_of, smaller_model
+from profiles.selection.placement import Shortage, place
+from profiles.selection.ranking import rank
+from profiles.selection.remedies import refusal
+from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
+
+
+def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
+    """Choose the best profile; it is the selection's `chosen`.
+
+    Raises NoCompatibleProfile, which starts with the remedy, when nothing can run, and
+    InvalidConstraint when a constraint names what no profile has.
+    """
+    profiles = tuple(profiles)
+    selection = survey(profiles, hardware, constraints)
+    if not selection.compatible:
+        here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
+        unasked = survey(profiles, hardware, here)
+        reasons = {r.profile.title: r.reason for r in selection.rejections}
+        raise NoCompatibleProfile(refusal(selection, unasked, constraints), reasons)
+    return selection
+
+
+def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
+    """Classify and rank every profile; unlike select(), nothing runnable is an answer too."""
+    profiles = tuple(profiles)
+    check_constraints(profiles, constraints)
+    verdicts = [_classify(profile, hardware, constraints) for profile in profiles]
+    candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
+    ranked = tuple(sorted(candidates, key=lambda c: rank(c, constraints)))
+    rejections = tuple(verdict for verdict in verdicts if isinstance(verdict, Rejection))
+    rivals = rivals_of(ranked, constraints) if ranked else ()
+    notes = notes_on(ranked, rejections, hardware, constraints) if ranked else ()
+    reason = _reason(len(ranked), len(profiles), hardware, rivals)
+    if ranked:
+        reason += smaller_model(ranked, constraints)
+    return Selection(ranked, rejections, reason, rivals, notes)
+
+
+def check_constraints(profiles: tuple[Profile, ...], constraints: Constraints) -> None:
+    """Raise InvalidConstraint if a constraint names what no profile has."""
+    _check_known("model", constraints.model, {n for p in profiles for n in p.model.names})
+    _check_known("engine", constraints.engine, {p.engine for p in profiles})
+    if constraints.profile is not None:  # ids are hashed, so only if they are needed
+        _check_known("profile", constraints.profile, {n for p in profiles for n in _names(p)})
+    known_tags = {tag for profile in profiles for tag in profile.tags}
+    for tag in constraints.tags:
+        _check_known("tag", tag, known_tags)
+    if constraints.num_replicas is not None and constraints.num_replicas < 1:
+        raise InvalidConstraint(f"replicas {constraints.num_replicas} must be at least 1")
+    if constraints.max_model_len is not None and constraints.max_model_len < 1:
+        raise InvalidConstraint(f"max_model_len {constraints.max_model_len} must be at least 1")
+
+
+def _check_known(kind: str, value: str | None, known: set[str]) -> None:
+    if value is None or value in known:
+        return
+    listed = sorted(name for name in known if len(name) < 64)
+    shown = ", ".join(listed) if len(listed) <= 20 else "run 'harmonium profiles' to list them"
+    hint = nearest(value, listed)
+    raise InvalidConstraint(f"{kind} '{value}' is not in the catalogue{hint}; known: {shown}")
+
+
+def _names(profile: Profile) -> tuple[str, ...]:
+    """Return all that may select a profile: NIM 2 leaves the GPU and the goal out."""
+    split = f"tp{profile.parallelism.tp}-pp{profile.parallelism.pp}"
+    drafts = "-eagle3" if profile.draft else ""
+    nim = f"{profile.engine}-{profile.precision}-{split}{drafts}"
+    return (profile.id, profile.name, profile.title, nim, "default")
+
+
+def _classify(
+    profile: Profile, hardware: Hardware, constraints: Constraints
+) -> Candidate | Rejection:
+    if reason := _not_asked(profile, constraints):
+        return Rejection(profile, Fit.NOT_ASKED, reason)
+    if profile.status == "planned":
+        reason = f"is planned only: {profile.source}"
+        return Rejection(profile, Fit.INCOMPATIBLE, reason)
+    placed = place(profile, hardware, constraints.max_model_len, constraints.num_replicas)
+    missing = _missing_engine(profile, constraints)
+    if isinstance(placed, Shortage):
+        fit = Fit.INCOMPATIBLE if placed.max_model_len is None else Fit.LOW_MEMORY
+        reason = placed.reason
+        if missing and fit is Fit.LOW_MEMORY:
+            reason = f"{reason}; {missing}"
+        return Rejection(profile, fit, reason, placed.max_model_len, missing, placed.cause)
+    candidate = Candidate(profile, placed, placed.max_model_len)
+    if missing:
+        return Rejection(
+            profile, Fit.NOT_INSTALLED, missing, missing_engine=missing, candidate=candidate
+        )
+    return candidate
+
+
+def _not_asked(profile: Profile, constraints: Constraints) -> str:
+    asked, limit = constraints, profile.limits.max_model_len
+    if asked.model is not None and asked.model not in profile.model.names:
+        return f"serves {profile.model.name}, but model {asked.model} was asked for"
+    if asked.engine not in (None, profile.engine):
+        return f"uses engine {profile.engine}, but engine {asked.engine} was asked for"
+    if asked.profile is not None and asked.profile not in _names(profile):
+        return f"is not the profile '{asked.profile}' that was asked for"
+    is_named = asked.profile not in (None, "default")
+    if profile.draft and not is_named and "speculation" not in asked.tags:
+        return (
+            f"drafts by {profile.draft}, at the cost of some abilities (docs/engines.md); "
+            "NIM_TAGS_SELECTOR=speculation=eagle3 or its name asks for it"
+        )
+    for tag, value in asked.tags.items():
+        if profile.tags[tag] != value:
+            return f"has {tag}={profile.tags[tag]}, but {tag}={value} was asked for"
+    if asked.max_model_len is not None and asked.max_model_len > limit:
+        return f"serves at most {limit:,} tokens, but {asked.max_model_len:,} were asked for"
+    return ""
+
+
+def _missing_engine(profile: Profile, constraints: Constraints) -> str:
+    if constraints.installed is None:
+        return ""
+    reason = constraints.installed.get(profile.engine, "not installed: there is no adapter for it")
+    if reason is None and profile.gpu is not None:
+        reason = constraints.cpu_only.get(profile.engine)
+    return "" if reason is None else f"engine {profile.engine} is {reason}"
+
+
+def _reason(
+    num_ranked: int, num_profiles: int, hardware: Hardware, rivals: tuple[Rival, ...]
+) -> str:
+    if not num_ranked:
+        return f"None of the {num_profiles} profiles can run on this machine ({hardware.summary})."
+    if not rivals:
+        return f"It is the only one of {num_profiles} profiles that can run on {hardware.summary}."
+    return (
+        f"{num_ranked} of {num_profiles} profiles can run on {hardware.summary}; "
+        f"this one comes before {rivals[0].profile.title} because {rivals[0].reason}."
+    )

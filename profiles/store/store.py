@@ -1,0 +1,251 @@
+"""The model store: the checkpoint folder that a profile's engine is started on.
+
+A model shipped with the package is expanded once into the cache, under a name that
+holds the hash of what was shipped, so that an upgrade expands anew. Other models are
+fetched, or put there by an operator: in the cache they must be exactly the published ones; in
+a folder of the operator's own they may be a fine-tune, so there the shape must be the
+model's (profiles/store/own_shape.py says which model that is) and every shard whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiles.catalogue.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
+from profiles.checkpoints.checkpoint import (
+    check_place,
+    check_shards,
+    hash_file,
+    read_config,
+    read_json,
+)
+from profiles.checkpoints.gguf import first_file
+from profiles.download.fetch import GUEST, fetch, missing
+from profiles.download.source import NgcAccess, Wanted, source_of
+from profiles.download.verified import Verified
+from profiles.errors import ModelStoreError
+from profiles.hardware.machine import GB
+from profiles.store.own_shape import OwnShape
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """Whether missing files may be fetched, and from where if not from their repository."""
+
+    is_allowed: bool = False
+    override: str | None = None  # as NIM_REPOSITORY_OVERRIDE is written
+    ngc: NgcAccess = GUEST
+
+
+NO_FETCHING = Fetching()
+
+
+def resolve(
+    profile: Profile,
+    cache_dir: Path,
+    model_path: Path | None = None,
+    fetching: Fetching = NO_FETCHING,
+) -> Path:
+    """Return the checkpoint folder for `profile`, expanding, fetching or checking it first.
+
+    Raises ModelStoreError naming the file that is missing or wrong and the remedy.
+    """
+    model, artifacts = profile.model, profile.artifacts
+    if model_path is not None:
+        return _operators_folder(profile, model_path)
+    if artifacts is None:
+        return _bundled_folder(profile, cache_dir)
+    folder = folder_of(profile, cache_dir)
+    if fetching.is_allowed and missing(artifacts.files, folder):
+        source = source_of(artifacts, fetching.override)
+        fetch(model.name, artifacts.files, folder, source, fetching.ngc)
+    _check_files(artifacts, folder)
+    _check_shape(model, folder)
+    return folder
+
+
+def folder_of(profile: Profile, cache_dir: Path) -> Path:
+    """Return the folder in which the cache keeps a model that the package does not ship."""
+    is_gguf = profile.engine == "llama_cpp"
+    return cache_dir / "models" / (f"{profile.model.name}-gguf" if is_gguf else profile.model.name)
+
+
+def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
+    """Return the model's files that the cache lacks; none for a model the package ships."""
+    artifacts = profile.artifacts
+    return missing(artifacts.files, folder_of(profile, cache_dir)) if artifacts else []
+
+
+def damaged(files: Iterable[Wanted], folder: Path) -> list[str]:
+    """Hash the files that are there; return those that are not the published ones."""
+    there = [file for file in files if file.sha256 and (folder / file.name).is_file()]
+    return [file.name for file in there if hash_file(folder / file.name) != file.sha256]
+
+
+def expand_once(
+    cache_dir: Path,
+    name: str,
+    expand: Callable[[Path], None],
+    is_whole: Callable[[Path], bool] = Path.is_dir,
+) -> Path:
+    """Return cache_dir/models/name, filled by `expand` if it is not there yet, or not whole.
+
+    Safe when several processes start at once, and after a crash half-way: the folder
+    appears under its name only when it is whole.
+    """
+    folder = cache_dir / "models" / name
+    if is_whole(folder):
+        return folder
+    try:
+        with _locked(cache_dir / "models", name):
+            if not is_whole(folder):
+                _expand_into(folder, expand)
+    except OSError as error:
+        raise ModelStoreError(
+            f"cannot write to the model cache {cache_dir}: {error.strerror or error}; "
+            f"set NIM_CACHE_PATH to a folder this user may write, with room for the model"
+        ) from error
+    return folder
+
+
+@contextmanager
+def _locked(parent: Path, name: str) -> Iterator[None]:
+    parent.mkdir(parents=True, exist_ok=True)
+    with (parent / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
+    for left_over in folder.parent.glob(f".{folder.name}.*/"):  # of a start that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        expand(unfinished)
+        unfinished.chmod(0o755)
+        if folder.exists():
+            log.warning("%s is damaged; it is expanded anew", folder)
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _bundled_folder(profile: Profile, cache_dir: Path) -> Path:
+    model = profile.model
+    if profile.engine == "llama_cpp":
+        raise ModelStoreError(
+            f"{model.name} is not shipped as GGUF, which {profile.name} is started on; set "
+            "NIM_MODEL_PATH to a folder with its GGUF file, or choose another profile"
+        )
+    # Imported here: listing profiles must not wait for numpy.
+    from profiles.checkpoints.compact import bundled_nano, expand
+
+    source = bundled_nano()
+    digest = content_hash(source)
+    return expand_once(
+        cache_dir, f"{model.name}-{digest[:16]}", lambda target: expand(source, target), _is_whole
+    )
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_json(folder / "config.json")
+        check_shards(folder)
+    except ModelStoreError:
+        return False
+    return True
+
+
+def content_hash(source: Path) -> str:
+    """Hash a file, or a folder's files with their names."""
+    files = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(source.parent)}\0{hash_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _operators_folder(profile: Profile, model_path: Path) -> Path:
+    model = profile.model
+    check_place(model_path)
+    if not isinstance(model.shape, OwnShape):  # that was read from this very folder
+        _check_shape(model, model_path)
+    if profile.engine != "llama_cpp":
+        check_shards(model_path)
+    elif first_file(model_path) is None:
+        raise ModelStoreError(
+            f"{model_path} has no *.gguf file, which {profile.name} is started on; "
+            "choose a profile of another engine"
+        )
+    return model_path
+
+
+def _check_shape(model: Model, folder: Path) -> None:
+    path, config = read_config(folder)
+    if different := _differences(model.shape, config):
+        raise ModelStoreError(
+            f"{path} is not {model.name}'s: {'; '.join(different)}; "
+            f"unset NIM_MODEL_NAME to serve what the folder holds, or give {model.name}'s folder"
+        )
+
+
+def _differences(shape: ModelShape, config: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{key} is {config.get(key)}, {model} expected"
+        for key, model in shape.model_dump().items()
+        if config.get(key) != model
+    ]
+
+
+def _check_files(artifacts: Artifacts, folder: Path) -> None:
+    """Check every published file: there, of the right size and with the right checksum."""
+    if missing := [file.name for file in artifacts.files if not (folder / file.name).is_file()]:
+        raise ModelStoreError(
+            f"{folder} lacks {len(missing)} of {len(artifacts.files)} files: {', '.join(missing)}"
+            f"\n{_remedy(artifacts, folder)}"
+        )
+    verified = Verified(folder)
+    for file in artifacts.files:
+        path = folder / file.name
+        size = path.stat().st_size
+        if size != file.size_bytes:
+            raise ModelStoreError(
+                f"{path} has {size:,} bytes instead of {file.size_bytes:,}; "
+                f"delete it\n{_remedy(artifacts, folder)}"
+            )
+        if not verified.has(file):
+            log.info("Checking %s (%.1f GB), once ...", path, file.size_bytes / GB)
+            _check_sum(path, file.sha256, _remedy(artifacts, folder))
+            verified.add(file)
+    verified.save()
+
+
+def _check_sum(path: Path, expected: str, remedy: str) -> None:
+    actual = hash_file(path)
+    if actual != expected:
+        raise ModelStoreError(
+            f"{path} has SHA-256 {actual} instead of {expected}; delete it\n{remedy}"
+        )
+
+
+def _remedy(artifacts: Artifacts, folder: Path) -> str:
+    names = " ".join(file.name for file in artifacts.files)
+    return (
+        f"Get revision {artifacts.revision} of {artifacts.repository} with "
+        f"`harmonium download-to-cache`, without NIM_DISABLE_MODEL_DOWNLOAD, or:\n"
+        f"  hf download {artifacts.repository} {names} "
+        f"--revision {artifacts.revision} --local-dir {folder}\n"
+        f"or set NIM_MODEL_PATH to a folder that has the model already."
+    )

@@ -1,0 +1,168 @@
+"""Why a profile, or all of them, cannot run here, in words that say what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import InvalidConstraint, NoCompatibleProfile
+from profiles.hardware.machine import GB, Cpu, Gpu, Hardware
+from profiles.hardware.written import parse_hardware
+from profiles.selection.selector import select, survey
+from profiles.selection.verdicts import Constraints, Fit
+from tests.profiles.surveys import ALL, GPU_SERVERS, NATIVE, PROFILES, reason_for, with_free
+
+
+@pytest.mark.parametrize(
+    ("title", "hardware", "reason"),
+    [
+        (
+            "gpt-oss-20b/vllm-hopper-mxfp4-tp2-pp1-balanced",
+            "h200",
+            "needs 2 GPUs of the Hopper family, found 1 x NVIDIA H200",
+        ),
+        (
+            "gpt-oss-120b/tensorrt_llm-blackwell-mxfp4-tp1-pp1-latency",
+            "h200x8",
+            "needs 1 GPU (GB200, B300 or GB300), found 8 x NVIDIA H200",
+        ),
+        (
+            "gpt-oss-120b/vllm-80gb-mxfp4-tp1-pp1-throughput",
+            "cpu",
+            "needs 1 GPU (H100, H100-PCIE or A100), found none: the machine was written down "
+            "without one",
+        ),
+        (
+            "gpt-oss-120b/vllm-hopper-mxfp4-tp1-pp1-throughput",
+            "h100",
+            "needs 1 GPU of the Hopper family with at least 90 GB, "
+            "found 1 x NVIDIA H100 80GB HBM3 with 85.5 GB",
+        ),
+        (
+            "gpt-oss-120b/llama_cpp-gpu-mxfp4-tp1-pp1-balanced",
+            "l40s",
+            "needs 74.0 GB (63.2 GB weights, 1.1 GB workspace, 9.7 GB for one sequence of "
+            "131,072 tokens), found 45.9 GB usable on 1 x NVIDIA L40S",
+        ),
+        (
+            "gpt-oss-20b/native-blackwell-mxfp4-tp1-pp1-latency",
+            "b200",
+            "is planned only: the native engine's GPU kernels run on Hopper; the same code has not "
+            "been run on Blackwell yet, and these limits are untuned",
+        ),
+    ],
+)
+def test_hardware_reasons(title: str, hardware: str, reason: str) -> None:
+    assert reason_for(title, hardware) == reason
+
+
+def test_a_missing_engine_is_a_class_of_its_own() -> None:
+    title = "gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced"
+    reason = reason_for(title, "l40s", installed=NATIVE)
+    assert reason == "engine vllm is not installed: the library is missing"
+    assert "there is no adapter for it" in reason_for(title, "l40s", installed={})
+    selection = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=NATIVE))
+    fits = {r.profile.title: r.fit for r in selection.rejections}
+    assert fits[title] is Fit.NOT_INSTALLED
+    assert selection.chosen.profile.model.name == "nano"
+
+
+def test_an_old_gpu_is_told_its_capability() -> None:
+    turing = Gpu(0, "Tesla T4", None, "1eb8:10de", (7, 5), 16 * GB, 16 * GB)
+    machine = replace(parse_hardware("cpu"), gpus=(turing,))
+    assert reason_for("gpt-oss-20b/vllm-gpu-mxfp4-tp1-pp1-balanced", machine) == (
+        "needs 1 GPU of compute capability 8.0 or newer, "
+        "found 1 x Tesla T4 of compute capability 7.5"
+    )
+
+
+def test_gpus_of_different_kinds_are_not_joined() -> None:
+    mixed = replace(
+        parse_hardware("h100"), gpus=parse_hardware("h100").gpus + parse_hardware("h200").gpus
+    )
+    reason = reason_for("gpt-oss-20b/vllm-hopper-mxfp4-tp2-pp1-balanced", mixed)
+    assert reason.endswith("found 1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA H200")
+
+
+def refusal_of(machine: Hardware, wish: Constraints) -> NoCompatibleProfile:
+    with pytest.raises(NoCompatibleProfile) as caught:
+        select(PROFILES, machine, wish)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 15
+    assert lines[1].startswith("None of the ")
+    assert set(caught.value.reasons) == {profile.title for profile in PROFILES}
+    return caught.value
+
+
+def test_a_refusal_starts_with_the_remedy_and_then_the_model_that_was_asked_for() -> None:
+    wish = Constraints(model="gpt-oss-120b", installed=ALL)
+    lines = str(refusal_of(parse_hardware("l4:ram=32gb"), wish)).splitlines()
+    assert lines[0] == (
+        "Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-120b) to serve gpt-oss-20b, "
+        "which can run here."
+    )
+    assert lines[2].startswith("  1 profile of gpt-oss-120b: needs 73.9 GB (63.2 GB wei")
+    assert lines[-2].startswith("  not asked for: ")
+
+
+def test_a_refusal_puts_equal_reasons_together() -> None:
+    wish = Constraints(model="gpt-oss-20b", engine="vllm", installed={"native": None})
+    text = str(refusal_of(parse_hardware("cpu"), wish))
+    assert text.count("found none") == 1
+    assert text.startswith("Unset NIM_MODEL_NAME or NIM_MODEL_PATH (gpt-oss-20b) to serve nano")
+
+
+def test_where_only_the_library_is_missing_that_is_the_remedy() -> None:
+    missing = {"native": None, "llama_cpp": "not installed: its library is missing"}
+    wish = Constraints(model="gpt-oss-20b", installed=missing)
+    text = str(refusal_of(parse_hardware("cpux8:ram=32gb"), wish))
+    assert text.startswith(
+        "Install what gpt-oss-20b/llama_cpp-cpu-mxfp4-tp1-pp1-balanced runs by: engine llama_cpp "
+        "is not installed: its library is missing. Or unset NIM_MODEL_NAME or NIM_MODEL_PATH "
+        "(gpt-oss-20b) to serve nano, which can run here."
+    )
+
+
+def test_a_refusal_names_the_context_that_would_fit() -> None:
+    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed=GPU_SERVERS)
+    text = str(refusal_of(with_free("l4", 20), wish))
+    assert text.startswith("Set NIM_MAX_MODEL_LEN=")
+    assert ": gpt-oss-20b/vllm" in text.splitlines()[0]
+
+
+def test_a_machine_without_memory_cannot_even_run_nano() -> None:
+    tiny = Hardware(Cpu("tiny", 1, GB // 2, GB // 2), no_gpu_reason="none")
+    text = str(refusal_of(tiny, Constraints(installed=ALL)))
+    assert text.startswith("Free memory, or add some: nano needs 1.3 GB")
+    assert "found 0.5 GB usable of the machine's memory" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        (Constraints(model="gpt-oss-12b"), r"model 'gpt-oss-12b' .*did you mean 'gpt-oss-120b'"),
+        (Constraints(engine="vlm"), r"engine 'vlm' .*did you mean 'vllm'"),
+        (Constraints(profile="f" * 64), r"profile 'f{64}' is not in the catalogue.*harmonium pro"),
+        (Constraints(profile="vllm-mxfp4-tp3-pp1"), r"did you mean 'vllm-mxfp4-tp"),
+        (Constraints(tags={"tpp": "2"}), r"tag 'tpp' .*did you mean 'tp'"),
+        (Constraints(max_model_len=0), r"max_model_len 0 must be at least 1"),
+    ],
+)
+def test_a_wish_for_what_does_not_exist_names_the_nearest(
+    wish: Constraints, complaint: str
+) -> None:
+    with pytest.raises(InvalidConstraint, match=complaint):
+        survey(PROFILES, parse_hardware("h200"), wish)
+
+
+def test_a_length_that_was_asked_for_and_does_not_fit_is_low_memory() -> None:
+    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed={"vllm": None})
+    machine = with_free("l4", 20)
+    low = [r for r in survey(PROFILES, machine, wish).rejections if r.fit is Fit.LOW_MEMORY]
+    by_name = {rejection.profile.name: rejection for rejection in low}
+    balanced = by_name["vllm-gpu-mxfp4-tp1-pp1-balanced"]
+    assert balanced.max_model_len is not None
+    assert balanced.reason.endswith(f"a context of {balanced.max_model_len:,} tokens would fit")
+    shorter = replace(wish, max_model_len=balanced.max_model_len)
+    assert survey(PROFILES, machine, shorter).chosen.max_model_len == balanced.max_model_len
