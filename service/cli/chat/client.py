@@ -11,6 +11,7 @@ import httpx
 from httpx_sse import EventSource
 
 CONNECT_S, SILENCE_S = 5.0, 300.0  # a model may think for long before its first token
+_CUT = "The answer was cut off: the server closed the connection before its end."
 
 
 class ChatError(Exception):
@@ -109,7 +110,7 @@ class Client:
                     yield from answer.take(json.loads(event.data))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
-        raise ChatError("The stream ended without its end mark: the connection was cut.")
+        raise ChatError(_CUT)
 
     def _unreachable(self, error: httpx.HTTPError) -> ChatError:
         if isinstance(error, httpx.ConnectError):
@@ -117,6 +118,8 @@ class Client:
                 f"No server answers at {self.url}. Start one with `harmonium serve` in another "
                 "terminal, or name one with --url."
             )
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+            return ChatError(_CUT)
         return ChatError(f"{self.url}: {error or type(error).__name__}")
 
 
