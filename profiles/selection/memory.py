@@ -65,10 +65,11 @@ CPU_WORKSPACE_BYTES = 1 * GB  # Python, torch and activations
 COMMUNICATION_BYTES = GB // 2  # NCCL's buffers on each of several GPUs
 SAMPLER_BYTES = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 # On a CPU the native engine keeps smaller matrices of float32 twice, by their number of values, and
-# few experts in two orders; a large output head also plainly and in int8. A test compares this with
-# engines/native/backends/cpu/memory.py.
+# few experts in two orders; a large output head of short rows also plainly and in int8. A test
+# compares this with engines/native/backends/cpu/memory.py.
 COPIED_BELOW = 4_194_304
 SCREENED_FROM = 16_777_216
+SCREENED_WIDTHS = range(64, 513, 64)
 CONTEXT_STEP = 1024  # a shortened context is a multiple of this many tokens
 
 
@@ -206,7 +207,7 @@ def _copied_parameters(shape: ModelShape) -> int:
         experts = together + num * weights + apart
     attention = _again(shape.hidden_size * (query + 2 * key)) + _again(query * shape.hidden_size)
     head = vocabulary_parameters(shape)
-    head = head if head >= SCREENED_FROM else _again(head)
+    head = head if _is_screened(shape) else _again(head)
     return shape.num_hidden_layers * (attention + experts) + head
 
 
@@ -216,8 +217,15 @@ def _again(size: int) -> int:
 
 def _screen_bytes(shape: ModelShape) -> int:
     """An output head in int8, with two numbers for each of its rows."""
-    size = vocabulary_parameters(shape)
-    return size + 6 * shape.vocab_size if size >= SCREENED_FROM else 0
+    if not _is_screened(shape):
+        return 0
+    return vocabulary_parameters(shape) + 6 * shape.vocab_size
+
+
+def _is_screened(shape: ModelShape) -> bool:
+    """Whether the native engine has an output head in int8 too, on a CPU that gains by it."""
+    is_large = vocabulary_parameters(shape) >= SCREENED_FROM
+    return is_large and shape.hidden_size in SCREENED_WIDTHS
 
 
 def _in_the_making(profile: Profile) -> int:

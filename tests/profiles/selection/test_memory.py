@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engines.native.backends.cpu import linear
+from engines.native.backends.cpu import linear, screen
 from engines.native.backends.cpu.memory import held_bytes
 from engines.native.config import ModelConfig
 from profiles.catalogue.catalogue import DATA_DIR, Catalogue
@@ -209,6 +209,8 @@ def test_a_profile_with_a_head_needs_its_weights_and_its_layers_kv_too(
         {},
         {"num_local_experts": 4, "num_experts_per_tok": 2},
         {"num_local_experts": 64, "intermediate_size": 64},
+        {"hidden_size": 256},
+        {"hidden_size": 256, "vocab_size": 20_000},
         {"hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64},
         {"hidden_size": 1024, "intermediate_size": 1024, "num_local_experts": 4},
         {"vocab_size": 100_000},
@@ -220,6 +222,7 @@ def test_on_a_cpu_the_native_engine_holds_what_is_counted(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
     monkeypatch.setattr(linear, "can_pack", lambda dtype: True)
+    monkeypatch.setattr(screen, "has_bfloat16", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     published = ModelConfig.from_dir(DATA_DIR / "nano")
     held = held_bytes(replace(published, **changes), torch.float32)  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def test_a_refusal_names_the_context_that_would_fit() -> None:
 def test_a_machine_without_memory_cannot_even_run_nano() -> None:
     tiny = Hardware(Cpu("tiny", 1, GB // 2, GB // 2), no_gpu_reason="none")
     text = str(refusal_of(tiny, Constraints(installed=ALL)))
-    assert text.startswith("Free memory, or add some: nano needs 1.3 GB")
+    assert text.startswith("Free memory, or add some: nano needs 1.2 GB")
     assert "found 0.5 GB usable of the machine's memory" in text.splitlines()[0]
 
 

@@ -119,7 +119,7 @@ class OutputHead:
         weight = weight.to(dtype)
         self._linear = linear(weight, None, is_read_always=True)
         self.num_weights = weight.numel()
-        screen = Screen(weight) if is_screened(self.num_weights) else None
+        screen = Screen(weight) if is_screened(*weight.shape) else None
         self._screen = screen if screen is not None and screen.is_finite else None
 
     def __call__(self, hidden: Tensor) -> Logits:

@@ -1,8 +1,8 @@
 """The best token without all the logits.
 
-With few rows, reading the output head takes most of a step. A copy of it in int8 is half as long
-as bfloat16's, and says of nearly every token that it is not the best. The few that are left are
-computed from the weight itself, so that the answer is exact.
+With few rows, the output head of a narrow model takes most of a step. A product with a copy of it
+in int8 takes half the time, and says of nearly every token that it is not the best. The few that
+are left are computed from the weight itself, so that the answer is exact.
 
 For a row w of the head, its copy c and a hidden state x: |w·x - c·x| <= ‖w - c‖ ‖x‖ (Cauchy and
 Schwarz), and the product of c is rounded: x and what it brings to bfloat16.
@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.native.backends.cpu.linear import computed_dtype
+from engines.native.backends.cpu.linear import computed_dtype, has_bfloat16
 
 MAX_ROWS = 4  # with more, the product in int8 takes as long as the one in float32
 _MIN_VALUES = 1 << 24  # of a head: a smaller one stays in a cache
+_MAX_HIDDEN = 512  # torch multiplies wider rows of bfloat16 as fast as those of int8
+_VECTOR = 64  # torch's kernel reads past the end of a row that vectors do not fill
 _MAX_LEFT = 0.1  # of the vocabulary; with more the whole product is faster
 _LARGEST = 127  # an int8
 # Two roundings to bfloat16 by 2**-8 at most, and sums in float32, of what has the length ‖w‖ ‖x‖.
@@ -26,16 +28,18 @@ _ROUNDING = 0.01
 _CODED_AT_ONCE = 1_048_576  # values that are made into int8: they should stay in a cache
 
 
-def is_screened(num_values: int) -> bool:
-    """Whether a copy pays for a head of so many values on this CPU: torch has a kernel for it."""
+def is_screened(num_tokens: int, hidden_size: int) -> bool:
+    """Whether a copy pays for a head of this size on this CPU."""
     has_kernel = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return has_kernel and num_values >= _MIN_VALUES
+    is_narrow = hidden_size <= _MAX_HIDDEN and hidden_size % _VECTOR == 0
+    is_large = num_tokens * hidden_size >= _MIN_VALUES
+    return is_large and is_narrow and has_kernel and not has_bfloat16()
 
 
 def held_bytes(num_tokens: int, hidden_size: int, dtype: torch.dtype) -> int:
     """What a screen keeps beside the head's product: codes, and the weight where that packs it."""
     size = num_tokens * hidden_size
-    if not is_screened(size):
+    if not is_screened(num_tokens, hidden_size):
         return 0
     weight = size * dtype.itemsize if computed_dtype(dtype) == dtype else 0
     return size + num_tokens * (torch.bfloat16.itemsize + torch.float32.itemsize) + weight
@@ -45,7 +49,7 @@ class Screen:
     """An int8 copy of a head, and how far off it may be."""
 
     def __init__(self, weight: Tensor) -> None:
-        """`weight` (vocabulary, hidden), all finite; rows of it are read later."""
+        """`weight` (vocabulary, hidden); rows of it are read later."""
         self._weight = weight
         self._codes = torch.empty(weight.shape, dtype=torch.int8)
         self._scales = torch.empty(len(weight), dtype=torch.bfloat16)

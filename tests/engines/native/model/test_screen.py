@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart
+from engines.native.backends.cpu import screen
 from engines.native.backends.cpu.layers import LateLogits, OutputHead
 from engines.native.backends.cpu.layout import Slot
 from engines.native.backends.cpu.sampler import sample
@@ -28,7 +29,7 @@ def _slot(**options: Any) -> Slot:
     return Slot(SlotStart(0, (1, 2, 3), 3, (), (), sampling, seed=7))
 
 
-@pytest.mark.parametrize("hidden_size", [64, 2880])
+@pytest.mark.parametrize("hidden_size", [64, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_best_token_is_that_of_the_exact_scores(hidden_size: int, dtype: torch.dtype) -> None:
     """Rows are of very different lengths; one is zero, and those near the best all but equal."""
@@ -57,7 +58,7 @@ def test_of_tokens_that_score_alike_the_first_is_best() -> None:
 def test_a_head_whose_tokens_score_nearly_alike_is_computed_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SCREENED, lambda _: True)
+    monkeypatch.setattr(SCREENED, lambda *_: True)
     weight = 1 + 1e-4 * _random(500, 64)
     hidden = torch.ones(1, 64)
     assert Screen(weight).best(hidden) is None
@@ -70,7 +71,7 @@ def test_a_head_whose_tokens_score_nearly_alike_is_computed_whole(
 def test_scores_that_are_no_numbers_give_no_token(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SCREENED, lambda _: True)
+    monkeypatch.setattr(SCREENED, lambda *_: True)
     weight, hidden = _random(500, 64), _random(2, 64, seed=1)
     (weight if bad == "weight" else hidden)[1, 5] = float("nan")
     sampled = sample(OutputHead(weight, torch.float32)(hidden), [_slot(), _slot()])
@@ -97,7 +98,26 @@ def test_sampling_is_that_of_the_whole_head(
     weight[-num_shared:] = weight[-1]
     hidden, slots = _random(len(options), 64, seed=1), [_slot(**one) for one in options]
     expected = sample(OutputHead(weight, torch.float32)(hidden), slots)
-    monkeypatch.setattr(SCREENED, lambda _: True)
+    monkeypatch.setattr(SCREENED, lambda *_: True)
     logits = OutputHead(weight, torch.float32)(hidden)
     assert isinstance(logits, LateLogits)
     assert sample(logits, slots) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "hidden_size", "expected"),
+    [
+        (201_088, 256, True),
+        (201_088, 2880, False),  # torch's kernel is slow where rows are long,
+        (201_088, 100, False),  # and reads past the end of such a row
+        (20_000, 256, False),  # a cache holds it
+    ],
+)
+def test_a_head_is_screened_where_it_pays(
+    num_tokens: int, hidden_size: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert screen.is_screened(num_tokens, hidden_size) == expected
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert not screen.is_screened(num_tokens, hidden_size)
