@@ -22,7 +22,8 @@ from tests.engines.native.eagle.agreeing import (
     probabilities,
     write_agreeing_head,
 )
-from tests.engines.native.eagle.conftest import TARGET, write_target
+from tests.engines.native.eagle.conftest import TARGET
+from tests.engines.native.small_model import write_small
 
 LONG = [(17 * i * i + 5) % 60 for i in range(45)]
 PROMPTS = [LONG, LONG[:21], [3], [*LONG[:40], 9, 8], [7] * 20]
@@ -32,7 +33,7 @@ Request = tuple[list[int], dict[str, Any]]
 @pytest.fixture(scope="module")
 def certain(folders: Any) -> tuple[Path, Path]:
     """A target that a head can guess, and that head."""
-    model = write_target(folders.heads / "certain", make_certain)
+    model = write_small(folders.heads / "certain", TARGET, make_certain)
     return model, write_agreeing_head(folders.heads / "agreeing", TARGET)
 
 

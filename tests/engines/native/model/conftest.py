@@ -18,6 +18,7 @@ from engines.native.backends.base import Capacity, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
 from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
+from tests.engines.native.small_model import ROPE, THETA
 
 if TYPE_CHECKING:
     from transformers import GptOssForCausalLM
@@ -35,15 +36,7 @@ SHAPE: dict[str, Any] = {
     "sliding_window": 8,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 150000.0,
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 64,
-    },
+    "rope_parameters": {**ROPE, "rope_theta": THETA},
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -12,38 +11,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
-from safetensors.torch import save_file
 
 from engines.base import EngineRequest
-from engines.native.config import ModelConfig, NativeConfig
+from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from engines.native.weights import tensor_specs
+from tests.engines.native.small_model import small_config, write_small
 
 VOCAB_SIZE = 300
-CONFIG: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "sliding_window": 8,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150000.0,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 64,
-    },
-}
 LONG = [(17 * i * i + 5) % VOCAB_SIZE for i in range(70)]
 PROMPTS = [LONG, LONG[:33], [3], [*LONG[:64], 9, 8], [7] * 20, LONG[10:50]]
 
@@ -52,15 +26,7 @@ MakeRequest = Callable[..., EngineRequest]
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    generator = torch.Generator().manual_seed(0)
-    specs = tensor_specs(ModelConfig.from_dir(folder))
-    tensors = {
-        name: torch.randn(spec.shape, generator=generator) * (1.0 if "norm" in name else 0.3)
-        for name, spec in specs.items()
-    }
-    save_file(tensors, folder / "model.safetensors")
+    folder = write_small(tmp_path_factory.mktemp("checkpoint"), small_config(VOCAB_SIZE))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield folder
