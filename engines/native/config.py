@@ -65,14 +65,37 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class AttentionShape:
+    """Heads, of which several query heads share one of keys and values."""
+
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+
+    @property
+    def q_size(self) -> int:
+        """Values of all query heads of a token."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Values of all key heads of a token, and of all value heads."""
+        return self.num_key_value_heads * self.head_dim
+
+    def check_heads(self, read: Reader) -> None:
+        """Raise EngineStartError where the numbers do not go together."""
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
+        if self.head_dim % 2:
+            raise read.error(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig(AttentionShape):
     """The shape of a gpt-oss model, from the config.json of its checkpoint."""
 
     hidden_size: int
     num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     intermediate_size: int
     num_local_experts: int
     num_experts_per_tok: int
@@ -86,16 +109,6 @@ class ModelConfig:
     attention_bias: bool
     tie_word_embeddings: bool
     rope: RopeConfig
-
-    @property
-    def q_size(self) -> int:
-        """Values of all query heads of a token."""
-        return self.num_attention_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        """Values of all key heads of a token, and of all value heads."""
-        return self.num_key_value_heads * self.head_dim
 
     @classmethod
     def from_dir(cls, model_dir: Path) -> ModelConfig:
@@ -132,12 +145,9 @@ class ModelConfig:
         return config
 
     def _check(self, read: Reader) -> None:
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
+        self.check_heads(read)
         if self.num_experts_per_tok > self.num_local_experts:
             raise read.error("num_experts_per_tok is above num_local_experts")
-        if self.head_dim % 2:
-            raise read.error(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engines.native.config import ModelConfig, Reader, RopeConfig, read_json
+from engines.native.config import AttentionShape, ModelConfig, Reader, RopeConfig, read_json
 
 _ARCHITECTURES: Final = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 
@@ -61,30 +61,17 @@ class Llama3Rope:
 
 
 @dataclass(frozen=True, slots=True)
-class EagleConfig:
+class EagleConfig(AttentionShape):
     """A head's shape, and which of the target's layers it looks at."""
 
     hidden_size: int
     target_hidden_size: int
     intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
     draft_vocab_size: int
     vocab_size: int  # the target's
     rms_norm_eps: float
     rope: Llama3Rope | RopeConfig
     layers: tuple[int, ...]  # of the target, whose outputs the head takes, counted from 0
-
-    @property
-    def q_size(self) -> int:
-        """Values of all query heads of a token."""
-        return self.num_attention_heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        """Values of all key heads of a token, and of all value heads."""
-        return self.num_key_value_heads * self.head_dim
 
     @classmethod
     def from_dir(cls, folder: Path, target: ModelConfig) -> EagleConfig:
@@ -127,10 +114,7 @@ class EagleConfig:
             raise read.error(
                 f"draft_vocab_size is {self.draft_vocab_size}, above vocab_size {self.vocab_size}"
             )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
-        if self.head_dim % 2:
-            raise read.error(f"head_dim is {self.head_dim}; rotary embedding needs an even number")
+        self.check_heads(read)
 
 
 def _check_plain(raw: Mapping[str, Any], read: Reader) -> None:

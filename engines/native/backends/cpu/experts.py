@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,6 +28,15 @@ class Router:
         return torch.softmax(logits, dim=-1), ids
 
 
+class ExpertTensors(NamedTuple):
+    """The experts of a layer as a checkpoint has them."""
+
+    gate_up: Tensor  # (experts, hidden, 2 * inner), gates and ups taking turns
+    gate_up_bias: Tensor  # (experts, 2 * inner)
+    down: Tensor  # (experts, inner, hidden)
+    down_bias: Tensor  # (experts, hidden)
+
+
 class DenseExperts:
     """Runs every expert on every token and weighs the unpicked ones by zero.
 
@@ -33,22 +44,13 @@ class DenseExperts:
     product before the activation and one after, which also sums over the experts.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        gate_up: Tensor,
-        gate_up_bias: Tensor,
-        down: Tensor,
-        down_bias: Tensor,
-    ) -> None:
-        """gate_up (experts, hidden, 2 * inner) with gates and ups taking turns; down is
-        (experts, inner, hidden); the biases lack the middle dimension."""
-        self._num_experts, self._down_bias = config.num_local_experts, down_bias
+    def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
+        self._num_experts, self._down_bias = config.num_local_experts, tensors.down_bias
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
-        weight = gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
-        bias = gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
+        weight = tensors.gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
+        bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
         self._gate_up = linear(weight, bias)
-        self._down = linear(down.flatten(0, 1).t(), None)
+        self._down = linear(tensors.down.flatten(0, 1).t(), None)
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
@@ -62,22 +64,14 @@ class DenseExperts:
 class SparseExperts:
     """Sorts tokens by expert and runs each expert on its own tokens only."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        gate_up: Tensor,
-        gate_up_bias: Tensor,
-        down: Tensor,
-        down_bias: Tensor,
-    ) -> None:
-        """Takes the same tensors as DenseExperts."""
+    def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
-        weight = gate_up.unflatten(-1, (-1, 2)).permute(0, 3, 2, 1).flatten(1, 2)
-        bias = gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
+        weight = tensors.gate_up.unflatten(-1, (-1, 2)).permute(0, 3, 2, 1).flatten(1, 2)
+        bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
         self._experts = [
             (
                 linear(weight[e], bias[e]),
-                linear(down[e].t(), down_bias[e]),
+                linear(tensors.down[e].t(), tensors.down_bias[e]),
             )
             for e in range(config.num_local_experts)
         ]
@@ -102,18 +96,10 @@ class SparseExperts:
 class FewExperts:
     """Dense while what it computes of the unpicked experts fits in a cache, else sparse."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        gate_up: Tensor,
-        gate_up_bias: Tensor,
-        down: Tensor,
-        down_bias: Tensor,
-    ) -> None:
-        """Takes the same tensors as DenseExperts, and keeps them twice."""
-        self._dense = DenseExperts(config, gate_up, gate_up_bias, down, down_bias)
-        self._sparse = SparseExperts(config, gate_up, gate_up_bias, down, down_bias)
-        self._max_dense_rows = _CACHED_VALUES // gate_up_bias.numel()
+    def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
+        """Keeps the tensors twice."""
+        self._dense, self._sparse = DenseExperts(config, tensors), SparseExperts(config, tensors)
+        self._max_dense_rows = _CACHED_VALUES // tensors.gate_up_bias.numel()
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""

@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.cpu.attention import Attention, KVCache
-from engines.native.backends.cpu.experts import Experts, Router, experts_type, num_step_weights
+from engines.native.backends.cpu.experts import (
+    Experts,
+    ExpertTensors,
+    Router,
+    experts_type,
+    num_step_weights,
+)
 from engines.native.backends.cpu.layers import (
     Logits,
     OutputHead,
@@ -148,13 +154,13 @@ def _attention_linears(config: ModelConfig, load: Loader) -> tuple[AnyLinear, An
 
 
 def _experts(config: ModelConfig, load: Loader) -> Experts:
-    return experts_type(config)(
-        config,
+    tensors = ExpertTensors(
         load("gate_up_proj"),
         load.computed("gate_up_proj_bias"),
         load("down_proj"),
         load.computed("down_proj_bias"),
     )
+    return experts_type(config)(config, tensors)
 
 
 class ThreadChooser:
