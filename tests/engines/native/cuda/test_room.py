@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from engines.errors import EngineStartError
 from engines.native.backends.cuda.room import (
     DeviceMemory,
     Need,
+    check_room,
     kv_budget,
     parse_processes,
     shortage,
 )
-from engines.native.config import NativeConfig
+from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import choose_num_blocks
-from tests.engines.native.cuda import kernel_fixtures  # noqa: F401 (skips without Triton)
+from tests.engines.native.cuda.kernel_fixtures import IS_GPU
+from tests.engines.native.small_model import small_config, write_small
 
+from engines.native.backends.cuda import backend  # isort: skip
+from engines.native.backends.cuda.artefact import Artefact  # isort: skip
 from engines.native.backends.cuda.random_model import gpt_oss  # isort: skip
 
 GB = 10**9
@@ -69,6 +76,38 @@ def test_what_is_needed_is_what_the_pool_is_made_from(num_kv_blocks: int | None)
     assert choose_num_blocks(model, config, kv_budget(free, 1.0)) * 64 >= 131_072
     with pytest.raises(EngineStartError, match=r"lower (max_model_len|num_kv_blocks)"):
         choose_num_blocks(model, config, kv_budget(free - (4 << 20), 1.0))
+
+
+def test_a_full_gpu_is_told_before_the_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = "GPU:0\nprocess  4711 uses 80000.000 MB GPU memory"
+    monkeypatch.setattr(backend, "check_computable", lambda *_: None)
+    monkeypatch.setattr(Artefact, "weights", lambda *_: pytest.fail("they are loaded"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GB, 85 * GB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda _: listed)
+    folder = write_small(tmp_path, small_config(vocab_size=60))
+    config = NativeConfig(folder, device="cuda", dtype="bfloat16")
+    words = r"NVIDIA H100 has 1\.0 GB of 85\.0 GB free, .*process 4711: 83\.9 GB"
+    with pytest.raises(EngineStartError, match=words):
+        backend.CudaBackend.load(config, ModelConfig.from_dir(folder))
+
+
+@pytest.mark.skipif(not IS_GPU, reason="it fills a GPU; make test-gpu runs it")
+def test_what_another_process_holds_is_said_to_be_held() -> None:
+    hold = "import sys, torch; t = torch.zeros(3 << 30, dtype=torch.uint8, device='cuda')"
+    program = f"{hold}; print('held', flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        device = torch.device("cuda")
+        whole = replace(need(), weights=DeviceMemory.read(device).total)
+        with pytest.raises(EngineStartError, match=r"others hold \d+\.\d GB"):
+            check_room(device, whole)
+        other.communicate()
 
 
 def test_torchs_list_of_processes_is_read_without_our_own() -> None:
