@@ -84,11 +84,9 @@ class PromptBound:
         """The error of a longer prompt."""
         most = "The context holds" if self.is_context else "This route takes"
         if self.num_tools:
-            cause = (
-                f"{self.param} and the {self.num_tools} tools make more of them; shorten either."
-            )
+            cause = f"{self.param} and the {self.num_tools} tools make more; shorten either."
         else:
-            cause = f"{self.param} alone makes more of them; shorten {self.param}."
+            cause = f"{self.param} alone makes more; shorten {self.param}."
         return RequestError(
             f"{most} {self.max_tokens} tokens, but {cause}",
             param=self.param,

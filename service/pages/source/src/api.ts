@@ -36,7 +36,7 @@ export class ApiError extends Error {
 /** An error as a person is shown it. */
 export function worded(error: Error): string {
   if (!(error instanceof ApiError)) return error.message;
-  const where = error.param ? ` (${error.param})` : "";
+  const where = error.param && !error.message.includes(error.param) ? ` (${error.param})` : "";
   const key = error.status === 401 ? " Enter a key at the top of the page." : "";
   return `${error.message}${where}${key}`;
 }

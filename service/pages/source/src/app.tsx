@@ -1,7 +1,6 @@
 // The page: conversations, the one that is open, and its settings.
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Model } from "./api";
 import { answer } from "./chat";
 import {
   newConversation,
@@ -15,7 +14,7 @@ import {
 import { Details } from "./details";
 import { Header } from "./header";
 import { applyTheme, keepConversations, keepKey, readConversations, readKey, readTheme } from "./kept";
-import { CONNECTING, watch } from "./server";
+import { CONNECTING, watch, type Server } from "./server";
 import { SettingsPanel } from "./settings";
 import { Transcript } from "./turns";
 
@@ -124,7 +123,7 @@ function App() {
         {open.turns.length ? (
           <Transcript turns={open.turns} isBusy={Boolean(running)} deeds={deeds} />
         ) : (
-          <Welcome model={server.model} ask={send} />
+          <Welcome server={server} ask={send} />
         )}
         <Composer
           isReady={Boolean(server.model)}
@@ -147,11 +146,12 @@ function App() {
 const EXAMPLES = ["What is the capital of France?", "Plan a weekend in Lisbon.", "Write a haiku about the sea."];
 const OF_NANO = ["What can you do?", "What is nano?", "How do I list the models?"]; // it knows this service only
 
-function Welcome({ model, ask }: { model: Model | null; ask: (text: string) => void }) {
+function Welcome({ server, ask }: { server: Server; ask: (text: string) => void }) {
+  const { model, needsKey } = server;
   return (
     <section class="welcome">
       <h2>Ask {model?.id ?? "the model"} something</h2>
-      <p>Everything stays between this browser and this server.</p>
+      <p>{needsKey ? "First enter an API key at the top of the page." : "Everything stays between this browser and this server."}</p>
       <div class="examples">
         {(model?.id === "nano" ? OF_NANO : EXAMPLES).map((text) => (
           <button key={text} type="button" disabled={!model} onClick={() => ask(text)}>{text}</button>
@@ -167,7 +167,7 @@ function Composer(props: { isReady: boolean; isBusy: boolean; send: (text: strin
   const canSend = props.isReady && !props.isBusy && draft.trim() !== "";
   useEffect(() => {
     if (!props.isBusy) field.current?.focus({ preventScroll: true });
-  }, [props.isBusy]);
+  }, [props.isBusy, props.isReady]);
   const send = () => {
     if (!canSend) return;
     props.send(draft);

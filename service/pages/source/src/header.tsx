@@ -1,5 +1,6 @@
 // What stands at the top of both pages.
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import { toggleTheme } from "./kept";
 import type { Server } from "./server";
 
@@ -12,6 +13,10 @@ export function Header(props: {
   after?: ComponentChildren;
 }) {
   const { server } = props;
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (server.needsKey) field.current?.focus();
+  }, [server.needsKey]);
   return (
     <header>
       {props.before}
@@ -23,6 +28,7 @@ export function Header(props: {
         <label class="key">
           API key
           <input
+            ref={field}
             type="password"
             autocomplete="off"
             placeholder="kept in this tab only"
