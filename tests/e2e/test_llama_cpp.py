@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from openai import OpenAI
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server, StartServer
@@ -44,6 +45,13 @@ def server(start_server: StartServer, folder: Path) -> Iterator[Server]:
     running = start_server([*SERVE, f"--model-path={folder}"])
     yield running
     assert running.interrupt() == 0, running.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    """Of this server: the shared one's client goes with the package."""
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
