@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.gpu_engine import Load
 from benchmarks.gpu_engine import serve as engine_of
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import Choices, Grouped, choices_for
+from engines.native.backends.cuda.choices import Choices, Grouped, StreamLaunch, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
@@ -64,7 +64,7 @@ class Bench:
             event.record()
         torch.cuda.synchronize()
         times = sorted(a.elapsed_time(b) for a, b in pairwise(events))
-        hit = num_hit(scratch, rows, self.shape)
+        hit = num_hit(scratch, choices or choices_for(rows), rows, self.shape)
         floor = self.floor_ms(rows, context + steps // 2, hit)
         median = times[len(times) // 2]
         mean = events[0].elapsed_time(events[-1]) / steps
@@ -192,10 +192,12 @@ def reset(slots: SlotTensors, inputs: Rows, context: int) -> None:
     inputs.generated.fill_(0)
 
 
-def num_hit(scratch: Scratch, rows: int, shape: Shape) -> int:
+def num_hit(scratch: Scratch, choices: Choices, rows: int, shape: Shape) -> int:
+    """Experts that the last layer's step has computed."""
     if rows == 1:
         return shape.top_k
-    return int((scratch.counts > 0).sum())
+    is_streamed = isinstance(choices.gate_up, StreamLaunch)
+    return int((scratch.active >= 0 if is_streamed else scratch.counts > 0).sum())
 
 
 def read_bandwidth() -> float:
@@ -239,9 +241,14 @@ def pairs(text: str) -> list[int]:
     return [int(number) for number in text.split("x")]
 
 
+def _chunk(streams: int) -> int:
+    """Of the profiles that such a load is served by: tuned for latency, or for throughput."""
+    return 2048 if streams <= 8 else 8192
+
+
 def loads(arguments: argparse.Namespace) -> list[Load]:
     """What the engine is to serve, in the order of the arguments."""
-    found = [Load(n, 128, 512, n) for n in arguments.streams]
+    found = [Load(n, 128, 512, n, _chunk(n)) for n in arguments.streams]
     for streams, prompt in arguments.prompts:
         found.append(Load(streams, prompt, 1, streams, min(arguments.chunk, streams * prompt)))
     for streams, prompt, answer, requests in arguments.offline:

@@ -30,6 +30,17 @@ class StreamLaunch(NamedTuple):
     stages: int = 0  # in shared memory; 0: one ahead, in registers
     side: int = 1
 
+    def fitting(self, num_groups: int) -> StreamLaunch:
+        """The same, of fewer groups a program if these do not share out `num_groups`."""
+        choice = self
+        while num_groups % (choice.groups * choice.side):
+            if choice.groups > 1:
+                choice = choice._replace(groups=choice.groups // 2)
+            else:
+                side = choice.side // 2
+                choice = choice._replace(side=side, num_warps=choice.step * side)
+        return choice
+
 
 class Grouped(NamedTuple):
     """The variant of a product of experts' tiles on tensor cores: kernels/experts_grouped.py."""
@@ -40,6 +51,10 @@ class Grouped(NamedTuple):
     stages: int = 3
     tiles: int = 3  # of the inputs in a step
     tail: int = 0  # rows up to which an expert's last tile is a smaller one
+
+
+PARTS = frozenset({"norm", "qkv", "attention", "out", "router", "gate_up", "down", "head"})
+"""Of a step; the embedding is none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +72,54 @@ class Choices:
     attention_warps: int = 8
     attention_stages: int = 2
     router_each: int = 1
-    is_dependent: bool = False  # programmatic dependent launch
+    early: frozenset[str] = frozenset()  # parts that begin before the part before has ended
+    prefetch: int = 0  # steps of a product's weights that it asks for before its input is there
 
 
 _SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
-
-_FEW = Choices(
-    qkv=Tiles(64, 64, 2, 6),
-    out=Tiles(64, 64, 4, 6),
-    head=Tiles(16, 256, 1, 4, is_swapped=False),
-    gate_up=_SIDE_BY_SIDE,
-    down=StreamLaunch(2, 2, 2, stages=3),
-)
+# With several rows gate_up, which can do nothing before it is told its experts, only takes room.
+_ALL_BUT_GATE_UP = PARTS - {"gate_up"}
 
 _BY_ROWS = {
     1: Choices(
-        qkv=Tiles(4, 0, 1, 1),
-        out=Tiles(2, 0, 1, 1),
-        head=Tiles(8, 0, 1, 1),
+        qkv=Tiles(8, 0, 1, 1),
+        out=Tiles(4, 0, 1, 1),
+        head=Tiles(4, 0, 1, 1),
         gate_up=StreamLaunch(1, 1, 1),
-        down=StreamLaunch(4, 4, 1, stages=4),
+        down=StreamLaunch(4, 4, 1, stages=3),
         splits=16,
-        is_dependent=True,
+        early=PARTS,
     ),
-    8: _FEW,
-    32: replace(
-        _FEW,
-        out=Tiles(64, 128, 2, 4),
+    8: Choices(
+        qkv=Tiles(64, 128, 2, 4),
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(64, 128, 1, 4, is_swapped=False),
+        gate_up=_SIDE_BY_SIDE,
+        down=_SIDE_BY_SIDE,
+        early=_ALL_BUT_GATE_UP,
+        prefetch=2,
+    ),
+    32: Choices(
+        qkv=Tiles(64, 128, 2, 4),
+        out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 128, 1, 4, is_swapped=False),
+        gate_up=_SIDE_BY_SIDE,
+        down=StreamLaunch(1, 1, 1, stages=3),
         splits=4,
         router_each=2,
+        early=_ALL_BUT_GATE_UP,
+        prefetch=2,
     ),
-    64: replace(
-        _FEW,
+    64: Choices(
+        qkv=Tiles(64, 64, 2, 6),
         out=Tiles(64, 128, 4, 4),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
         gate_up=Grouped(16, 8, 4),
         down=Grouped(16, 4, 4),
         splits=2,
+        early=PARTS,
     ),
-    128: replace(
-        _FEW,
+    128: Choices(
         qkv=Tiles(64, 64, 1, 5),
         out=Tiles(64, 64, 2, 5),
         head=Tiles(128, 64, 1, 4, is_swapped=False),
@@ -105,9 +127,9 @@ _BY_ROWS = {
         down=Grouped(32, 4, 4),
         splits=2,
         attention_warps=4,
+        early=PARTS,
     ),
-    256: replace(
-        _FEW,
+    256: Choices(
         qkv=Tiles(64, 64, 2, 4),
         out=Tiles(64, 64, 2, 4),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
@@ -118,8 +140,7 @@ _BY_ROWS = {
         attention_warps=4,
         attention_stages=3,
     ),
-    512: replace(
-        _FEW,
+    512: Choices(
         qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
         out=Tiles(64, 64, 1, 4, is_swapped=False, bm=128),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
@@ -130,8 +151,7 @@ _BY_ROWS = {
         attention_warps=4,
         attention_stages=3,
     ),
-    1024: replace(
-        _FEW,
+    1024: Choices(
         qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
         out=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
         head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),

@@ -57,6 +57,7 @@ class DecodeStep:
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
         self.tap: Tap | None = None
+        self._is_alone = True  # no row sees another's K/V of this step
 
     def run(self) -> None:
         """Launch the step on the current stream."""
@@ -86,7 +87,7 @@ class DecodeStep:
     def _embed(self) -> None:
         shape = self._shape
         self._launch(
-            norm.embed_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
+            "embed", norm.embed_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
             self._weights.embedding, self._s.x, H=shape.hidden, BLOCK=shape.hidden_block,
             num_warps=4,
         )  # fmt: skip
@@ -95,17 +96,20 @@ class DecodeStep:
         """The logits of rows (rows, hidden) bf16 that another pass has made."""
         tiles, weight = self._choices.head, self._weights.head
         if self._is_one_row:
-            self._gemv(normed, None, weight, None, self._logits, tiles)
+            self._gemv("head", normed, None, weight, None, self._logits, tiles)
         else:
-            self._product(normed, weight, None, self._logits, tiles)
+            self._product("head", normed, weight, None, self._logits, tiles)
 
-    def _launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-        launch(kernel, grid, *args, is_dependent=self._choices.is_dependent, **options)
+    def _launch(
+        self, part: str, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any
+    ) -> None:
+        early = self._choices.early
+        launch(kernel, grid, *args, is_dependent=bool(early), is_early=part in early, **options)
 
     def _norm(self, gain: Tensor, to: Tensor, top_k: int, is_placed: bool = False) -> None:
         shape = self._shape
         self._launch(
-            norm.add_norm_kernel, (self._rows,),
+            "norm", norm.add_norm_kernel, (self._rows,),
             self._s.x, self._s.outputs, self._s.weights, gain, to, self._s.placed,
             H=shape.hidden, STRIDE=to.shape[1], BLOCK=shape.hidden_block,
             EPS=shape.config.rms_norm_eps, TOP_K=top_k, IS_WEIGHTED=True, IS_PLACED=is_placed,
@@ -115,19 +119,19 @@ class DecodeStep:
     def _qkv(self, layer: LayerWeights, is_first: bool) -> None:
         s, tiles = self._s, self._choices.qkv
         if self._is_one_row:
-            self._gemv(s.x, layer.attention_norm, layer.qkv, layer.qkv_bias, s.qkv, tiles)
+            self._gemv("qkv", s.x, layer.attention_norm, layer.qkv, layer.qkv_bias, s.qkv, tiles)
             return
         top_k = 0 if is_first else self._shape.top_k
         self._norm(layer.attention_norm, s.normed, top_k)
-        self._product(s.normed, layer.qkv, layer.qkv_bias, s.qkv, tiles)
+        self._product("qkv", s.normed, layer.qkv, layer.qkv_bias, s.qkv, tiles)
 
     def _attention(self, index: int, layer: LayerWeights) -> None:
         s, shape, c = self._s, self._shape, self._choices
         window = shape.window(index)
         tables = self._slots.window_tables if window else self._slots.full_tables
         splits = 1 if window else c.splits
-        launch(
-            attention.decode_attention_kernel,
+        self._launch(
+            "attention", attention.decode_attention_kernel,
             (shape.config.num_key_value_heads, splits, self._rows),
             s.qkv, self._cache[self._cache_layers[index]], tables, layer.sinks,
             self._in.slots, self._in.positions, self._in.num_rows, self._weights.cosines,
@@ -137,17 +141,18 @@ class DecodeStep:
             GROUP=shape.group, D=shape.config.head_dim, BLOCK=self._block_size, WINDOW=window,
             SPLITS=splits, MIN_SPLIT=c.min_split, BT=c.context_tile,
             STAGES=c.attention_stages,
-            SCALE=shape.config.head_dim**-0.5, IS_EARLY=c.is_dependent,
-           
-            is_dependent=c.is_dependent, num_warps=c.attention_warps,
+            SCALE=shape.config.head_dim**-0.5,
+            IS_EARLY=self._is_alone and "attention" in c.early, num_warps=c.attention_warps,
         )  # fmt: skip
 
     def _out(self, layer: LayerWeights) -> None:
         s, tiles = self._s, self._choices.out
         if self._is_one_row:
-            self._gemv(s.attended, None, layer.out, layer.out_bias, s.x, tiles, is_added=True)
+            self._gemv(
+                "out", s.attended, None, layer.out, layer.out_bias, s.x, tiles, is_added=True
+            )
         else:
-            self._product(s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
+            self._product("out", s.attended, layer.out, layer.out_bias, s.x, tiles, is_added=True)
 
     def _route(self, layer: LayerWeights) -> None:
         if isinstance(self._choices.gate_up, Grouped):
@@ -160,15 +165,16 @@ class DecodeStep:
         each = max(self._choices.router_each, experts_ // 64)
         if self._is_one_row:
             self._launch(
-                router.route_one_kernel, (experts_ // each,), s.x, layer.moe_norm, layer.router,
-                layer.router_bias, s.experts_in, s.router_logits, H=shape.hidden,
-                BLOCK=shape.hidden_block, EPS=shape.config.rms_norm_eps, EACH=each, num_warps=4,
+                "router", router.route_one_kernel, (experts_ // each,),
+                s.x, layer.moe_norm, layer.router, layer.router_bias, s.experts_in, s.router_logits,
+                H=shape.hidden, BLOCK=shape.hidden_block, EPS=shape.config.rms_norm_eps, EACH=each,
+                num_warps=4,
             )  # fmt: skip
             return
         self._launch(
-            router.route_few_kernel, (experts_ // each, self._rows),
+            "router", router.route_few_kernel, (experts_ // each, self._rows),
             s.x, layer.moe_norm, layer.router, layer.router_bias, self._in.num_rows,
-            s.experts_in, s.router_logits, s.tile_arrivals, s.active, s.counts, s.pairs, s.weights,
+            s.experts_in, s.router_logits, s.tile_arrivals, s.active, s.pairs, s.weights,
             M=self._rows, BM=next_power_of_2(self._rows), H=shape.hidden,
             STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block, E=experts_,
             BE=next_power_of_2(experts_), EACH=each, SLOTS=len(s.active),
@@ -181,14 +187,15 @@ class DecodeStep:
         wide, num = next_power_of_2(shape.num_experts), shape.num_experts
         self._norm(layer.moe_norm, s.experts_in_wide, 0, is_placed=True)
         self._launch(
-            router.choose_kernel, (-(-self._rows // 16),),
+            "router", router.choose_kernel, (-(-self._rows // 16),),
             s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
             s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16,
             BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         self._launch(
-            router.list_kernel, (num,), s.experts, self._rows * shape.top_k, s.counts, s.pairs,
-            s.tiles, s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm),
+            "router", router.list_kernel, (num,),
+            s.experts, self._rows * shape.top_k, s.counts, s.pairs, s.tiles,
+            s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm),
             CAPACITY=s.pairs.shape[1], BLOCK=1024, num_warps=4,
         )  # fmt: skip
 
@@ -208,7 +215,7 @@ class DecodeStep:
         }  # fmt: skip
         if isinstance(choice, Grouped):
             self._launch(
-                experts_grouped.gate_up_grouped_kernel,
+                "gate_up", experts_grouped.gate_up_grouped_kernel,
                 (-(-shape.inner // 8 // choice.groups), self._num_tiles(choice.bm)),
                 s.placed, packed.halves, packed.scales, packed.bias,
                 s.tiles, s.counts, s.pairs, s.pairs.shape[1], s.inner_wide,
@@ -216,11 +223,13 @@ class DecodeStep:
                 IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
             )  # fmt: skip
             return
+        num_groups = shape.inner // 8
+        choice = choice.fitting(num_groups)
         self._launch(
-            experts.gate_up_kernel,
-            (shape.inner // 8 // choice.groups // choice.side, self._num_slots()),
+            "gate_up", experts.gate_up_kernel,
+            (num_groups // (choice.groups * choice.side), self._num_slots()),
             s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.counts, s.pairs, s.router_logits, s.inner, X_WORDS=shape.hidden_stride // 2,
+            s.pairs, s.router_logits, s.inner, X_WORDS=shape.hidden_stride // 2,
             CAPACITY=s.pairs.shape[1], **self._stream(choice), **shared,
         )  # fmt: skip
 
@@ -228,7 +237,7 @@ class DecodeStep:
         s, shape, choice = self._s, self._shape, self._choices.down
         if isinstance(choice, Grouped):
             self._launch(
-                experts_grouped.down_grouped_kernel,
+                "down", experts_grouped.down_grouped_kernel,
                 (-(-shape.hidden // 16 // choice.groups), self._num_tiles(choice.bm)),
                 s.inner_wide, packed.halves, packed.scales, packed.bias, s.tiles,
                 s.counts, s.pairs, s.pairs.shape[1], s.outputs, K=shape.inner_stride,
@@ -236,11 +245,13 @@ class DecodeStep:
                 IS_PACKED=packed.is_packed, **_grouped(choice),
             )  # fmt: skip
             return
+        num_groups = shape.hidden // 16
+        choice = choice.fitting(num_groups)
         self._launch(
-            experts.down_kernel,
-            (shape.hidden // 16 // choice.groups // choice.side, self._num_slots()),
+            "down", experts.down_kernel,
+            (num_groups // (choice.groups * choice.side), self._num_slots()),
             s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.counts, s.pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
+            s.pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
             K=shape.inner_stride, HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2,
             CAPACITY=s.pairs.shape[1], TOP_K=shape.top_k, **self._stream(choice),
         )  # fmt: skip
@@ -256,37 +267,38 @@ class DecodeStep:
     def _head(self) -> None:
         s, weights, tiles = self._s, self._weights, self._choices.head
         if self._is_one_row:
-            self._gemv(s.x, weights.norm, weights.head, None, self._logits, tiles)
+            self._gemv("head", s.x, weights.norm, weights.head, None, self._logits, tiles)
             return
         self._norm(weights.norm, s.normed, self._shape.top_k)
-        self._product(s.normed, weights.head, None, self._logits, tiles)
+        self._product("head", s.normed, weights.head, None, self._logits, tiles)
 
     def _gemv(
-        self, x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None, y: Tensor,
-        tiles: Tiles, is_added: bool = False,
+        self, part: str, x: Tensor, gain: Tensor | None, weight: Tensor, bias: Tensor | None,
+        y: Tensor, tiles: Tiles, is_added: bool = False,
     ) -> None:  # fmt: skip
         n, k = weight.shape
         k1 = next_power_of_2(k) // 2
         self._launch(
-            linear.gemv_kernel, (-(-n // tiles.bn),), x, x if gain is None else gain, weight,
+            part, linear.gemv_kernel, (-(-n // tiles.bn),), x, x if gain is None else gain, weight,
             weight if bias is None else bias, y, n, K=k, K1=k1, K2=next_power_of_2(k - k1),
             BN=tiles.bn, EPS=self._shape.config.rms_norm_eps, HAS_NORM=gain is not None,
             HAS_BIAS=bias is not None, IS_ADDED=is_added, num_warps=tiles.num_warps,
         )  # fmt: skip
 
     def _product(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tiles: Tiles,
+        self, part: str, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tiles: Tiles,
         is_added: bool = False,
     ) -> None:  # fmt: skip
         n, k = weight.shape
         bm = min(max(16, next_power_of_2(self._rows)), tiles.bm)
         num_tiles = -(-n // tiles.bn) * -(-self._rows // bm)
         self._launch(
-            linear.rows_kernel, (num_tiles, tiles.splits), x, weight,
+            part, linear.rows_kernel, (num_tiles, tiles.splits), x, weight,
             weight if bias is None else bias, y, self._s.parts, self._s.tile_arrivals, n,
             M=self._rows, K=k, BM=bm, BN=tiles.bn, BK=tiles.bk,
-            SPLITS=tiles.splits, STAGES=tiles.stages, HAS_BIAS=bias is not None,
-            IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped, num_warps=tiles.num_warps,
+            SPLITS=tiles.splits, STAGES=tiles.stages, PREFETCH=self._choices.prefetch,
+            HAS_BIAS=bias is not None, IS_ADDED=is_added, IS_SWAPPED=tiles.is_swapped,
+            num_warps=tiles.num_warps,
         )  # fmt: skip
 
 

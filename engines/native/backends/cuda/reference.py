@@ -102,5 +102,6 @@ class _Unpacked:
         )
         values = torch.tensor(_VALUES, dtype=torch.float64, device=codes.device)[codes.long() & 7]
         values = torch.where(codes > 7, -values, values)
-        powers = torch.exp2(exponents.double() - 127).repeat_interleave(32, -1)
+        powers = (exponents.long() - 127 + 1023 << 52).view(torch.float64)
+        powers = powers.repeat_interleave(32, -1)
         return (values * powers)[0, :, : self._inputs]

@@ -113,13 +113,15 @@ class VerifyStep(DecodeStep):
     def __init__(self, *args: Any, guesses: Guesses) -> None:
         super().__init__(*args)
         self._guesses = guesses
+        self._is_alone = False
 
     def _embed(self) -> None:
         shape = self._shape
         self._launch(
-            verify.embed_guesses_kernel, (self._rows,), self._in.slots, self._slots.token_ids,
-            self._guesses.token_ids, self._weights.embedding, self._s.x, H=shape.hidden,
-            BLOCK=shape.hidden_block, num_warps=4,
+            "embed", verify.embed_guesses_kernel, (self._rows,),
+            self._in.slots, self._slots.token_ids, self._guesses.token_ids,
+            self._weights.embedding, self._s.x, H=shape.hidden, BLOCK=shape.hidden_block,
+            num_warps=4,
         )  # fmt: skip
 
     def _attention(self, index: int, layer: LayerWeights) -> None:

@@ -21,23 +21,29 @@ HIDDEN, INNER, NUM_EXPERTS, TOP_K = 64, 32, 3, 2
 PADDED = 192
 
 
+def padded(inputs: int) -> int:
+    """To whole supertiles."""
+    return -(-inputs // 192) * 192
+
+
 class Case:
     """Random experts and routed tokens."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, hidden: int = HIDDEN) -> None:
         torch.manual_seed(tokens)
+        self.hidden = hidden
         up, down = (
-            random_mxfp4(NUM_EXPERTS, 2 * INNER, HIDDEN),
-            random_mxfp4(NUM_EXPERTS, HIDDEN, INNER),
+            random_mxfp4(NUM_EXPERTS, 2 * INNER, hidden),
+            random_mxfp4(NUM_EXPERTS, hidden, INNER),
         )
         self.up = fragment_order.pack(*up, is_gate_up=True)
         self.down = fragment_order.pack(*down)
         self.up_weight = weights.dequantise(*up, torch.float32).double()
         self.down_weight = weights.dequantise(*down, torch.float32).double()
         self.up_bias = random(NUM_EXPERTS, 2 * INNER, dtype=torch.bfloat16)
-        self.down_bias = random(NUM_EXPERTS, HIDDEN, dtype=torch.bfloat16)
-        self.x = random(tokens, PADDED, dtype=torch.float16)
-        self.x[:, HIDDEN:] = 0
+        self.down_bias = random(NUM_EXPERTS, hidden, dtype=torch.bfloat16)
+        self.x = random(tokens, padded(hidden), dtype=torch.float16)
+        self.x[:, hidden:] = 0
         logits = random(tokens, NUM_EXPERTS)
         self.experts = logits.topk(TOP_K).indices  # of one row, the kernels choose in this order
         if tokens > 1:
@@ -49,12 +55,12 @@ class Case:
         self.pairs = torch.zeros((NUM_EXPERTS, tokens), dtype=torch.int32, device=DEVICE)
         for expert, pairs in enumerate(lists):
             self.pairs[expert, : len(pairs)] = torch.tensor(pairs)
-        active = [e for e, pairs in enumerate(lists) if pairs]
+        active = [65536 * len(pairs) + e for e, pairs in enumerate(lists) if pairs]
         active += [-1] * (NUM_EXPERTS - len(active))
         self.active = torch.tensor(active, device=DEVICE).int()
 
     def expected_h(self) -> torch.Tensor:
-        x = self.x[:, :HIDDEN].double()
+        x = self.x[:, : self.hidden].double()
         return experts.gate_up_reference(
             x, self.up_weight, self.up_bias, self.experts, alpha=1.702, limit=7.0
         )
@@ -66,11 +72,20 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "step", "side", "groups", "stages"),
-    [(1, 2, 1, 1, 2), (3, 1, 2, 2, 0), (11, 2, 1, 1, 0), (11, 2, 1, 2, 2)],
+    ("tokens", "step", "side", "groups", "stages", "hidden"),
+    [
+        (1, 2, 1, 1, 2, HIDDEN),
+        (3, 1, 2, 2, 0, HIDDEN),
+        (11, 2, 1, 1, 0, HIDDEN),
+        (11, 2, 1, 2, 2, HIDDEN),
+        (3, 1, 2, 1, 0, 256),  # two supertiles
+        pytest.param(2, 2, 1, 1, 2, 448, marks=pytest.mark.slow),  # three
+    ],
 )
-def test_streamed_experts(tokens: int, step: int, side: int, groups: int, stages: int) -> None:
-    case = Case(tokens)
+def test_streamed_experts(
+    tokens: int, step: int, side: int, groups: int, stages: int, hidden: int
+) -> None:
+    case = Case(tokens, hidden)
     is_one = tokens == 1
     h = torch.full((tokens * TOP_K, PADDED), float("nan"), device=DEVICE).half()
     h[:, INNER:] = 0
@@ -89,26 +104,27 @@ def test_streamed_experts(tokens: int, step: int, side: int, groups: int, stages
     launch(
         experts.gate_up_kernel,
         (INNER // 8 // groups // side, slots),
-        case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.counts, case.pairs,
+        case.x.view(torch.int32), *case.up, case.up_bias, case.active, case.pairs,
         case.logits, h,
-        K=PADDED, INNER=INNER, X_WORDS=PADDED // 2, H_STRIDE=PADDED, ALPHA=1.702, LIMIT=7.0,
+        K=padded(hidden), INNER=INNER, X_WORDS=padded(hidden) // 2, H_STRIDE=PADDED,
+        ALPHA=1.702, LIMIT=7.0,
         GROUPS=groups, **shared,
     )  # fmt: skip
     assert relative_error(h[:, :INNER], case.expected_h()) < 1e-3  # fp16's rounding
-    outputs = torch.full((tokens * TOP_K, HIDDEN), float("nan"), device=DEVICE)
-    residual = random(tokens, HIDDEN)
+    outputs = torch.full((tokens * TOP_K, hidden), float("nan"), device=DEVICE)
+    residual = random(tokens, hidden)
     before = residual.clone()
     launch(
         experts.down_kernel,
-        (HIDDEN // 16 // groups // side, slots),
-        h.view(torch.int32), *case.down, case.down_bias, case.active, case.counts, case.pairs,
+        (hidden // 16 // groups // side, slots),
+        h.view(torch.int32), *case.down, case.down_bias, case.active, case.pairs,
         case.logits, outputs, residual,
-        torch.zeros(HIDDEN // 16, dtype=torch.int32, device=DEVICE),
-        K=PADDED, HIDDEN=HIDDEN, H_WORDS=PADDED // 2, GROUPS=groups, **shared,
+        torch.zeros(hidden // 16, dtype=torch.int32, device=DEVICE),
+        K=PADDED, HIDDEN=hidden, H_WORDS=PADDED // 2, GROUPS=groups, **shared,
     )  # fmt: skip
     change = residual - before
     if not is_one:
-        change = (outputs.view(tokens, TOP_K, HIDDEN) * case.weights.unsqueeze(-1)).sum(1)
+        change = (outputs.view(tokens, TOP_K, hidden) * case.weights.unsqueeze(-1)).sum(1)
     assert relative_error(change, case.expected(h[:, :INNER])) < 1e-5
 
 

@@ -21,8 +21,8 @@ def test_rows_in_several_tiles_and_inputs_in_two_parts(is_swapped: bool) -> None
     launch(
         linear.rows_kernel, (num_tiles, 2), x, weight, bias, y,
         torch.full((2 * rows * outputs,), float("nan"), device=DEVICE), arrivals, outputs,
-        M=rows, K=inputs, BM=bm, BN=bn, BK=32, SPLITS=2, STAGES=1, HAS_BIAS=True, IS_ADDED=True,
-        IS_SWAPPED=is_swapped,
+        M=rows, K=inputs, BM=bm, BN=bn, BK=32, SPLITS=2, STAGES=1, PREFETCH=0, HAS_BIAS=True,
+        IS_ADDED=True, IS_SWAPPED=is_swapped,
     )  # fmt: skip
     expected = linear.linear_reference(x.double(), weight, bias) + before.double()
     assert relative_error(y, expected) < 1e-5

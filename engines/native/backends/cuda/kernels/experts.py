@@ -25,6 +25,7 @@ from engines.native.backends.cuda.kernels.fragments import (
     load_supertiles,
     product_8,
 )
+from engines.native.backends.cuda.kernels.launch import ask_for
 from engines.native.backends.cuda.kernels.router import nth_best, nth_share
 
 
@@ -126,7 +127,6 @@ def gate_up_kernel(
     scales,
     bias,
     active,
-    counts,
     pairs,
     logits,
     h,
@@ -151,23 +151,26 @@ def gate_up_kernel(
 
     x (tokens, X_WORDS) pairs of fp16 as int32; words (experts, groups, 2 * K) and scales (experts,
     groups, K / 6) int32 and bias (experts, 2 * INNER) bf16 as fragment_order.py has them; h (pairs,
-    H_STRIDE) fp16; active, counts and pairs (experts, CAPACITY) int32 as kernels/router.py has
-    them. With one row the experts are those of the largest `logits` (E) float32, in their order.
+    H_STRIDE) fp16; active and pairs (experts, CAPACITY) int32 as kernels/router.py has them. With
+    one row the experts are those of the largest `logits` (E) float32, in their order.
     """
     group = tl.program_id(0) * (SIDE * GROUPS)
     slot = tl.program_id(1)
     if IS_DEPENDENT:  # wait first: `down` may then read the routing before its own wait
         gdc_wait()
         gdc_launch_dependents()
-    expert = nth_best(logits, slot, E, BE) if IS_ONE_ROW else tl.load(active + slot)
-    if expert >= 0:
+    word = nth_best(logits, slot, E, BE) if IS_ONE_ROW else tl.load(active + slot)
+    if word >= 0:
+        expert = word & 0xFFFF
         row = (expert * (INNER // 8) + group).to(tl.int64)
         lane = tl.arange(0, 128)
         within = ((lane // 4) % 4) * 4 + lane % 4
         out = tl.arange(0, 64)
         i = (group + tl.arange(0, SIDE))[:, None] * 8 + (out // 8)[None, :]
         gates = bias + expert * 2 * INNER + 2 * i
-        count = 1 if IS_ONE_ROW else tl.load(counts + expert)
+        if not IS_ONE_ROW:
+            ask_for(gates)  # what is read at the end
+        count = 1 if IS_ONE_ROW else word >> 16
         for first in tl.range(0, count, 8, num_stages=1):
             column = first + lane // 16
             is_in = column < count
@@ -175,7 +178,7 @@ def gate_up_kernel(
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
                 source += (tl.load(listed, mask=is_in, other=0) // TOP_K) * X_WORDS
-            a, b = _multiply(
+            v, u = _multiply(
                 words + row * (2 * K), scales + row * (K // 6), expert, x, source, is_in,
                 K, STEP, SIDE, GROUPS, STAGES, False,
             )  # fmt: skip
@@ -186,10 +189,10 @@ def gate_up_kernel(
                 listed = pairs + expert * CAPACITY + to[None, :]
                 pair = tl.load(listed, mask=is_to, other=0)
             at = h + pair * H_STRIDE + i
-            value = _swiglu(a, gates, SIDE, ALPHA, LIMIT)
+            value = _swiglu(v, gates, SIDE, ALPHA, LIMIT)
             tl.store(at, value.to(tl.float16), mask=is_to)
             if GROUPS == 2:
-                value = _swiglu(b, gates + 16 * SIDE, SIDE, ALPHA, LIMIT)
+                value = _swiglu(u, gates + 16 * SIDE, SIDE, ALPHA, LIMIT)
                 tl.store(at + 8 * SIDE, value.to(tl.float16), mask=is_to)
 
 
@@ -200,7 +203,6 @@ def down_kernel(
     scales,
     bias,
     active,
-    counts,
     pairs,
     logits,
     outputs,
@@ -233,10 +235,11 @@ def down_kernel(
     if IS_DEPENDENT:
         gdc_launch_dependents()
     if IS_ONE_ROW:
-        expert, share = nth_share(logits, slot, E, BE, TOP_K)
+        word, share = nth_share(logits, slot, E, BE, TOP_K)
     else:
-        expert = tl.load(active + slot, cache_modifier=".cg")
-    if expert >= 0:
+        word = tl.load(active + slot, cache_modifier=".cg")
+    if word >= 0:
+        expert = word & 0xFFFF
         row = (expert * (HIDDEN // 16) + group).to(tl.int64)
         lane = tl.arange(0, 128)
         within = ((lane // 4) % 4) * 4 + lane % 4
@@ -244,14 +247,18 @@ def down_kernel(
         r += (lane // 16 + 8 * ((lane // 2) % 2))[None, :]
         to0 = 2 * ((lane // 4) % 4) + lane % 2
         b = bias + expert * HIDDEN + r
-        count = 1 if IS_ONE_ROW else tl.load(counts + expert, cache_modifier=".cg")
+        if not IS_ONE_ROW:
+            ask_for(b)
+        count = 1 if IS_ONE_ROW else word >> 16
         for first in tl.range(0, count, 8, num_stages=1):
             column = first + lane // 16
             is_in = column < count
             source = slot * H_WORDS + within
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + column
-                source = tl.load(listed, mask=is_in, other=0) * H_WORDS + within
+                source = (
+                    tl.load(listed, mask=is_in, other=0, cache_modifier=".cg") * H_WORDS + within
+                )
             v, u = _multiply(
                 words + row * (2 * K), scales + row * (K // 6), expert, h, source, is_in,
                 K, STEP, SIDE, GROUPS, STAGES, IS_DEPENDENT,
@@ -261,7 +268,7 @@ def down_kernel(
             pair = tl.zeros([1, 128], tl.int32) + slot
             if not IS_ONE_ROW:
                 listed = pairs + expert * CAPACITY + to[None, :]
-                pair = tl.load(listed, mask=is_to, other=0)
+                pair = tl.load(listed, mask=is_to, other=0, cache_modifier=".cg")
             at = outputs + pair * HIDDEN + r
             v += tl.load(b)
             u += tl.load(b + 16 * SIDE) if GROUPS == 2 else 0.0

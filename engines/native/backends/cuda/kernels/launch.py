@@ -12,15 +12,17 @@ IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], *args: Any, is_dependent: bool = False, **options: Any
-) -> None:
-    """Start a kernel whose last parameter says whether it may begin before its predecessor ends.
+    kernel: Any, grid: tuple[int, ...], *args: Any, is_dependent: bool = False,
+    is_early: bool = False, **options: Any,
+) -> None:  # fmt: skip
+    """Start a kernel whose last parameter, IS_DEPENDENT, says whether kernels overlap here.
 
-    `is_dependent`: programmatic dependent launch (Hopper on). Such a kernel must `gdc_wait()`
-    before it reads or writes what earlier kernels write or read.
+    `is_dependent`: it lets the next one begin, and must `gdc_wait()` before it reads or writes what
+    earlier kernels write or read; `is_early`: it begins itself before the one before it has ended
+    (programmatic dependent launch, Hopper on).
     """
     is_dependent = is_dependent and not IS_INTERPRETED.value  # the interpreter runs in order
-    if is_dependent:
+    if is_dependent and is_early:
         options["launch_pdl"] = True
     kernel[grid](*args, IS_DEPENDENT=is_dependent, **options)
 
@@ -35,3 +37,12 @@ def dot(a, b, acc):
     if IS_INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc)
     return tl.dot(a, b, acc)
+
+
+@triton.jit
+def ask_for(lines):
+    """Have the L2 cache fetch what these point at."""
+    if not IS_INTERPRETED:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], tl.int32, False, 1
+        )

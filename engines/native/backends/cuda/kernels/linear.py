@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engines.native.backends.cuda.kernels.launch import dot
+from engines.native.backends.cuda.kernels.launch import ask_for, dot
 
 
 @triton.jit
@@ -82,6 +82,7 @@ def rows_kernel(
     BK: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
+    PREFETCH: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     IS_ADDED: tl.constexpr,
     IS_SWAPPED: tl.constexpr,
@@ -93,7 +94,8 @@ def rows_kernel(
     Neighbouring programs share their weights. K is shared out over SPLITS programs; the last of
     them to arrive adds the parts (splits, M, N) in their order, so equal inputs give equal bits.
     IS_SWAPPED: the weights are the tensor cores' first operand, of which they take 64 rows, and
-    the rows of x the second, of which 8 suffice.
+    the rows of x the second, of which 8 suffice. PREFETCH: of so many steps (a power of 2) the
+    weights are asked for before the wait for the kernel that makes x.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -103,10 +105,15 @@ def rows_kernel(
     is_n = n < N
     is_m = m < M
     w_rows = weight + n.to(tl.int64) * K
+    steps: tl.constexpr = ((K + BK - 1) // BK + SPLITS - 1) // SPLITS
     if IS_DEPENDENT:
         gdc_launch_dependents()
+        if PREFETCH > 0:
+            first = split * steps * BK
+            line = first + tl.arange(0, PREFETCH * (BK // 64)) * 64
+            rows = weight + tl.minimum(n, N - 1).to(tl.int64) * K
+            ask_for(rows[:, None] + tl.minimum(line, K - 64)[None, :])
         gdc_wait()
-    steps: tl.constexpr = ((K + BK - 1) // BK + SPLITS - 1) // SPLITS
     acc = tl.zeros([BN, BM], tl.float32) if IS_SWAPPED else tl.zeros([BM, BN], tl.float32)
     for step in tl.range(0, steps, num_stages=STAGES):
         k = (split * steps + step) * BK + tl.arange(0, BK)

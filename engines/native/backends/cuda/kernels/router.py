@@ -1,9 +1,9 @@
 """Which experts compute which tokens: router, choice, softmax and the experts' lists.
 
-Written for the experts' kernels: `active` (slots) the experts that have work, then -1, or `tiles`
-of their rows; `counts` (experts) their rows; `pairs` (experts, capacity) these rows as token *
-top_k + rank, tokens ascending; `weights` (tokens * top_k) by pair. A token's ranks ascend with the
-expert.
+Written for the experts' kernels: `active` (slots) the experts that have work, each with 65536 times
+its rows, then -1, or `tiles` of their rows and `counts` (experts) of these; `pairs` (experts,
+capacity) these rows as token * top_k + rank, tokens ascending; `weights` (tokens * top_k) by pair.
+A token's ranks ascend with the expert.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ def route_few_kernel(
     logits,
     arrivals,
     active,
-    counts,
     pairs,
     weights,
     M: tl.constexpr,
@@ -173,10 +172,9 @@ def route_few_kernel(
         place = tl.cumsum(chosen, 0) - 1
         tl.store(pairs + e[None, :] * CAPACITY + place, pair, mask=chosen == 1)
         num = tl.sum(chosen, 0)
-        tl.store(counts + e, num, mask=is_e)
         is_active = (num > 0).to(tl.int32)
         slot = tl.cumsum(is_active, 0) - 1
-        tl.store(active + slot, e, mask=num > 0)
+        tl.store(active + slot, num * 65536 + e, mask=num > 0)
         rest = tl.sum(is_active, 0) + e
         tl.store(active + rest, tl.full([BE], -1, tl.int32), mask=rest < SLOTS)
         tl.store(arrivals, 0)
