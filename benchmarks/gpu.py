@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.gpu_engine import Load
 from benchmarks.gpu_engine import serve as engine_of
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import Choices, Grouped, StreamLaunch, choices_for
+from engines.native.backends.cuda.choices import PARTS, Choices, Grouped, StreamLaunch, choices_for
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
@@ -80,6 +80,20 @@ class Bench:
             "is_finite": bool(torch.isfinite(sampler.logits[:rows]).all()),
         }
 
+    def parts(self, rows: int, context: int = 256) -> dict[str, Any]:
+        """Median microseconds a layer of each part of a step alone, and of the head once."""
+        step, slots, sampler, _ = self.step(rows, context + 64)
+        whole = capture(step.run, lambda: sampler.run(rows))
+        found: dict[str, Any] = {"rows": rows, "context": context}
+        for part in sorted(PARTS - {"norm"}):  # norms go with the products that they are for
+            reset(slots, sampler.rows, context)
+            whole.replay()  # what the part reads
+            step.skipped = PARTS - {part}
+            num = 1 if part == "head" else self.shape.config.num_hidden_layers
+            found[part] = round(_median_ms(capture(step.run), 15) * 1e3 / num, 2)
+            step.skipped = frozenset()
+        return found
+
     def prefill(
         self, tokens: int, prompts: int = 1, up: Grouped | None = None,
         down: Grouped | None = None, skipped: frozenset[str] = frozenset(),
@@ -102,15 +116,7 @@ class Bench:
         )  # fmt: skip
         prefill.skipped = skipped
         graph = capture(prefill.run)
-        times = []
-        for _ in range(10):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
-        median = sorted(times)[5]
+        median = _median_ms(graph, 10)
         return {
             "tokens": tokens,
             "prompts": prompts,
@@ -180,6 +186,18 @@ def capture(*launches: Callable[[], None]) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         run()
     return graph
+
+
+def _median_ms(graph: torch.cuda.CUDAGraph, repeats: int) -> float:
+    times: list[float] = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[repeats // 2]
 
 
 def reset(slots: SlotTensors, inputs: Rows, context: int) -> None:
@@ -261,6 +279,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--model", choices=["20b", "120b"], default="20b")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument("--contexts", type=int, nargs="*", default=[8000], help="of one row")
+    parser.add_argument("--parts", type=int, nargs="*", default=[], help="rows of a step")
     parser.add_argument("--prefill", type=int, nargs="*", default=[128, 512, 2048])
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8, 32, 128])
     parser.add_argument(
@@ -284,6 +303,7 @@ def main() -> None:
         "model": arguments.model,
         "bandwidth_tb_per_s": round(bench.bandwidth / 1e12, 3),
         "decode": [],
+        "parts": [],
         "prefill": [],
         "engine": [],
     }
@@ -302,6 +322,8 @@ def main() -> None:
         *((1, context) for context in arguments.contexts),
     ]:
         found("decode", bench.decode(rows, context))
+    for rows in arguments.parts:
+        found("parts", bench.parts(rows))
     for tokens in arguments.prefill:
         found("prefill", bench.prefill(tokens))
     for case in loads(arguments):
