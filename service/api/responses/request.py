@@ -85,8 +85,10 @@ async def draft_response(
     check_model(request.model, runtime, context)
     _check_together(request)
     id = f"resp_{runtime.new_id()}"
+    # Two thousand items take milliseconds each time: validated above, listed, replayed below.
+    await asyncio.sleep(0)
     shown = listed(request.input, id)
-    await asyncio.sleep(0)  # two thousand items take some ten milliseconds here, and again below
+    await asyncio.sleep(0)
     offered = offered_builtins(request, runtime)
     conversation, params = await _conversation(request, shown, offered, runtime, context.tenant)
     plan = await _plan(request, conversation, params, offered, runtime, context)
