@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,13 @@ from torch import Tensor
 from benchmarks.gpu_engine import Load
 from benchmarks.gpu_engine import serve as engine_of
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import PARTS, Choices, Grouped, StreamLaunch, choices_for
+from engines.native.backends.cuda.choices.of_card import CardChoices
+from engines.native.backends.cuda.choices.variants import (
+    PARTS,
+    Choices,
+    PrefillChoices,
+    StreamLaunch,
+)
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.random_model import gpt_oss, random_weights
@@ -44,6 +50,7 @@ class Bench:
     weights: ModelWeights
     block_size: int
     bandwidth: float  # bytes a second
+    choices: CardChoices = field(default_factory=lambda: CardChoices.of(_DEVICE))
 
     def decode(
         self, rows: int, context: int, steps: int = _STEPS, choices: Choices | None = None
@@ -64,7 +71,7 @@ class Bench:
             event.record()
         torch.cuda.synchronize()
         times = sorted(a.elapsed_time(b) for a, b in pairwise(events))
-        hit = num_hit(scratch, choices or choices_for(rows), rows, self.shape)
+        hit = num_hit(scratch, choices or self.choices.decode(rows), rows, self.shape)
         floor = self.floor_ms(rows, context + steps // 2, hit)
         median = times[len(times) // 2]
         mean = events[0].elapsed_time(events[-1]) / steps
@@ -95,8 +102,8 @@ class Bench:
         return found
 
     def prefill(
-        self, tokens: int, prompts: int = 1, up: Grouped | None = None,
-        down: Grouped | None = None, skipped: frozenset[str] = frozenset(),
+        self, tokens: int, prompts: int = 1, choices: PrefillChoices | None = None,
+        skipped: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:  # fmt: skip
         """Median milliseconds of `tokens` of so many equal prompts, as one captured chunk."""
         each = tokens // prompts
@@ -112,7 +119,7 @@ class Bench:
         buffers.packed.copy_(host)
         prefill = Prefill(
             self.shape, self.weights, self.cache(prompts * blocks + 1), self.block_size, tokens,
-            slots, buffers, up, down,
+            slots, buffers, choices or self.choices.prefill(tokens, self.shape.config),
         )  # fmt: skip
         prefill.skipped = skipped
         graph = capture(prefill.run)
@@ -149,7 +156,7 @@ class Bench:
         sampler = Sampler(inputs, slots, config.vocab_size, device)
         step = DecodeStep(
             self.shape, self.weights, cache, self.block_size, rows,
-            choices or choices_for(rows), slots, inputs, scratch, sampler.logits,
+            choices or self.choices.decode(rows), slots, inputs, scratch, sampler.logits,
         )  # fmt: skip
         return step, slots, sampler, scratch
 

@@ -16,7 +16,7 @@ from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMas
 from engines.native.backends.cuda import packed_files
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import choices_for
+from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.draws import Draw, Draws
 from engines.native.backends.cuda.eagle import DeviceHead, load_head
@@ -62,12 +62,15 @@ class CudaBackend:
         *,
         is_batch_invariant: bool = False,
         head: EagleHead | None = None,
+        choices: CardChoices | None = None,
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this."""
         device, self._capacity = cache.device, capacity
         self._is_batch_invariant = is_batch_invariant
         shape = Shape(model)
-        blocks = -(-capacity.max_model_len // capacity.block_size) + 1
+        # Tables for the model's longest sequence: kernels do not depend on the profile's.
+        longest = max(capacity.max_model_len, model.max_position_embeddings)
+        blocks = -(-longest // capacity.block_size) + 1
         num_slots = max_num_seqs + (head is not None)
         slots = SlotTensors.allocate(num_slots, blocks, device)
         self.transfer = transfer = Transfer(device)
@@ -93,10 +96,11 @@ class CudaBackend:
             )
         args = (shape, weights, cache, capacity.block_size)
         is_packed = weights.layers[0].gate_up.is_packed
+        of_card = choices or CardChoices.of(device)
 
         def decode(rows: int, sampler: Sampler) -> DecodeStep:
-            choices = choices_for(rows, is_packed)
-            return DecodeStep(*args, rows, choices, slots, sampler.rows, scratch, sampler.logits)
+            variants = of_card.decode(rows, is_packed)
+            return DecodeStep(*args, rows, variants, slots, sampler.rows, scratch, sampler.logits)
 
         self._decode_graphs = Graphs(
             {n: self._decoding(n, decode(n, self._decode)) for n in sizes.decode}, device
@@ -105,7 +109,11 @@ class CudaBackend:
             {n: partial(decode(n, self._first).head, self._head_in) for n in sizes.decode},
             device,
         )
-        prefills = {n: Prefill(*args, n, slots, self._buffers) for n in sizes.prefill}
+
+        def prefill(tokens: int) -> Prefill:
+            return Prefill(*args, tokens, slots, self._buffers, of_card.prefill(tokens, model))
+
+        prefills = {n: prefill(n) for n in sizes.prefill}
         self._prefill_graphs = Graphs(
             {n: self._prefilling(n, step) for n, step in prefills.items()}, device
         )
@@ -113,9 +121,11 @@ class CudaBackend:
         self.draws = Draws((self._decode, self._first), drawn, self._slots, transfer)
 
         def verify(rows: int) -> VerifyStep:
-            choices = choices_for(rows, is_packed)
+            variants = of_card.decode(rows, is_packed)
             inputs, logits = self._decode.rows, self._decode.logits
-            return VerifyStep(*args, rows, choices, slots, inputs, scratch, logits, guesses=guesses)
+            return VerifyStep(
+                *args, rows, variants, slots, inputs, scratch, logits, guesses=guesses
+            )
 
         steps = {n: self._verifying(n, verify(n)) for n in sizes.verify}
         accepted = None if self._eagle is None else self._accepted
@@ -176,6 +186,8 @@ class CudaBackend:
         cache = torch.zeros(
             (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
         )
+        choices = CardChoices.of(device)
+        choices.tell()
         with artefact.kernels(torch.cuda.get_device_capability(device)):
             return cls(
                 model,
@@ -186,6 +198,7 @@ class CudaBackend:
                 config.max_num_batched_tokens,
                 is_batch_invariant=config.batch_invariant,
                 head=head,
+                choices=choices,
             )
 
     @property

@@ -84,3 +84,12 @@ class Scratch:
         # Counters of arrived programs; each kernel leaves them at zero.
         self.tile_arrivals = make(65536, dtype=torch.int32)
         self.row_arrivals = make(rows * config.num_key_value_heads, dtype=torch.int32)
+
+
+def lists_of_pairs(pairs: Tensor, tokens: int) -> Tensor:
+    """Of lists (experts, most tokens) those of a step of `tokens`, side by side in the same memory.
+
+    So kernels are compiled for the size of a step alone, and profiles share them.
+    """
+    num_experts = len(pairs)
+    return pairs.flatten()[: num_experts * tokens].view(num_experts, tokens)

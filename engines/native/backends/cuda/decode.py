@@ -12,8 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import Choices, Grouped, StreamLaunch, Tiles
+from engines.native.backends.cuda.buffers import (
+    Rows,
+    Scratch,
+    SlotTensors,
+    lists_of_pairs,
+)
+from engines.native.backends.cuda.choices.variants import (
+    Choices,
+    Grouped,
+    StreamLaunch,
+    Tiles,
+)
 from engines.native.backends.cuda.kernels import (
     attention,
     experts,
@@ -51,6 +61,7 @@ class DecodeStep:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
+        self._pairs = lists_of_pairs(scratch.pairs, rows)
         # Streamed experts of one row add to the residual themselves; of more, the next norm does.
         self._is_one_row = rows == 1 and isinstance(choices.gate_up, StreamLaunch)
         types = shape.config.layer_types
@@ -174,11 +185,11 @@ class DecodeStep:
         self._launch(
             "router", router.route_few_kernel, (experts_ // each, self._rows),
             s.x, layer.moe_norm, layer.router, layer.router_bias, self._in.num_rows,
-            s.experts_in, s.router_logits, s.tile_arrivals, s.active, s.pairs, s.weights,
+            s.experts_in, s.router_logits, s.tile_arrivals, s.active, self._pairs, s.weights,
             M=self._rows, BM=next_power_of_2(self._rows), H=shape.hidden,
             STRIDE=shape.hidden_stride, BLOCK=shape.hidden_block, E=experts_,
             BE=next_power_of_2(experts_), EACH=each, SLOTS=len(s.active),
-            CAPACITY=s.pairs.shape[1], TOP_K=shape.top_k, EPS=shape.config.rms_norm_eps,
+            CAPACITY=self._pairs.shape[1], TOP_K=shape.top_k, EPS=shape.config.rms_norm_eps,
             num_warps=4,
         )  # fmt: skip
 
@@ -190,13 +201,14 @@ class DecodeStep:
             "router", router.choose_kernel, (-(-self._rows // 16),),
             s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
             s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16,
-            BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+            BE=max(wide, 16), BK=128, STAGES=self._choices.router_stages, TOP_K=shape.top_k,
+            num_warps=4,
         )  # fmt: skip
         self._launch(
             "router", router.list_kernel, (num,),
-            s.experts, self._rows * shape.top_k, s.counts, s.pairs, s.tiles,
+            s.experts, self._rows * shape.top_k, s.counts, self._pairs, s.tiles,
             s.tile_arrivals, E=num, BE=wide, BM=bm, NUM_TILES=self._num_tiles(bm),
-            CAPACITY=s.pairs.shape[1], BLOCK=1024, num_warps=4,
+            CAPACITY=self._pairs.shape[1], BLOCK=1024, num_warps=4,
         )  # fmt: skip
 
     def _num_tiles(self, bm: int) -> int:
@@ -218,7 +230,7 @@ class DecodeStep:
                 "gate_up", experts_grouped.gate_up_grouped_kernel,
                 (-(-shape.inner // 8 // choice.groups), self._num_tiles(choice.bm)),
                 s.placed, packed.halves, packed.scales, packed.bias,
-                s.tiles, s.counts, s.pairs, s.pairs.shape[1], s.inner_wide,
+                s.tiles, s.counts, self._pairs, self._pairs.shape[1], s.inner_wide,
                 X_STRIDE=shape.hidden_stride,
                 IS_PACKED=packed.is_packed, **_grouped(choice), **shared,
             )  # fmt: skip
@@ -229,8 +241,8 @@ class DecodeStep:
             "gate_up", experts.gate_up_kernel,
             (num_groups // (choice.groups * choice.side), self._num_slots()),
             s.experts_in.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.pairs, s.router_logits, s.inner, X_WORDS=shape.hidden_stride // 2,
-            CAPACITY=s.pairs.shape[1], **self._stream(choice), **shared,
+            self._pairs, s.router_logits, s.inner, X_WORDS=shape.hidden_stride // 2,
+            CAPACITY=self._pairs.shape[1], **self._stream(choice), **shared,
         )  # fmt: skip
 
     def _down(self, packed: PackedExperts) -> None:
@@ -240,7 +252,7 @@ class DecodeStep:
                 "down", experts_grouped.down_grouped_kernel,
                 (-(-shape.hidden // 16 // choice.groups), self._num_tiles(choice.bm)),
                 s.inner_wide, packed.halves, packed.scales, packed.bias, s.tiles,
-                s.counts, s.pairs, s.pairs.shape[1], s.outputs, K=shape.inner_stride,
+                s.counts, self._pairs, self._pairs.shape[1], s.outputs, K=shape.inner_stride,
                 HIDDEN=shape.hidden, H_STRIDE=shape.inner_stride,
                 IS_PACKED=packed.is_packed, **_grouped(choice),
             )  # fmt: skip
@@ -251,9 +263,9 @@ class DecodeStep:
             "down", experts.down_kernel,
             (num_groups // (choice.groups * choice.side), self._num_slots()),
             s.inner.view(torch.int32), packed.words, packed.scales, packed.bias, s.active,
-            s.pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
+            self._pairs, s.router_logits, s.outputs, s.x, s.tile_arrivals,
             K=shape.inner_stride, HIDDEN=shape.hidden, H_WORDS=shape.inner_stride // 2,
-            CAPACITY=s.pairs.shape[1], TOP_K=shape.top_k, **self._stream(choice),
+            CAPACITY=self._pairs.shape[1], TOP_K=shape.top_k, **self._stream(choice),
         )  # fmt: skip
 
     def _stream(self, choice: StreamLaunch) -> dict[str, Any]:

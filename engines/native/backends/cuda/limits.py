@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.cuda.choices import MAX_ROWS
+from engines.native.backends.cuda.choices.of_card import MAX_ROWS
 from engines.native.config import ModelConfig, NativeConfig
 
 _MULTIPLES: Final = {
@@ -20,9 +20,9 @@ def check_computable(config: NativeConfig, model: ModelConfig) -> None:
     if not torch.cuda.is_available():
         raise EngineStartError("device is 'cuda' and no CUDA device is there; use device cpu")
     major, minor = torch.cuda.get_device_capability()
-    if major < 9:
+    if major < 8:
         raise EngineStartError(
-            f"device is 'cuda' and its compute capability is {major}.{minor}; the kernels need 9.0"
+            f"device is 'cuda' and its compute capability is {major}.{minor}; the kernels need 8.0"
         )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import SlotTensors
-from engines.native.backends.cuda.choices import Grouped, prefill_choice
+from engines.native.backends.cuda.buffers import SlotTensors, lists_of_pairs
+from engines.native.backends.cuda.choices.variants import PrefillChoices
 from engines.native.backends.cuda.decode import Tap
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
@@ -106,15 +106,13 @@ class Prefill:
         tokens: int,
         slots: SlotTensors,
         buffers: PrefillBuffers,
-        gate_up: Grouped | None = None,
-        down: Grouped | None = None,
+        choices: PrefillChoices,
     ) -> None:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
-        each = tokens * shape.top_k // shape.num_experts
-        self.gate_up = gate_up or prefill_choice(each, is_gate_up=True)
-        self.down = down or prefill_choice(each, is_gate_up=False)
+        self._choices = choices
+        self._pairs = lists_of_pairs(buffers.pairs, tokens)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
@@ -167,12 +165,14 @@ class Prefill:
             SCALE=config.head_dim**-0.5 * math.log2(math.e), num_warps=4, **shared,
         )  # fmt: skip
         if "attention" not in self.skipped:
+            choice = self._choices.attention
             num_tiles = n // TILE_TOKENS + len(b.last_rows)
             launch(
                 prefill_attention.prefill_attention_kernel,
                 (min(num_tiles, b.num_tiles), config.num_key_value_heads),
                 b.q, cache, tables, layer.sinks, b.tiles, b.attended, GROUP=shape.group,
-                WINDOW=window, BQ=TILE_TOKENS, BT=64, STAGES=3, num_warps=4, **shared,
+                WINDOW=window, BQ=TILE_TOKENS, BT=choice.tile, STAGES=choice.stages,
+                num_warps=choice.num_warps, **shared,
             )  # fmt: skip
         torch.addmm(layer.out_bias, b.attended[:n], layer.out.t(), out=b.projected[:n])
 
@@ -183,21 +183,22 @@ class Prefill:
         launch(
             router.choose_kernel, (-(-n // rows),), b.normed, layer.router, layer.router_bias,
             b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride,
-            E=num, BM=rows, BE=max(wide, 16), BK=128, STAGES=4, TOP_K=shape.top_k, num_warps=4,
+            E=num, BM=rows, BE=max(wide, 16), BK=128, STAGES=self._choices.router_stages,
+            TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
-        up, down = self.gate_up, self.down
+        up, down = self._choices.gate_up, self._choices.down
         tiles = min(n * shape.top_k, num + n * shape.top_k // up.bm)
         launch(
-            router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, b.pairs,
+            router.list_kernel, (num,), b.experts, n * shape.top_k, b.counts, self._pairs,
             b.expert_tiles, b.arrivals, E=num, BE=wide, BM=up.bm, NUM_TILES=tiles,
-            CAPACITY=b.pairs.shape[1], BLOCK=1024 if n < 4096 else 4096,
+            CAPACITY=self._pairs.shape[1], BLOCK=1024 if n < 4096 else 4096,
             num_warps=4 if n < 4096 else 8,
         )  # fmt: skip
         shared: dict[str, Any] = {
             "H_STRIDE": shape.inner_stride, "BM": up.bm, "TAIL": up.tail,
             "IS_PACKED": layer.gate_up.is_packed,
         }  # fmt: skip
-        lists = (b.expert_tiles, b.counts, b.pairs, b.pairs.shape[1])
+        lists = (b.expert_tiles, b.counts, self._pairs, self._pairs.shape[1])
         launch(
             experts_grouped.gate_up_grouped_kernel, (-(-shape.inner // 8 // up.groups), tiles),
             b.placed, layer.gate_up.halves, layer.gate_up.scales, layer.gate_up.bias, *lists,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.choices import Choices, choices_for
+from engines.native.backends.cuda.choices.of_card import CardChoices
+from engines.native.backends.cuda.choices.variants import Choices
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.random_model import random_weights
 from engines.native.backends.cuda.reference import Outcome, forward_reference
@@ -57,7 +58,7 @@ class DecodeCase:
             self.cache,
             self.block_size,
             rows,
-            choices or choices_for(rows),
+            choices or CardChoices.of(DEVICE).decode(rows),
             self.slots,
             self.inputs,
             self.scratch,

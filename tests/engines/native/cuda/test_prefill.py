@@ -5,6 +5,7 @@ import torch
 
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
 
+from engines.native.backends.cuda.choices.of_card import CardChoices  # isort: skip
 from engines.native.backends.cuda.prefill import (  # isort: skip
     TokenRun,
     Prefill,
@@ -55,7 +56,8 @@ def test_the_last_token_of_each_chunk(
     buffers.pack(chunks, host)
     buffers.packed.copy_(host)
     Prefill(
-        case.shape, case.weights, case.cache, case.block_size, size, case.slots, buffers
+        case.shape, case.weights, case.cache, case.block_size, size, case.slots, buffers,
+        CardChoices.of(DEVICE).prefill(size, case.shape.config),
     ).run()  # fmt: skip
     last = buffers.normed[buffers.last_rows.long(), : case.shape.hidden]
     logits = last.double() @ case.weights.head.double().T

@@ -13,7 +13,7 @@ from engines.base import SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import EngineStartError
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.buffers import Rows
-from engines.native.backends.cuda.choices import choices_for
+from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs import step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
@@ -59,7 +59,8 @@ def test_logits_after_guesses_are_those_of_the_model(num_guesses: int) -> None:
     ids = torch.tensor([int(last), *drafts], device=DEVICE)
     expected = forward_reference(case.shape, case.weights, ids, case.past(0))
     step = VerifyStep(
-        case.shape, case.weights, case.cache, 16, num, choices_for(num), case.slots, case.inputs,
+        case.shape, case.weights, case.cache, 16, num,
+        CardChoices.of(DEVICE).decode(num), case.slots, case.inputs,
         case.scratch, case.sampler.logits, guesses=guesses,
     )  # fmt: skip
     step.run()

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.fragments import decode_tile
-from engines.native.backends.cuda.kernels.launch import IS_INTERPRETED, dot
+from engines.native.backends.cuda.kernels.launch import dot, has_wgmma
 
 
 @triton.jit
@@ -65,9 +65,9 @@ def _product(
         if TILES == 3:
             acc = _add(w1, s1, x1, acc, GROUPS, IS_PACKED)
             acc = _add(w2, s2, x2, acc, GROUPS, IS_PACKED)
-        if IS_PACKED and not IS_INTERPRETED:
-            # The tensor cores read decoded weights from registers some time after the product is
-            # issued: a use of the sum makes the compiler wait before they are decoded into again.
+        if IS_PACKED and has_wgmma():
+            # wgmma reads decoded weights from registers some time after the product is issued: a
+            # use of the sum makes the compiler wait before they are decoded into again.
             acc = tl.inline_asm_elementwise("", "=f,0", [acc], tl.float32, is_pure=True, pack=1)
     return tl.trans(acc)
 

@@ -71,14 +71,17 @@ _ASSEMBLY = tl.constexpr(_assembly())
 _CONSTRAINTS = tl.constexpr(",".join(["=&f"] * 4 + ["r"] * (4 * _TILES + 4 + 24)))
 
 # From a word and the bf16 scales (twice) of rows g and g + 8: rows g and g + 8 of inputs 0, 1, then
-# of inputs 2, 3. A code becomes a bf16 short of 2**126, which its scale makes up for.
-_DECODE = tl.constexpr("""{ .reg .b32 t,u;
-shr.u32 t,$4,3; and.b32 t,t,0x01C001C0; lop3.b32 t,$4,0x80008000,t,0xEA; mul.bf16x2 $0,t,$5;
-shl.b32 t,$4,3; and.b32 u,$4,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA; mul.bf16x2 $1,t,$6;
+# of inputs 2, 3. A code becomes a bf16 short of 2**126, which its scale makes up for. It is made
+# by an fma with -0, as mul.bf16x2 needs 9.0: exact, and ptxas makes one product of it there.
+_DECODE = tl.constexpr("""{ .reg .b32 t,u,z; mov.b32 z,0x80008000;
+shr.u32 t,$4,3; and.b32 t,t,0x01C001C0; lop3.b32 t,$4,0x80008000,t,0xEA;
+fma.rn.bf16x2 $0,t,$5,z;
+shl.b32 t,$4,3; and.b32 u,$4,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA;
+fma.rn.bf16x2 $1,t,$6,z;
 shl.b32 t,$4,1; shl.b32 u,$4,3; and.b32 u,u,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA;
-mul.bf16x2 $2,t,$5;
+fma.rn.bf16x2 $2,t,$5,z;
 shl.b32 t,$4,2; shl.b32 u,$4,6; and.b32 u,u,0x01C001C0; lop3.b32 t,t,0x80008000,u,0xEA;
-mul.bf16x2 $3,t,$6; }""")
+fma.rn.bf16x2 $3,t,$6,z; }""")
 
 
 @triton.jit

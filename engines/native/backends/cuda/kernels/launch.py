@@ -6,6 +6,8 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.target_info import current_target
+from triton.runtime.jit import constexpr_function
 
 # Through Triton's interpreter (TRITON_INTERPRET=1) kernels run on CPU tensors, without assembly.
 IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -29,6 +31,15 @@ def launch(
 
 def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
+
+
+@constexpr_function
+def has_wgmma() -> bool:
+    """Whether the kernel is compiled for Hopper's tensor cores, which work beside its warps."""
+    if IS_INTERPRETED.value:
+        return False
+    target = current_target()
+    return target is not None and target.arch // 10 == 9
 
 
 @triton.jit

@@ -1,0 +1,114 @@
+"""Compute capability 9.0: measured on H100 and H200, see docs/engine.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engines.native.backends.cuda.choices.variants import (
+    PARTS,
+    Choices,
+    Grouped,
+    PrefillChoices,
+    StreamLaunch,
+    Table,
+    Tiles,
+)
+
+_SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
+# With several rows gate_up, which can do nothing before it is told its experts, only takes room.
+_ALL_BUT_GATE_UP = PARTS - {"gate_up"}
+
+_BY_ROWS: Final = {
+    1: Choices(
+        qkv=Tiles(8, 0, 1, 1),
+        out=Tiles(4, 0, 1, 1),
+        head=Tiles(4, 0, 1, 1),
+        gate_up=StreamLaunch(1, 1, 1),
+        down=StreamLaunch(4, 4, 1, stages=3),
+        splits=16,
+        early=PARTS,
+    ),
+    8: Choices(
+        qkv=Tiles(64, 128, 2, 4),
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(64, 128, 1, 4, is_swapped=False),
+        gate_up=_SIDE_BY_SIDE,
+        down=_SIDE_BY_SIDE,
+        early=_ALL_BUT_GATE_UP,
+        prefetch=2,
+    ),
+    32: Choices(
+        qkv=Tiles(64, 128, 2, 4),
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(128, 128, 1, 4, is_swapped=False),
+        gate_up=_SIDE_BY_SIDE,
+        down=StreamLaunch(1, 1, 1, stages=3),
+        splits=4,
+        router_each=2,
+        early=_ALL_BUT_GATE_UP,
+        prefetch=2,
+    ),
+    64: Choices(
+        qkv=Tiles(64, 64, 2, 6),
+        out=Tiles(64, 128, 4, 4),
+        head=Tiles(128, 64, 1, 4, is_swapped=False),
+        gate_up=Grouped(16, 8, 4),
+        down=Grouped(16, 4, 4),
+        splits=2,
+        early=PARTS,
+    ),
+    128: Choices(
+        qkv=Tiles(64, 64, 1, 5),
+        out=Tiles(64, 64, 2, 5),
+        head=Tiles(128, 64, 1, 4, is_swapped=False),
+        gate_up=Grouped(32, 8, 4),
+        down=Grouped(32, 4, 4),
+        splits=2,
+        attention_warps=4,
+        early=PARTS,
+    ),
+    256: Choices(
+        qkv=Tiles(64, 64, 2, 4),
+        out=Tiles(64, 64, 2, 4),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        down=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
+    ),
+    512: Choices(
+        qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        out=Tiles(64, 64, 1, 4, is_swapped=False, bm=128),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        down=Grouped(64, 8, 4, 4, tiles=1, tail=32),
+        splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
+    ),
+    1024: Choices(
+        qkv=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        out=Tiles(128, 64, 1, 4, is_swapped=False, num_warps=8, bm=128),
+        head=Tiles(128, 64, 1, 3, is_swapped=False, num_warps=8),
+        gate_up=Grouped(128, 8, 8, 4, tiles=1),
+        down=Grouped(128, 8, 8, 4, tiles=1),
+        splits=1,
+        context_tile=64,
+        attention_warps=4,
+        attention_stages=3,
+    ),
+}
+
+_BY_TOKENS: Final = {
+    0: PrefillChoices(Grouped(16, 8, 4, 4, tiles=1), Grouped(16, 4, 4, 4, tiles=1)),
+    32: PrefillChoices(Grouped(32, 8, 4, 4, tiles=1), Grouped(32, 4, 4, 4, tiles=1)),
+    64: PrefillChoices(Grouped(64, 8, 4, 4, tiles=1), Grouped(64, 4, 4, 4, tiles=1)),
+    128: PrefillChoices(
+        Grouped(128, 8, 8, 4, tiles=1, tail=32), Grouped(128, 8, 8, 4, tiles=1, tail=32)
+    ),
+}  # tiles of about as many rows as an expert has
+
+HOPPER: Final = Table(_BY_ROWS, _BY_TOKENS, num_sms=132, measured_on=("NVIDIA H100", "NVIDIA H200"))

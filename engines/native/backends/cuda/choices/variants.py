@@ -1,0 +1,108 @@
+"""The variants of the kernels: what a choice consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Tiles(NamedTuple):
+    """The variant of a product of bf16 weights with rows."""
+
+    bn: int
+    bk: int
+    splits: int
+    stages: int
+    is_swapped: bool = True
+    num_warps: int = 4
+    bm: int = 256  # rows of a tile, at most
+
+
+class StreamLaunch(NamedTuple):
+    """The variant of a product of streamed MXFP4 weights: kernels/experts.py.
+
+    A warp needs a whole row of the tensors that the assembly works on, so step * side >= num_warps.
+    """
+
+    num_warps: int
+    step: int
+    groups: int
+    stages: int = 0  # in shared memory; 0: one ahead, in registers
+    side: int = 1
+
+    def fitting(self, num_groups: int) -> StreamLaunch:
+        """The same, of fewer groups a program if these do not share out `num_groups`."""
+        choice = self
+        while num_groups % (choice.groups * choice.side):
+            if choice.groups > 1:
+                choice = choice._replace(groups=choice.groups // 2)
+            else:
+                side = choice.side // 2
+                choice = choice._replace(side=side, num_warps=choice.step * side)
+        return choice
+
+
+class Grouped(NamedTuple):
+    """The variant of a product of experts' tiles on tensor cores: kernels/experts_grouped.py."""
+
+    bm: int
+    groups: int
+    num_warps: int
+    stages: int = 3
+    tiles: int = 3  # of the inputs in a step
+    tail: int = 0  # rows up to which an expert's last tile is a smaller one
+
+
+PARTS = frozenset({"norm", "qkv", "attention", "out", "router", "gate_up", "down", "head"})
+"""Of a step; the embedding is none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The kernel variants of one batch bucket."""
+
+    qkv: Tiles
+    out: Tiles
+    head: Tiles
+    gate_up: StreamLaunch | Grouped
+    down: StreamLaunch | Grouped
+    splits: int = 8  # of a long context, at most
+    min_split: int = 256
+    context_tile: int = 128
+    attention_warps: int = 8
+    attention_stages: int = 2
+    router_each: int = 1
+    router_stages: int = 4  # of the router of many rows
+    early: frozenset[str] = frozenset()  # parts that begin before the part before has ended
+    prefetch: int = 0  # steps of a product's weights that it asks for before its input is there
+
+
+class PrefillAttention(NamedTuple):
+    """The variant of a chunk's attention: kernels/prefill_attention.py."""
+
+    tile: int = 64  # keys of a step
+    stages: int = 3
+    num_warps: int = 4
+
+
+class PrefillChoices(NamedTuple):
+    """The kernel variants of one size of chunk."""
+
+    gate_up: Grouped
+    down: Grouped
+    attention: PrefillAttention = PrefillAttention()
+    router_stages: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The kernel variants of one architecture, as data.
+
+    `decode`: by the rows that a bucket holds at most; `prefill`: by the tokens that an expert has
+    at least, on the average.
+    """
+
+    decode: dict[int, Choices]
+    prefill: dict[int, PrefillChoices]
+    num_sms: int  # of the GPU that `splits` are for
+    measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned

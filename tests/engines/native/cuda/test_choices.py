@@ -1,0 +1,52 @@
+"""Which kernel variants a card gets."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from engines.native.backends.cuda.card import KB, KNOWN, Card
+from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices, table_for
+from engines.native.backends.cuda.graphs import decode_sizes
+from engines.native.backends.cuda.random_model import gpt_oss
+
+MODEL = gpt_oss("20b")
+
+
+@pytest.mark.parametrize("card", KNOWN.values(), ids=str)
+def test_every_card_has_variants_for_every_size_of_step(card: Card) -> None:
+    choices = CardChoices(card)
+    for rows in decode_sizes(MAX_ROWS):
+        for is_packed in (True, False):
+            variants = choices.decode(rows, is_packed)
+            assert card.capability >= (9, 0) or not variants.early
+            assert variants.splits >= 1
+    for tokens in (1, 64, 500, 8192):
+        assert choices.prefill(tokens, MODEL).gate_up.bm >= 16
+
+
+@pytest.mark.parametrize(
+    ("card", "architecture"),
+    [
+        (Card("NVIDIA Thor", (11, 0), 20, 227 * KB), 100),
+        (Card("NVIDIA of tomorrow", (13, 0), 200, 99 * KB), 120),
+        (Card("NVIDIA of tomorrow", (13, 0), 200, 256 * KB), 100),
+        (Card("Orin", (8, 7), 16, 163 * KB), 80),
+    ],
+)
+def test_a_card_that_nobody_knows_gets_variants_that_fit(card: Card, architecture: int) -> None:
+    assert table_for(card) is table_for(KNOWN[architecture])
+
+
+def test_a_context_is_split_for_the_number_of_sms() -> None:
+    l4 = Card("NVIDIA L4", (8, 9), 58, 99 * KB)
+    assert CardChoices(l4).decode(1).splits == CardChoices(KNOWN[89]).decode(1).splits // 2
+
+
+def test_only_a_card_that_was_not_measured_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    CardChoices(KNOWN[90]).tell()
+    assert not caplog.records
+    CardChoices(KNOWN[100]).tell()
+    assert "B200: kernel choices are not tuned for this GPU" in caplog.text
