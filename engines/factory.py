@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engines.adding import command_for
 from engines.admission import QueuedEngine
 from engines.base import Capabilities
 from engines.errors import EngineStartError
@@ -27,11 +28,6 @@ _ENVIRONMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "vllm": {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
     "tensorrt_llm": {"TRTLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
 }
-_NO_VLLM: Final = "not installed: vLLM is missing (docs/engines.md says how to add it)"
-_NO_LLAMA_CPP: Final = (
-    "not installed: llama-cpp-python is missing (python3 packaging/install.py llama-cpp in a "
-    "checkout, else pip install 'harmonium[llama-cpp]')"
-)
 
 
 def _create_native(spec: EngineSpec) -> QueuedEngine[Any]:
@@ -129,10 +125,14 @@ def installed_engines() -> dict[str, str | None]:
     return {
         "native": None if has_torch else "not installed: PyTorch is missing (pip install torch)",
         "fake": None,
-        "vllm": None if find_spec("vllm") is not None else _NO_VLLM,
+        "vllm": None if find_spec("vllm") is not None else _missing("vllm"),
         "tensorrt_llm": release.missing(),
-        "llama_cpp": None if find_spec("llama_cpp") is not None else _NO_LLAMA_CPP,
+        "llama_cpp": None if find_spec("llama_cpp") is not None else _missing("llama-cpp"),
     }
+
+
+def _missing(extra: str) -> str:
+    return f"not installed: {command_for(extra)}"
 
 
 def cpu_only_engines() -> dict[str, str]:
@@ -140,8 +140,8 @@ def cpu_only_engines() -> dict[str, str]:
     found = {}
     if find_spec("torch") is not None and ("+cpu" in version("torch") or not find_spec("triton")):
         found["native"] = (
-            "here for the CPU only: PyTorch is its CPU build, without Triton "
-            "(packaging/install.py takes the CUDA build where there is a GPU)"
+            "here for the CPU only: PyTorch is its CPU build, without Triton; for the CUDA build "
+            f"{command_for()}"
         )
     elif find_spec("triton") and (missing := missing_for_triton(version("triton"))):
         found["native"] = f"here for the CPU only: {missing}"
@@ -150,8 +150,8 @@ def cpu_only_engines() -> dict[str, str]:
     llama = find_spec("llama_cpp")
     if llama and llama.origin and not any(Path(llama.origin).parent.glob("lib/*ggml-cuda*")):
         found["llama_cpp"] = (
-            "here for the CPU only: llama-cpp-python is built without CUDA "
-            "(docs/engines.md says how to build it)"
+            "here for the CPU only: llama-cpp-python is built without CUDA; "
+            f"{command_for('llama-cpp')}"
         )
     return found
 

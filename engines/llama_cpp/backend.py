@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from engines.adding import command_for
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
@@ -88,9 +89,8 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
     """Load the GGUF file; raises EngineStartError naming what is wrong with it."""
     if config.num_devices and not has_gpu():
         raise EngineStartError(
-            "this llama-cpp-python is built for the CPU; for an NVIDIA GPU: "
-            "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir "
-            "--no-binary llama-cpp-python llama-cpp-python"
+            "this llama-cpp-python is built for the CPU; for the build with CUDA "
+            + command_for("llama-cpp")
         )
     model = GgufModel(config.model_path, _num_gpu_layers(config))
     if config.precision not in (None, model.precision):

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
+from engines.adding import command_for
+
 FIRST: Final = (1, 2)
 LAST: Final = (1, 3)
 WANTED: Final = "1.2 or 1.3"
@@ -15,7 +17,7 @@ WANTED: Final = "1.2 or 1.3"
 def missing() -> str | None:
     """Say why TensorRT-LLM cannot run here, None if it can; it is not imported for this."""
     if find_spec("tensorrt_llm") is None:
-        return "not installed: TensorRT-LLM is missing (docs/engines.md says how to add it)"
+        return f"not installed: {command_for('tensorrt-llm')}"
     try:
         here = version("tensorrt_llm")
     except PackageNotFoundError:  # a checkout on the path; what it is shows at the start

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from profiles.hardware.machine import Hardware
 from profiles.selection.memory import memory_need
 from profiles.selection.ranking import rank
 from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
 
-MAX_REASONS = 10  # so that a refusal fits on a screen
+MAX_REASONS = 6  # so that a refusal fits on a screen
 _HOPE = (Fit.LOW_MEMORY, Fit.NOT_INSTALLED, Fit.INCOMPATIBLE)  # what is nearest to running first
 
 
@@ -30,17 +31,11 @@ def counted(rejections: Iterable[Rejection]) -> str:
     )
 
 
-def refusal(selection: Selection, unasked: Selection, constraints: Constraints) -> str:
-    """Say what to do when nothing can run, and then why nothing can.
-
-    `unasked` is the selection for the same machine with nothing asked for.
-    """
-    asked = sorted(
-        (r for r in selection.rejections if r.fit in _HOPE),
-        key=lambda r: (_HOPE.index(r.fit), r.profile.status == "planned", bool(r.cause)),
-    )
+def refusal(selection: Selection) -> str:
+    """Say what to do when nothing can run, and then why nothing can."""
+    asked = _by_hope(selection)
     others = [r for r in selection.rejections if r.fit is Fit.NOT_ASKED]
-    lines = [_remedy(asked, unasked, constraints), selection.reason]
+    lines = [selection.remedy, selection.reason]
     groups = by_cause(asked)
     for cause, rejections in list(groups.items())[:MAX_REASONS]:
         lines.append(f"  {counted(rejections)}: {cause}")
@@ -52,13 +47,30 @@ def refusal(selection: Selection, unasked: Selection, constraints: Constraints) 
     return "\n".join(lines)
 
 
-def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints) -> str:
+def _by_hope(selection: Selection) -> list[Rejection]:
+    """What was asked for, nearest to running first."""
+    return sorted(
+        (r for r in selection.rejections if r.fit in _HOPE),
+        key=lambda r: (_HOPE.index(r.fit), r.profile.status == "planned", bool(r.cause)),
+    )
+
+
+def remedy_for(
+    selection: Selection, unasked: Selection, hardware: Hardware, constraints: Constraints
+) -> str:
+    """Say what to do when nothing can run.
+
+    `unasked` is the selection for the same machine with nothing asked for.
+    """
+    asked = _by_hope(selection)
     if shorter := shorter_context(asked):
         return f"Set {shorter}."
     otherwise = _otherwise(unasked, constraints)
-    if (unfit := _best_not_installed(asked, constraints)) is not None:
-        other = f" Or {otherwise}" if otherwise else ""
-        return f"Install what {unfit.profile.title} runs by: {unfit.missing_engine}.{other}"
+    unfit = _best_not_installed(asked, constraints)
+    if unfit is not None:
+        model = unfit.profile.model.name
+        other = f" Or {otherwise}" if otherwise else _demonstration(selection)
+        return f"{model} fits {hardware.summary}, but {unfit.missing_engine}.{other}"
     if otherwise:
         return otherwise[0].upper() + otherwise[1:]
     on_cpu = min(
@@ -67,8 +79,15 @@ def _remedy(asked: list[Rejection], unasked: Selection, constraints: Constraints
         default=None,
     )
     if on_cpu is not None:
-        return f"Free memory, or add some: {on_cpu.profile.model.name} {on_cpu.reason}."
-    return "Take a machine that one of the profiles is made for."
+        model = on_cpu.profile.model.name
+        return f"Free memory, or add some: {model} {on_cpu.reason}.{_demonstration(selection)}"
+    return f"Take a machine that one of the profiles is made for.{_demonstration(selection)}"
+
+
+def _demonstration(selection: Selection) -> str:
+    """Say how the demonstration model is had, where it is kept back because of a GPU."""
+    names = {r.profile.model.name for r in selection.rejections if r.is_kept_back}
+    return "".join(f" Only to try the server: NIM_MODEL_NAME={name}." for name in sorted(names))
 
 
 def _otherwise(unasked: Selection, constraints: Constraints) -> str:

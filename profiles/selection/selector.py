@@ -7,7 +7,8 @@ profile ends in exactly one class:
     LOW_MEMORY      it would start with a shorter context, which is named
     NOT_INSTALLED   the hardware fits, the engine is missing
     INCOMPATIBLE    the hardware does not fit, or the profile is planned only
-    NOT_ASKED       a constraint excludes it
+    NOT_ASKED       a constraint excludes it, or it is the demonstration model, the machine
+                    has a GPU, and nobody named the model
 
 Without a wish for a length, a profile whose whole context does not fit is runnable with
 what fits, from 8,192 tokens on; and it is put on as many GPUs as hold engines of it.
@@ -39,6 +40,7 @@ Runnable profiles are ranked by, in this order:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile, nearest
@@ -46,7 +48,7 @@ from profiles.hardware.machine import Hardware
 from profiles.selection.notes import notes_on, rivals_of, smaller_model
 from profiles.selection.placement import Shortage, place
 from profiles.selection.ranking import rank
-from profiles.selection.remedies import refusal
+from profiles.selection.remedies import refusal, remedy_for
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Rival, Selection
 
 
@@ -56,20 +58,31 @@ def select(profiles: Iterable[Profile], hardware: Hardware, constraints: Constra
     Raises NoCompatibleProfile, which starts with the remedy, when nothing can run, and
     InvalidConstraint when a constraint names what no profile has.
     """
-    profiles = tuple(profiles)
     selection = survey(profiles, hardware, constraints)
     if not selection.compatible:
-        here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
-        unasked = survey(profiles, hardware, here)
         reasons = {r.profile.title: r.reason for r in selection.rejections}
-        raise NoCompatibleProfile(refusal(selection, unasked, constraints), reasons)
+        raise NoCompatibleProfile(refusal(selection), reasons)
     return selection
 
 
 def survey(profiles: Iterable[Profile], hardware: Hardware, constraints: Constraints) -> Selection:
-    """Classify and rank every profile; unlike select(), nothing runnable is an answer too."""
+    """Classify and rank every profile; unlike select(), nothing runnable is an answer too.
+
+    The selection then has the remedy.
+    """
     profiles = tuple(profiles)
     check_constraints(profiles, constraints)
+    selection = _survey(profiles, hardware, constraints)
+    if selection.compatible:
+        return selection
+    here = Constraints(installed=constraints.installed, cpu_only=constraints.cpu_only)
+    unasked = _survey(profiles, hardware, here)
+    return replace(selection, remedy=remedy_for(selection, unasked, hardware, constraints))
+
+
+def _survey(
+    profiles: tuple[Profile, ...], hardware: Hardware, constraints: Constraints
+) -> Selection:
     verdicts = [_classify(profile, hardware, constraints) for profile in profiles]
     candidates = [verdict for verdict in verdicts if isinstance(verdict, Candidate)]
     ranked = tuple(sorted(candidates, key=lambda c: rank(c, constraints)))
@@ -119,6 +132,8 @@ def _classify(
 ) -> Candidate | Rejection:
     if reason := _not_asked(profile, constraints):
         return Rejection(profile, Fit.NOT_ASKED, reason)
+    if reason := _kept_back(profile, hardware, constraints):
+        return Rejection(profile, Fit.NOT_ASKED, reason, is_kept_back=True)
     if profile.status == "planned":
         reason = f"is planned only: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
@@ -158,6 +173,23 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
     if asked.max_model_len is not None and asked.max_model_len > limit:
         return f"serves at most {limit:,} tokens, but {asked.max_model_len:,} were asked for"
     return ""
+
+
+def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -> str:
+    """A demonstration model never serves by default where somebody has paid for a GPU."""
+    if not profile.model.is_demonstration or not hardware.gpus:
+        return ""
+    is_named = (
+        constraints.model in profile.model.names
+        or constraints.profile not in (None, "default")
+        or "model" in constraints.tags
+    )
+    if is_named:
+        return ""
+    return (
+        "is a demonstration model, which a machine with a GPU serves by name only: "
+        f"NIM_MODEL_NAME={profile.model.name}"
+    )
 
 
 def _missing_engine(profile: Profile, constraints: Constraints) -> str:

@@ -57,6 +57,7 @@ class Rejection:
     missing_engine: str = ""  # 'engine vllm is not installed: <why>', whatever else is amiss
     cause: str = ""  # INCOMPATIBLE: the reason in words that fit many profiles, if there are such
     candidate: Candidate | None = None  # NOT_INSTALLED: what it would be
+    is_kept_back: bool = False  # NOT_ASKED: a demonstration model on a machine with a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Selection:
     reason: str  # why the first was chosen, or that nothing can run
     rivals: tuple[Rival, ...] = ()  # each differs in engine, GPUs per engine or model
     notes: tuple[str, ...] = ()  # what an operator should know of the choice
+    remedy: str = ""  # where nothing can run: what to do
 
     @property
     def chosen(self) -> Candidate:

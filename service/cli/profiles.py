@@ -6,6 +6,7 @@ Exit codes: 0 something can run, 3 nothing can, 2 bad arguments.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
 WIDTH = 100
+_NO_BREAK = "\N{NO-BREAK SPACE}"  # a command to paste stays on one line
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
 
 
@@ -189,7 +191,7 @@ def _requires(profile: Profile, max_model_len: int) -> str:
 
 def _selected(selection: Selection) -> list[str]:
     if not selection.compatible:
-        return [f"- none: {selection.reason}"]
+        return [*_wrapped(selection.reason, "- none: "), *_wrapped(selection.remedy)]
     return [
         f"- {selection.chosen.profile.title}",
         f"  {where(selection.chosen.placement)}",
@@ -203,15 +205,17 @@ def _selected(selection: Selection) -> list[str]:
     ]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
+def _wrapped(text: str, begin: str = "  ") -> list[str]:
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", _NO_BREAK), text)
+    lines = textwrap.wrap(
+        whole,
         WIDTH,
-        initial_indent="  ",
+        initial_indent=begin,
         subsequent_indent="    ",
         break_on_hyphens=False,
         break_long_words=False,
     )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _gb(num_bytes: int) -> str:
@@ -228,6 +232,7 @@ def _as_json(hardware: Hardware, selection: Selection) -> dict[str, Any]:
             for rival in selection.rivals
         ],
         "notes": list(selection.notes),
+        "remedy": selection.remedy,
         "profiles": [
             *(_candidate_json(candidate) for candidate in selection.compatible),
             *(_rejection_json(rejection) for rejection in selection.rejections),

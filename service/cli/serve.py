@@ -1,5 +1,7 @@
 """`harmonium serve`: decide, start the engine, answer HTTP, drain.
 
+Exit codes: 0 stopped as asked, 1 the start failed, 2 bad arguments, 3 nothing can run here.
+
 The engine process is spawned before FastAPI is even imported: its own imports take
 longest, and both go on side by side.
 """
@@ -22,7 +24,7 @@ import uvloop
 from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
-from profiles.errors import ProfileError
+from profiles.errors import NoCompatibleProfile, ProfileError
 from service.cli.config import as_text
 from service.cli.flags import SettingsCommand, given, settings_flags
 from service.run.first_key import tell_access, with_made_key
@@ -55,6 +57,7 @@ _KNOWN_ERRORS = (
     AccessError,
     ChildError,
 )
+FAILED, NOTHING_CAN_RUN = 1, 3
 FORCED = 130  # what a shell reports for Ctrl-C
 _ENGINE_GRACE_S = 5.0
 
@@ -74,7 +77,7 @@ def serve(started_at: float, /, dry_run: bool, **flags: Any) -> int:
 
 
 def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
-    """Say what a start with these settings would serve; 1 if it would serve nothing."""
+    """Say what a start with these settings would serve; return its exit code."""
     click.echo(as_text(settings, flags) + "\n")
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
@@ -82,8 +85,7 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
         check_access(settings)
         tell(prepare(settings))
     except _KNOWN_ERRORS as error:
-        log.error("%s", error)
-        return 1
+        return _failed(error)
     return 0
 
 
@@ -109,10 +111,14 @@ def run(settings: Settings, started_at: float) -> int:
                 except EngineStartError as error:
                     launch = _stand_in(settings, launch, error)
     except _KNOWN_ERRORS as error:
-        log.error("%s", error)
-        return 1
+        return _failed(error)
     except KeyboardInterrupt:
         return FORCED
+
+
+def _failed(error: Exception) -> int:
+    log.error("%s", error)
+    return NOTHING_CAN_RUN if isinstance(error, NoCompatibleProfile) else FAILED
 
 
 def _stand_in(settings: Settings, launch: Launch, error: EngineStartError) -> Launch:

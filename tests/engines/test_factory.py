@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import engines.factory
+from engines import adding
+from engines.adding import command_for
 from engines.errors import EngineStartError
 from engines.factory import (
     Engines,
@@ -28,9 +30,22 @@ def test_every_known_engine_is_usable_or_says_why_not() -> None:
     assert list(known) == ["native", "fake", "vllm", "tensorrt_llm", "llama_cpp"]
     assert known["native"] is None
     assert known["fake"] is None
-    assert str(known["vllm"]).startswith("not installed: vLLM is missing")
-    assert str(known["llama_cpp"]).startswith("not installed: llama-cpp-python is missing")
-    assert str(known["tensorrt_llm"]).startswith("not installed: TensorRT-LLM is missing")
+    for name in ("vllm", "llama_cpp", "tensorrt_llm"):
+        command = f"packaging/install.py {name.replace('_', '-')}`"
+        assert str(known[name]).startswith("not installed: run `python3 ")
+        assert str(known[name]).endswith(command)
+
+
+def test_the_command_that_adds_an_engine_is_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = command_for("vllm").split("`")[1].split()
+    assert program[0] == "python3"
+    assert program[2] == "vllm"
+    assert (tmp_path / program[1]).exists()
+    monkeypatch.setattr(adding, "_INSTALLER", tmp_path / "packaging" / "install.py")
+    assert command_for("vllm").endswith(" vllm` in a checkout of Harmonium (docs/engines.md)")
 
 
 def test_another_python_is_asked_for_its_engines(tmp_path: Path) -> None:

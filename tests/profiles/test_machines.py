@@ -57,6 +57,13 @@ def answer(catalogue: Catalogue, machine: str, model: str, goal: str, installed:
         installed=None if engines is None else dict.fromkeys(engines),
     )
     selection = survey(catalogue.profiles, parse_hardware(machine), wish)
+    if not selection.compatible:
+        return [
+            "none: exit code 3",
+            "-",
+            "-",
+            "engine" if "not installed" in selection.remedy else "-",
+        ]
     placement = selection.chosen.placement
     size = selection.chosen.profile.num_devices
     return [

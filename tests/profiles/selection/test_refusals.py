@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,27 @@ def test_a_missing_engine_is_a_class_of_its_own() -> None:
     selection = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=NATIVE))
     fits = {r.profile.title: r.fit for r in selection.rejections}
     assert fits[title] is Fit.NOT_INSTALLED
-    assert selection.chosen.profile.model.name == "nano"
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"model": "nano"},
+        {"profile": "native-cpu-fp32-tp1-pp1-balanced"},
+        {"tags": {"model": "nano"}},
+    ],
+)
+def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(wish: dict[str, Any]) -> None:
+    installed = {"native": None, "vllm": "not installed: run `install vllm`"}
+    unnamed = Constraints(goal="latency", installed=installed, tags={"precision": "fp32"})
+    for nothing in (Constraints(installed=installed), unnamed):
+        assert not survey(PROFILES, parse_hardware("l40s"), nothing).compatible
+    refused = refusal_of(parse_hardware("t4:ram=8gb"), Constraints(installed=installed))
+    assert str(refused).splitlines()[0].endswith(" Only to try the server: NIM_MODEL_NAME=nano.")
+    named = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=installed, **wish))
+    assert named.chosen.profile.model.name == "nano"
+    without = survey(PROFILES, parse_hardware("cpu"), Constraints(installed=installed))
+    assert without.chosen.profile.model.name == "nano"
 
 
 def test_an_old_gpu_is_told_its_capability() -> None:
@@ -118,7 +139,7 @@ def test_where_only_the_library_is_missing_that_is_the_remedy() -> None:
     wish = Constraints(model="gpt-oss-20b", installed=missing)
     text = str(refusal_of(parse_hardware("cpux8:ram=32gb"), wish))
     assert text.startswith(
-        "Install what gpt-oss-20b/llama_cpp-cpu-mxfp4-tp1-pp1-balanced runs by: engine llama_cpp "
+        "gpt-oss-20b fits 8 CPU cores, no GPU, but engine llama_cpp "
         "is not installed: its library is missing. Or unset NIM_MODEL_NAME or NIM_MODEL_PATH "
         "(gpt-oss-20b) to serve nano, which can run here."
     )

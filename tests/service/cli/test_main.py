@@ -12,9 +12,12 @@ import click
 import pytest
 from pydantic import SecretStr
 
+from engines.factory import installed_engines
+from profiles.hardware.written import parse_hardware
 from service.__main__ import main
 from service.cli.flags import FOREIGN
 from service.cli.serve import curl_line
+from service.run import startup
 from service.settings.settings import Settings, flag_name
 from service.telemetry.logs import STANDS_OUT, Redactor, TextFormatter
 
@@ -133,6 +136,21 @@ def test_a_dry_run_says_what_would_be_served_and_starts_nothing(
     assert "Profile: native-cpu-fp32" in told.err
     assert main(["serve", "--dry-run", *flags, "--model-name=gpt-17"]) == 1
     assert "gpt-17" in capsys.readouterr().err
+
+
+def test_a_start_with_nothing_to_serve_exits_3_with_the_command_that_adds_it(
+    capsys: pytest.CaptureFixture[str], nano_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("t4:ram=8gb"))
+    flags = [f"--cache-path={nano_cache}", "--server-port=0"]
+    if installed_engines()["llama_cpp"] is None:
+        pytest.skip("llama-cpp-python is installed here")
+    assert main(["serve", "--dry-run", *flags]) == 3
+    said = capsys.readouterr().err
+    assert "gpt-oss-20b fits 1 x Tesla T4, but engine llama_cpp is not installed: run `py" in said
+    assert len(said.splitlines()) <= 24
+    assert main(["serve", *flags]) == 3
+    assert main(["profiles", "--hardware", "t4:ram=8gb"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -26,38 +26,37 @@ pytestmark = pytest.mark.usefixtures("machine", "cache")
 ABSENT = "not installed: a wheel"
 
 
-@pytest.mark.parametrize(
-    ("hardware", "engines", "said"),
-    [
-        (
-            "b200x8",
-            {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), ABSENT)},
-            "8 x NVIDIA B200 stays idle: nano runs on the CPU. Missing: engine llama_cpp is "
-            "not installed: a wheel; engine tensorrt_llm is not installed: a wheel; engine vllm is "
-            "not installed: a wheel.",
-        ),
-        (
-            "b200",
-            {"native": None, "vllm": "not installed: pip install 'harmonium[vllm]'"},
-            "Missing: engine llama_cpp is not installed: there is no adapter for it; "
-            "engine tensorrt_llm is not installed: there is no adapter for it; engine "
-            "vllm is not installed: pip install 'harmonium[vllm]'.",
-        ),
-    ],
-)
-def test_a_gpu_that_stays_idle_is_a_warning(
-    hardware: str,
-    engines: dict[str, str | None],
-    said: str,
+def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware(hardware))
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("b200x8"))
+    engines = {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), ABSENT)}
+    cpu_only = {"native": "here for the CPU only: run this"}
     monkeypatch.setattr(startup, "installed_engines", lambda: engines)
-    tell(launch())
+    monkeypatch.setattr(startup, "cpu_only_engines", lambda: cpu_only)
+    with pytest.raises(NoCompatibleProfile, match="Only to try the server: NIM_MODEL_NAME=nano"):
+        launch()
+    assert launch(model_name="nano").selection.chosen.profile.model.name == "nano"
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("cpux4"))
+    assert launch().selection.chosen.profile.model.name == "nano"
+
+
+def test_a_gpu_that_stays_idle_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("a10"))
+    engines = {"llama_cpp": None, **dict.fromkeys(("native", "vllm", "tensorrt_llm"), ABSENT)}
+    cpu_only = {"llama_cpp": "here for the CPU only: run this"}
+    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
+    monkeypatch.setattr(startup, "cpu_only_engines", lambda: cpu_only)
+    tell(launch(model_name="gpt-oss-20b"))
+    said = (
+        "1 x NVIDIA A10 stays idle: gpt-oss-20b runs on the CPU. Missing: "
+        "engine llama_cpp is here for the CPU only: run this; "
+    )
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 1
-    assert warnings[0].endswith(said)
+    assert warnings[0].startswith(said)
 
 
 @pytest.mark.parametrize(
