@@ -99,6 +99,7 @@ class Plan:
     context: RequestContext
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    max_model_len: int  # of prompt and answer together
     tool_names: frozenset[str] = frozenset()
     custom_names: frozenset[str] = frozenset()  # of tool_names, those with free text
     builtins: Builtins = NO_BUILTINS  # what calls of `browser` and `python` are
@@ -127,6 +128,10 @@ class Plan:
         if choice and sampling.seed is not None:
             sampling = replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
         is_only = self.num_choices * len(prompts) == 1
+        # Of several prompts each leaves room of its own.
+        room = self.max_model_len - len(prompts[prompt])
+        if room < sampling.max_tokens:
+            sampling = replace(sampling, max_tokens=room)
         id = self.context.id
         return EngineRequest(
             request_id=id if is_only else f"{id}-{index}",

@@ -31,7 +31,7 @@ from service.api.common.guidance import (
     StructuralTagFormat,
     StructuredOutputs,
 )
-from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
     check_model,
@@ -60,7 +60,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
     choice = _tool_choice(request.tool_choice)
     spec = AnswerSpec(
         request,
-        _limit(request),
+        request.max_completion_tokens or request.max_tokens,
         Guidance(choice, format, fields, request.thinking_token_budget),
         conversation.tools,
         offered,
@@ -169,12 +169,6 @@ def _reasoning(message: AssistantMessage, index: int) -> str:
             param=f"messages[{index}].reasoning_content",
         )
     return given.pop() or "" if given else ""
-
-
-def _limit(request: ChatRequest) -> AnswerLimit:
-    """One limit under the two names that clients have for it."""
-    name = "max_completion_tokens" if request.max_completion_tokens else "max_tokens"
-    return AnswerLimit(request.max_completion_tokens or request.max_tokens, name, ("messages",))
 
 
 def _check_names(tools: Sequence[GivenTool]) -> None:

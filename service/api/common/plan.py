@@ -43,16 +43,6 @@ _PASSED_ON: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerLimit:
-    """How many tokens each answer may have, and the fields to name where they are too many."""
-
-    asked: int | None  # None: all that the context leaves
-    param: str  # the field that asks
-    prompt_params: tuple[str, ...]  # the fields of the prompts
-    at_most: int | None = None  # however much the context leaves
-
-
-@dataclass(frozen=True, slots=True)
 class Guidance:
     """What the answer must be, and how the route calls the fields that say so."""
 
@@ -67,7 +57,7 @@ class AnswerSpec:
     """What a request asks for beside its prompts, in the terms that all families share."""
 
     sampling: SamplingFields
-    limit: AnswerLimit
+    max_tokens: int | None  # of each answer, at most; None: all that the context leaves
     guidance: Guidance = Guidance()
     tools: tuple[Tool, ...] = ()  # that the client runs
     offered: OfferedTools = NO_OFFERED_TOOLS  # that this server runs
@@ -87,13 +77,13 @@ async def plan_of(
 ) -> Plan:
     """The plan of a request in the families' shared terms; raises RequestError naming a field at
     fault."""
-    max_tokens = _max_tokens(spec.limit, prompts, info.max_model_len)
     grammar, hosted = await _grammars(spec)
     plan = Plan(
         context=context,
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
-        sampling=_sampling_of(spec.sampling, max_tokens, info, spec.num_logprobs),
+        max_model_len=info.max_model_len,
+        sampling=_sampling_of(spec, prompts, info),
         stop_token_ids=_stop_ids(
             spec.sampling, is_guided=grammar is not None, is_hosted=hosted is not None
         ),
@@ -170,56 +160,33 @@ def _grammar_param(guidance: Guidance) -> str:
     return "tools" if guidance.format.kind == "text" else guidance.fields.format
 
 
-def _max_tokens(limit: AnswerLimit, prompts: Sequence[Ids], max_model_len: int) -> int:
-    """What every prompt leaves room for."""
-    least = min(
-        _room(
-            limit.asked,
-            len(prompt),
-            max_model_len,
-            prompt_param=param,
-            limit_param=limit.param,
-        )
-        for prompt, param in zip(prompts, limit.prompt_params, strict=True)
-    )
-    return least if limit.at_most is None else min(least, limit.at_most)
+def _sampling_of(spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo) -> SamplingParams:
+    """The request's sampling fields as the engines take them.
 
-
-def _room(
-    asked: int | None, num_prompt: int, max_model_len: int, *, prompt_param: str, limit_param: str
-) -> int:
-    """The client's limit, or all the context that the prompt leaves; RequestError if it is none."""
-    room = max_model_len - num_prompt
-    if room >= 1 and (asked is None or asked <= room):
-        return room if asked is None else asked
-    wanted = f" and {asked} for the answer ({limit_param})" if asked else ""
-    raise RequestError(
-        f"The context holds {max_model_len} tokens, but {num_prompt} for the prompt{wanted} "
-        f"were asked for; shorten {prompt_param} or ask for less.",
-        param=prompt_param if room < 1 else limit_param,
-        code="context_length_exceeded",
-    )
-
-
-def _sampling_of(
-    fields: SamplingFields, max_tokens: int, info: EngineInfo, num_logprobs: int | None
-) -> SamplingParams:
-    """The request's sampling fields as the engines take them."""
-    if (fields.min_tokens or 0) > max_tokens:
+    A limit is the most that the client takes: what the context does not leave is not generated.
+    """
+    fields = spec.sampling
+    rooms = [info.max_model_len - len(prompt) for prompt in prompts]
+    least, most = (_at_most(spec.max_tokens, room) for room in (min(rooms), max(rooms)))
+    if (fields.min_tokens or 0) > least:
         raise RequestError(
-            f"min_tokens is {fields.min_tokens}, more than the answer may have ({max_tokens}); "
+            f"min_tokens is {fields.min_tokens}, more than the answer may have ({least}); "
             "lower it.",
             param="min_tokens",
         )
     given = fields.model_dump(include=_PASSED_ON, exclude_none=True)
     return SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=most,
         # -1 stands for all tokens in other servers, 0 in the engines.
         top_k=max(fields.top_k or 0, 0),
         logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
-        logprobs=num_logprobs,
+        logprobs=spec.num_logprobs,
         **given,
     )
+
+
+def _at_most(asked: int | None, room: int) -> int:
+    return room if asked is None else min(asked, room)
 
 
 def _stop_ids(fields: SamplingFields, *, is_guided: bool, is_hosted: bool) -> Ids:

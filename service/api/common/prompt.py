@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from engines.base import EngineInfo
 from service.errors import RequestError
@@ -66,42 +66,69 @@ def current_date(now_s: float) -> str:
     return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d")
 
 
+Dialect = Literal["openai", "anthropic"]
+
+
 @dataclass(frozen=True, slots=True)
 class PromptBound:
-    """How long a prompt may be, and the field to shorten; none is written beyond it."""
+    """How long a prompt may be, and how a longer one is refused.
+
+    Clients recognise an overflow by the words of the API that they were written for, and some read
+    the numbers to see how much they must leave out: so a prompt is counted on beyond its bound.
+    """
 
     max_tokens: int
     param: str
-    is_context: bool = True  # False: nothing is generated, the bound is that of the work
+    dialect: Dialect = "openai"
+    context: int | None = None  # None: nothing is generated, the bound is that of the work
     num_tools: int = 0  # that are described in the prompt, too
+    counts_on: bool = True  # False: only whether it fits is wanted
+
+    @property
+    def max_counted(self) -> int:
+        """How many tokens of a prompt are counted, so that its error can tell their number."""
+        return max(self.max_tokens, MAX_COUNTED) if self.counts_on else self.max_tokens
 
     def check(self, num_tokens: int) -> None:
-        """Raise a RequestError when a prompt has at least so many tokens and that is too many."""
+        """Raise a RequestError for a prompt of so many tokens if that is too many."""
         if num_tokens > self.max_tokens:
-            raise self.error()
+            raise self.error(num_tokens)
 
-    def error(self) -> RequestError:
-        """The error of a longer prompt."""
-        most = "The context holds" if self.is_context else "This route takes"
-        if self.num_tools:
-            cause = f"{self.param} and the {self.num_tools} tools make more; shorten either."
-        else:
-            cause = f"{self.param} alone makes more; shorten {self.param}."
+    def check_least(self, num_tokens: int) -> None:
+        """Raise a RequestError for a prompt of at least so many tokens if it cannot be counted."""
+        if num_tokens > self.max_counted:
+            raise self.error(num_tokens, is_least=True)
+
+    def error(self, num_tokens: int, *, is_least: bool = False) -> RequestError:
+        """The error of a prompt of so many tokens, or of at least so many."""
+        number = f"at least {num_tokens}" if is_least else str(num_tokens)
         return RequestError(
-            f"{most} {self.max_tokens} tokens, but {cause}",
-            param=self.param,
-            code="context_length_exceeded",
+            self._words(number, num_tokens), param=self.param, code="context_length_exceeded"
+        )
+
+    def _words(self, number: str, num_tokens: int) -> str:
+        if self.context is None:
+            return f"This route takes {self.max_tokens} tokens; {self.param} has {number}."
+        if self.dialect == "anthropic":
+            most = self.context if num_tokens > self.context else self.max_tokens
+            return f"prompt is too long: {number} tokens > {most} maximum"
+        tools = f" and the {self.num_tools} tools" if self.num_tools else ""
+        room = "" if num_tokens > self.context else ", which leaves none for the answer"
+        return (
+            f"This model's maximum context length is {self.context} tokens. However, your "
+            f"{self.param}{tools} resulted in {number} tokens{room}. Please reduce the length of "
+            f"the {self.param}{' or tools' if tools else ''}."
         )
 
 
-def context_bound(info: EngineInfo, param: str) -> PromptBound:
-    """The bound of a prompt that the model shall read."""
-    return PromptBound(info.max_model_len, param)
+def context_bound(info: EngineInfo, param: str, dialect: Dialect = "openai") -> PromptBound:
+    """The bound of a prompt that the model shall read, and answer with one token at least."""
+    return PromptBound(info.max_model_len - 1, param, dialect, context=info.max_model_len)
 
 
 def counting_bound(param: str) -> PromptBound:
     """The bound of a prompt of which only the tokens are wanted: whatever the context holds."""
-    return PromptBound(MAX_COUNTED, param, is_context=False)
+    return PromptBound(MAX_COUNTED, param)
 
 
 async def render_prompt(
@@ -109,16 +136,18 @@ async def render_prompt(
 ) -> tuple[int, ...]:
     """The ids of a conversation's prompt; raises RequestError.
 
-    `param_of` names the field of a tool message that answers no call. A prompt beyond the bound is
-    refused before all of it is written.
+    `param_of` names the field of a tool message that answers no call. A prompt far beyond the bound
+    is refused before all of it is written.
     """
-    bound.check(_least_tokens(conversation))
     bound = replace(bound, num_tools=len(conversation.tools))
+    bound.check_least(_least_tokens(conversation))
     try:
+        token_ids = None
         if _num_chars(conversation) <= LONG_PROMPT_CHARS:
             with suppress(ToolTooLarge):
-                return tuple(render(conversation, _FEW_STEPS))
-        return tuple(await written(bound, partial(render, conversation)))
+                token_ids = render(conversation, _FEW_STEPS)
+        if token_ids is None:
+            token_ids = await counted(bound, partial(render, conversation))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
         raise RequestError(
@@ -134,15 +163,17 @@ async def render_prompt(
             param="tools",
             code="schema_too_complex",
         ) from error
+    bound.check(len(token_ids))
+    return tuple(token_ids)
 
 
-async def written(bound: PromptBound, write: Callable[[], list[int]]) -> list[int]:
-    """The ids that `write` gives, made without holding up others; raises RequestError beyond the
-    bound."""
+async def counted(bound: PromptBound, write: Callable[[], list[int]]) -> list[int]:
+    """The ids that `write` gives, made without holding up others; raises RequestError for more than
+    are counted."""
     try:
-        return await in_thread(write, Budget(bound.max_tokens, "tokens"))
-    except OverBudget:
-        raise bound.error() from None
+        return await in_thread(write, Budget(bound.max_counted, "tokens"))
+    except OverBudget as over:
+        raise bound.error(over.limit + 1, is_least=True) from None
 
 
 def _least_tokens(conversation: Conversation) -> int:

@@ -8,13 +8,13 @@ from functools import partial
 
 from engines.base import EngineInfo
 from service.answer.plan import Plan
-from service.api.common.plan import AnswerLimit, AnswerSpec, plan_of
+from service.api.common.plan import AnswerSpec, plan_of
 from service.api.common.prompt import (
     LONG_PROMPT_CHARS,
     PromptBound,
     check_model,
     context_bound,
-    written,
+    counted,
 )
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
 from service.errors import RequestError
@@ -42,16 +42,9 @@ async def plan_completion(
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
     prompts = await _prompts(request, info)
-    listed = _listed(request)
-    limit = AnswerLimit(
-        request.max_tokens,
-        "max_tokens",
-        tuple(_param(request, index) for index in range(len(listed))),
-        at_most=None if request.max_tokens else _DEFAULT_MAX_TOKENS,
-    )
     spec = AnswerSpec(
         request,
-        limit,
+        request.max_tokens or _DEFAULT_MAX_TOKENS,
         stop=request.stop,
         num_choices=request.n or 1,
         num_logprobs=request.logprobs,
@@ -104,10 +97,11 @@ async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) ->
     is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
     encoded = []
     for text, bound in zip(texts, bounds, strict=True):
-        bound.check(len(text) // LONGEST_TOKEN_CHARS)
+        bound.check_least(len(text) // LONGEST_TOKEN_CHARS)
         found = (
-            await written(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
+            await counted(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
         )
+        bound.check(len(found))
         encoded.append(tuple(found))
         if is_long:
             await asyncio.sleep(0)
@@ -122,6 +116,7 @@ async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenId
     else:
         prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
     for prompt, bound in zip(prompts, bounds, strict=True):
+        bound.check(len(prompt))
         check_token_ids(prompt if not texts else prompt[:1], bound.param, info.vocab_size)
     return prompts
 

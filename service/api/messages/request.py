@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from service.answer.plan import Plan, offered_tools
-from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
     MAX_COUNTED,
@@ -70,9 +70,8 @@ async def prompt_of_message(
     request: MessagesRequest, runtime: Runtime, context: RequestContext
 ) -> Prompt:
     """The prompt of a request to answer; raises RequestError where the context does not hold it."""
-    return await render_message(
-        request, runtime, context, context_bound(runtime.engine.info, "messages")
-    )
+    bound = context_bound(runtime.engine.info, "messages", "anthropic")
+    return await render_message(request, runtime, context, bound)
 
 
 async def plan_message(
@@ -85,7 +84,7 @@ async def plan_message(
     )
     spec = AnswerSpec(
         fields,
-        AnswerLimit(None, "max_tokens", ("messages",), at_most=request.max_tokens),
+        request.max_tokens,
         Guidance(choice, _format(request), _FIELDS, _budget(request)),
         tools,
         offered_tools(None, is_hidden=choice.mode == "none"),

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from service.answer.plan import OfferedTools, Plan
-from service.api.common.plan import AnswerLimit, AnswerSpec, Guidance, plan_of
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     EFFORTS,
     check_model,
@@ -170,7 +170,7 @@ async def _plan(
         token_ids = await render_prompt(conversation, params.__getitem__, bound)
     spec = AnswerSpec(
         request,
-        AnswerLimit(asked, "max_output_tokens", ("input",)),
+        asked,
         Guidance(choice_of(request), _format(request), _FIELDS, request.thinking_token_budget),
         conversation.tools,
         offered,

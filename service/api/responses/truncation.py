@@ -12,6 +12,7 @@ from service.harmony.types import Conversation, Message
 
 _INSTRUCTIONS = ("system", "developer")
 _ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a limit of its own
+_MOST_SHARE = 2  # a limit is the most that is taken: no more than half is kept for it
 
 
 async def shortened(
@@ -22,7 +23,8 @@ async def shortened(
     Instructions stay, and so does all from the last message of a user on. Raises RequestError where
     a tool message answers no call.
     """
-    room = info.max_model_len - (asked or info.max_model_len // _ANSWER_SHARE)
+    length = info.max_model_len
+    room = length - min(asked or length // _ANSWER_SHARE, length // _MOST_SHARE)
     fewest, most = 1, _num_droppable(conversation.messages)
     token_ids = await _fitting(conversation, params.__getitem__, room if most else None, info)
     if token_ids is not None:
@@ -44,12 +46,13 @@ async def _fitting(
     if room is None:
         return await render_prompt(conversation, param_of, bound)
     try:
-        token_ids = await render_prompt(conversation, param_of, bound)
+        return await render_prompt(
+            conversation, param_of, replace(bound, max_tokens=room, counts_on=False)
+        )
     except RequestError as error:
-        if error.code != bound.error().code:
+        if error.code != bound.error(room).code:
             raise
         return None
-    return token_ids if len(token_ids) <= room else None
 
 
 def _input(_: int) -> str:

@@ -36,9 +36,8 @@ def clock() -> Clock:
 @pytest.fixture
 def plan() -> Callable[..., Plan]:
     def make(num_prompt: int = 90, max_tokens: int = 5, **fields: Any) -> Plan:
-        return Plan(
-            RequestContext("r"), tuple(range(num_prompt)), SamplingParams(max_tokens), **fields
-        )
+        prompt = tuple(range(num_prompt))
+        return Plan(RequestContext("r"), prompt, SamplingParams(max_tokens), 4096, **fields)
 
     return make
 

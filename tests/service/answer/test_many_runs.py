@@ -44,6 +44,7 @@ def many(engine: FakeEngine) -> Generation:
         prompt_token_ids=(1, 2),
         more_prompts=((1, 2),) * (NUM_RUNS - 1),
         sampling=SamplingParams(max_tokens=2),
+        max_model_len=8,
         output="text",
     )
     return Generation(engine, plan)

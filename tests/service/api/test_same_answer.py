@@ -151,7 +151,7 @@ def parsed(sent: bytes) -> list[dict[str, Any]]:
 
 def plan_of(script: Sequence[int], **changes: Any) -> Plan:
     sampling = SamplingParams(max_tokens=len(script))
-    return Plan(RequestContext("r"), PROMPT, sampling, **({"tool_names": NAMES} | changes))
+    return Plan(RequestContext("r"), PROMPT, sampling, 4096, **({"tool_names": NAMES} | changes))
 
 
 def takers(generation: Generation) -> list[Any]:

@@ -271,17 +271,7 @@ async def test_tools_that_fill_the_context_are_named(ask: Fixture) -> None:
     tools = [{"type": "function", "function": {**tool, "name": f"f{n}"}} for n in range(60)]
     error = (await ask(HELLO, {"max_model_len": 500}, tools=tools))["error"]
     assert error["code"] == "context_length_exceeded"
-    assert "messages and the 60 tools make more" in error["message"]
-
-
-async def test_a_limit_beyond_the_context_is_refused_by_the_name_it_came_under(
-    ask: Fixture,
-) -> None:
-    error = (await ask(HELLO, {"max_model_len": 100}, max_tokens=90))["error"]
-    assert error["param"] == "max_tokens"
-    assert error["code"] == "context_length_exceeded"
-    assert "100" in error["message"]
-    assert "90" in error["message"]
+    assert "your messages and the 60 tools resulted in" in error["message"]
 
 
 async def test_a_long_prompt_is_rendered_like_a_short_one(ask: Fixture) -> None:

@@ -220,7 +220,6 @@ RESULT = {"type": "tool_result", "tool_use_id": "b", "content": "x"}
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1000}}, "thinking.budget_tokens"),
-        ({"messages": [{"role": "user", "content": "a " * 140_000}]}, "messages"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(

@@ -95,7 +95,6 @@ def refused(send: Fixture) -> Fixture:
             {"stream_options": {"include_usage": True}, "stream": True},
             "stream_options.include_usage",
         ),
-        ({"max_output_tokens": 599}, "max_output_tokens"),
         ({"input": "x " * 700}, "input"),
         ({"metadata": {"k": 1}}, "metadata.k"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
