@@ -33,3 +33,7 @@ bench-gpu-split: installed-test ## What tensor parallelism over two GPUs could b
 .PHONY: bench-gpu-death
 bench-gpu-death: installed-test ## Kill engines on the GPU amid streams: which answers go on word for word
 	@$(BIN)/python -m benchmarks.gpu_death
+
+.PHONY: test-gpu-portable
+test-gpu-portable: installed-test ## Check the CUDA backend as compiled for GPUs before Hopper, on this machine's GPU
+	@$(BIN)/pytest -m "" -n 0 -p tests.engines.native.cuda.portable tests/engines/native/cuda
