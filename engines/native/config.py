@@ -159,10 +159,10 @@ class NativeConfig:
     dtype: DType = "float32"
     max_model_len: int | None = None  # prompt and generated tokens together
     max_num_seqs: int = 32
-    max_num_batched_tokens: int = 512  # tokens computed in one step: the prefill chunk
+    max_num_batched_tokens: int = 512  # tokens computed in one step at most
     block_size: int = 16  # tokens per KV block
     num_kv_blocks: int | None = None
-    memory_fraction: float = 0.9  # of the free memory: a KV pool of automatic size takes no more
+    memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
     num_threads: int | None = None
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True

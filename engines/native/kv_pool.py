@@ -9,15 +9,19 @@ from engines.errors import EngineStartError
 from engines.native.config import DType, ModelConfig, NativeConfig
 
 _ELEMENT_BYTES: Final[dict[DType, int]] = {"float32": 4, "bfloat16": 2}
-_USUAL_TOKENS = 4096  # length of a sequence that the automatic size has in mind
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What a device has left for KV once the weights are loaded."""
+    """What a device has left for KV once the weights are loaded.
+
+    Where the configuration leaves the size open, the pool takes `usual_bytes`, and up to
+    `automatic_bytes` if one sequence of the greatest length needs them.
+    """
 
     free_bytes: int
-    automatic_bytes: int  # at most so much of it where the configuration leaves the size open
+    automatic_bytes: int
+    usual_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +59,28 @@ def least_pool(model: ModelConfig, config: NativeConfig) -> LeastPool:
 
 
 def choose_num_blocks(
-    model: ModelConfig, config: NativeConfig, budget: MemoryBudget | None, bytes_beside: int = 0
+    model: ModelConfig, config: NativeConfig, budget: MemoryBudget, bytes_beside: int = 0
 ) -> int:
-    """Size the pool: room for max_num_seqs usual sequences, within the budget if it is known.
+    """Size the pool: the budget, or what max_num_seqs sequences of the greatest length can use.
 
     bytes_beside: what each block takes elsewhere. EngineStartError where the least pool is larger.
     """
     each = block_bytes(model, config) + bytes_beside
     least, num_blocks = least_pool(model, config), config.num_kv_blocks
     if num_blocks is None:
-        num_blocks = _usual_blocks(model, config)
-        if budget is not None:
-            num_blocks = min(num_blocks, budget.automatic_bytes // each)
-            _check_automatic(least, num_blocks, each, budget)
+        longest = config.max_model_len or model.max_position_embeddings
+        one = num_blocks_for(model, config, longest)
+        wanted = max(min(config.max_num_seqs * one, budget.usual_bytes // each), one) + 1
+        num_blocks = min(wanted, budget.automatic_bytes // each)
+        _check_automatic(least, num_blocks, each, budget)
     elif num_blocks < least.num_blocks:
         raise EngineStartError(
             f"num_kv_blocks is {num_blocks}, and a sequence of {least.num_tokens} tokens needs"
             f" {least.num_blocks}; raise num_kv_blocks or lower max_model_len"
         )
-    elif budget is not None:
+    else:
         _check_memory(num_blocks * each, budget.free_bytes)
     return num_blocks
-
-
-def _usual_blocks(model: ModelConfig, config: NativeConfig) -> int:
-    longest = config.max_model_len or model.max_position_embeddings
-    usual = num_blocks_for(model, config, min(longest, _USUAL_TOKENS))
-    return max(config.max_num_seqs * usual, num_blocks_for(model, config, longest)) + 1
 
 
 def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) -> int:
@@ -99,10 +98,10 @@ def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) 
 def _check_automatic(least: LeastPool, num_blocks: int, each: int, budget: MemoryBudget) -> None:
     if num_blocks < least.num_blocks:
         raise EngineStartError(
-            f"K/V of one sequence of {least.num_tokens} tokens need {least.num_blocks * each}"
-            f" bytes, and of {budget.free_bytes} bytes of memory that are free beside the weights"
-            f" a pool of automatic size takes {budget.automatic_bytes};"
-            " lower max_model_len, set num_kv_blocks or free memory"
+            f"The KV cache of one sequence of {least.num_tokens} tokens needs"
+            f" {least.num_blocks * each} bytes. {budget.free_bytes} bytes are free beside the"
+            f" weights, and memory_fraction leaves {budget.automatic_bytes} of them to the cache;"
+            " lower max_model_len, raise memory_fraction (NIM_KVCACHE_PERCENT) or free memory"
         )
 
 

@@ -248,7 +248,7 @@ def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
 
 def _room(candidate: Candidate, deployment: Deployment, demand: Demand) -> tuple[int, str]:
     """How many sequences one engine holds at their full length, and what bounds them."""
-    need, batch = candidate.placement.need, candidate.profile.limits.max_num_seqs
+    need, batch = candidate.placement.need, candidate.placement.limits.max_num_seqs
     length = demand.isl + demand.osl
     each = need.kv_bytes_per_sequence + length * need.kv_bytes_per_token
     in_memory = (candidate.placement.usable_bytes - need.fixed_bytes) // each

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from profiles.catalogue.models import GpuRequirement, Profile
+from profiles.catalogue.models import GpuRequirement, Limits, Profile
 from profiles.hardware.machine import GB, Gpu, Hardware, describe_gpus
 from profiles.selection.memory import MemoryNeed, memory_need
 
 MIN_CONTEXT = 8192  # tokens; a reasoning model given less ends in the middle of its thoughts
+
+# The native engine's limits on a GPU, as parts of its profile's: the whole context goes before more
+# sequences and larger chunks, whose work space takes memory.
+_SHARES = (1, 2, 4)
 
 _Team = tuple[Gpu, ...]  # the GPUs of one engine
 
@@ -21,8 +25,13 @@ class Placement:
     gpus: tuple[Gpu, ...]
     need: MemoryNeed
     usable_bytes: int  # of the device with the least
-    max_model_len: int  # the profile's, or what the memory holds of it
+    limits: Limits  # the profile's, or what the memory holds of them
     num_replicas: int = 1  # engines that share the devices out
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest context."""
+        return self.limits.max_model_len
 
     @property
     def kv_tokens(self) -> int:
@@ -143,13 +152,15 @@ def _fit(
     max_model_len: int | None,
     num_replicas: int,
 ) -> Placement | Shortage:
-    need = memory_need(profile)
     longest = max_model_len or profile.limits.max_model_len
-    if need.total_bytes(longest) <= usable:
-        return Placement(gpus, need, usable, longest, num_replicas)
+    for limits in _possible_limits(profile, longest):
+        need = memory_need(profile.model_copy(update={"limits": limits}))
+        if need.total_bytes(longest) <= usable:
+            return Placement(gpus, need, usable, limits, num_replicas)
     fitting = need.max_model_len(usable)
     if max_model_len is None and fitting >= MIN_CONTEXT:
-        return Placement(gpus, need, usable, fitting, num_replicas)
+        limits = limits.model_copy(update={"max_model_len": fitting})
+        return Placement(gpus, need, usable, limits, num_replicas)
     each = " on each GPU" if len(gpus) > 1 else ""
     kv_bytes = need.total_bytes(longest) - need.fixed_bytes
     head = f", {_gb(need.draft_bytes)} of them the draft head's" if need.draft_bytes else ""
@@ -161,6 +172,20 @@ def _fit(
     if fitting == 0:
         return Shortage(reason)
     return Shortage(f"{reason}; a context of {fitting:,} tokens would fit", fitting)
+
+
+def _possible_limits(profile: Profile, longest: int) -> list[Limits]:
+    """The profile's limits with a context of `longest`, the largest first."""
+    given = profile.limits
+    shares = _SHARES if profile.engine == "native" and profile.gpu is not None else (1,)
+    return [
+        Limits(
+            max_model_len=longest,
+            max_num_seqs=-(-given.max_num_seqs // share),
+            max_num_batched_tokens=-(-given.max_num_batched_tokens // share),
+        )
+        for share in shares
+    ]
 
 
 def _on(gpus: tuple[Gpu, ...]) -> str:

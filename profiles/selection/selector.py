@@ -137,7 +137,10 @@ def _classify(
     if profile.status == "planned":
         reason = f"is planned only: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
-    placed = place(profile, hardware, constraints.max_model_len, constraints.num_replicas)
+    asked = profile
+    if constraints.memory_fraction is not None:
+        asked = profile.model_copy(update={"memory_fraction": constraints.memory_fraction})
+    placed = place(asked, hardware, constraints.max_model_len, constraints.num_replicas)
     missing = _missing_engine(profile, constraints)
     if isinstance(placed, Shortage):
         fit = Fit.INCOMPATIBLE if placed.max_model_len is None else Fit.LOW_MEMORY

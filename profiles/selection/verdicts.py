@@ -31,6 +31,7 @@ class Constraints:
     tags: Mapping[str, str] = field(default_factory=dict)
     max_model_len: int | None = None  # serve exactly this context length
     num_replicas: int | None = None  # so many engines, whatever a profile says
+    memory_fraction: float | None = None  # of a device's memory, whatever a profile says
     # Engine name to None (usable) or 'not installed: <why>'; a missing name is not
     # installed. None as a whole: take every engine as installed.
     installed: Mapping[str, str | None] | None = None

@@ -128,6 +128,7 @@ def _wanted(settings: Settings, names: Sequence[str], is_all: bool) -> list[Prof
         profile=settings.model_profile,
         tags=settings.tags,
         max_model_len=settings.max_model_len,
+        memory_fraction=settings.kvcache_percent,
         installed=engines.installed,
         cpu_only=engines.cpu_only,
     )

@@ -102,6 +102,7 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
         tags=settings.tags,
         max_model_len=asked.max_model_len or settings.max_model_len,
         num_replicas=settings.replicas,
+        memory_fraction=settings.kvcache_percent,
         installed=None if asked.all_engines else engines.installed,
         # What is built in here says nothing of a machine that is only named.
         cpu_only={} if asked.all_engines or asked.hardware else engines.cpu_only,

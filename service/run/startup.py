@@ -18,7 +18,7 @@ from engines.factory import (
 )
 from engines.spec import EngineSpec
 from profiles.catalogue import catalogue
-from profiles.catalogue.models import Profile
+from profiles.catalogue.models import Limits, Profile
 from profiles.download.progress import amount, num_files
 from profiles.download.source import Wanted
 from profiles.errors import InvalidConstraint
@@ -74,6 +74,7 @@ def prepare(settings: Settings) -> Launch:
         tags=settings.tags,
         max_model_len=settings.max_model_len,
         num_replicas=settings.replicas,
+        memory_fraction=settings.kvcache_percent,
         installed=engines.installed,
         cpu_only=engines.cpu_only,
     )
@@ -114,7 +115,9 @@ def _launch(
         model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     artefact_dir = settings.cache_path / "engines"
-    spec = spec_of(chosen.profile, chosen.max_model_len, model_dir, vocabulary, artefact_dir)
+    spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
+    if settings.kvcache_percent is not None:
+        spec = replace(spec, memory_fraction=settings.kvcache_percent)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
@@ -191,18 +194,18 @@ def _to_fetch(settings: Settings, profile: Profile) -> tuple[Wanted, ...]:
 
 def spec_of(
     profile: Profile,
-    max_model_len: int,
+    limits: Limits,
     model_dir: Path,
     vocabulary: Path | None = None,
     artefact_dir: Path | None = None,
 ) -> EngineSpec:
-    """Make the engine's spec of a profile, with its limits on this machine."""
+    """Make the engine's spec of a profile, with the limits that it has on this machine."""
     parallelism = profile.parallelism
     has_artefact = profile.engine == "native" and profile.gpu is not None
     return EngineSpec(
         profile.engine,
         options=profile.options,
-        limits={**profile.limits.model_dump(), "max_model_len": max_model_len},
+        limits=limits.model_dump(),
         model_dir=str(model_dir),
         vocabulary_path=None if vocabulary is None else str(vocabulary),
         artefact_dir=str(artefact_dir) if artefact_dir and has_artefact else None,

@@ -49,6 +49,13 @@ class ModelSettings(BaseSettings):
         le=64,
         description="Engines side by side, each on GPUs of its own; unset: as many as fit.",
     )
+    kvcache_percent: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of each GPU's memory for weights, KV cache and work space (0 to 1)."
+        " Unset: the profile's, mostly 0.9. Lower it where other programs use the GPU too.",
+    )
     batch_invariant: bool = Field(
         False,
         description="A request's logits are the same to the bit whoever runs beside it, and after"

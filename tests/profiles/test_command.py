@@ -46,7 +46,7 @@ def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -
     assert "SYSTEM INFO (written down, not this machine)" in text
     assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
     selected = "gpt-oss-120b/native-h200-mxfp4-tp1-pp1-latency"
-    assert f"({selected}) [requires >=71.3 GB/gpu, tuned]  <- selected" in text
+    assert f"({selected}) [requires >=73.8 GB/gpu, tuned]  <- selected" in text
     where = "on GPUs 0-7: 8 engines side by side, each on a GPU of its own"
     assert f"SELECTED\n- {selected}\n  {where}\n" in text
     assert "  It comes before gpt-oss-20b/native-h200-mxfp4-tp1-pp1-latency because" in text

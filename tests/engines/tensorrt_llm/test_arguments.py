@@ -114,7 +114,7 @@ def test_every_profile_of_the_catalogue_is_one_that_it_can_be_given(library: Pla
     profiles = [p for p in catalogue.load().profiles if p.engine == "tensorrt_llm"]
     assert len(profiles) > 20
     for profile in profiles:
-        arguments = arguments_of(spec_of(profile, 4096, Path("/model")))
+        arguments = arguments_of(spec_of(profile, profile.limits, Path("/model")))
         for name, value in arguments.engine.items():
             _grouped(name, value)  # the class of the stand-in refuses what its source has not
         TorchLlmArgs(**{n: _grouped(n, v) for n, v in arguments.engine.items()})

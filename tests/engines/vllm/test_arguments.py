@@ -82,7 +82,7 @@ def test_every_profile_of_the_catalogue_is_one_that_vllm_can_be_given() -> None:
     profiles = [p for p in catalogue.load().profiles if p.engine == "vllm"]
     assert len(profiles) > 20
     for profile in profiles:
-        arguments = arguments_of(spec_of(profile, 4096, Path("/model")))
+        arguments = arguments_of(spec_of(profile, profile.limits, Path("/model")))
         check_names("option", arguments.engine, SURFACE["AsyncEngineArgs"])
         assert arguments.is_gpu == (profile.gpu is not None)
 

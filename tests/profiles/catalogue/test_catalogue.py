@@ -131,7 +131,7 @@ def test_every_engine_with_an_adapter_understands_its_profiles(catalogue: Catalo
     for profile in catalogue.profiles:
         if profile.engine in read:
             seen.add(profile.engine)
-            spec = spec_of(profile, profile.limits.max_model_len, Path("unused"))
+            spec = spec_of(profile, profile.limits, Path("unused"))
             read[profile.engine](spec)  # raises EngineStartError naming what it does not know
     assert seen == read.keys()
 

@@ -56,7 +56,7 @@ def test_engines_fill_the_machine_and_what_is_idle_is_said() -> None:
     assert full.chosen.placement.num_replicas == 3
     assert full.notes == (
         "1 x NVIDIA H200 (GPU 2) stays idle: too little of their memory is free, where an engine "
-        "needs 71.7 GB.",
+        "needs 73.8 GB.",
     )
     mixed = survey(PROFILES, parse_hardware("h200x2+l40s"), Constraints(installed=ALL))
     assert "NVIDIA L40S (GPU 2) stays idle: one server runs on GPUs of one kind" in mixed.notes[0]

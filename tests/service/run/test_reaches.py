@@ -15,6 +15,7 @@ from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
+from profiles.errors import NoCompatibleProfile
 from profiles.hardware.machine import GB
 from profiles.store import store
 from service.run.startup import environments_of, obtain, prepare, spec_of, tell
@@ -62,6 +63,13 @@ def test_the_context_length_reaches_the_engine() -> None:
     assert launch(model_name="nano").spec.limits["max_model_len"] > 100
 
 
+def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile() -> None:
+    assert launch(model_name="gpt-oss-20b").spec.memory_fraction == 0.9
+    assert launch(model_name="gpt-oss-20b", kvcache_percent=0.4).spec.memory_fraction == 0.4
+    with pytest.raises(NoCompatibleProfile, match="found 60"):
+        launch(model_name="gpt-oss-120b", kvcache_percent=0.4)
+
+
 @pytest.mark.parametrize("name", REACHES)
 def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
     # The model is the folder; how it is spread is the next test.
@@ -70,7 +78,7 @@ def test_every_field_of_a_profile_reaches_the_engine(name: str) -> None:
     profile = launch(**wish).selection.chosen.profile
     value, target = REACHES[name]
     plain, changed = (
-        spec_of(each, 4096, Path("folder"))
+        spec_of(each, each.limits, Path("folder"))
         for each in (profile, profile.model_copy(update={name: value}))
     )
     names = [f.name for f in fields(plain) if getattr(plain, f.name) != getattr(changed, f.name)]
@@ -104,7 +112,7 @@ def test_how_a_profile_is_spread_over_gpus_reaches_the_engine(name: str, target:
     changes: dict[str, Any] = {name: 2}
     parallelism = Parallelism.model_construct(**changes)
     spread = profile.model_copy(update={"parallelism": parallelism, "gpu": REACHES["gpu"][0]})
-    spec = spec_of(spread, 100, Path("folder"))
+    spec = spec_of(spread, spread.limits, Path("folder"))
     assert getattr(spec, target) == 2
     assert spec.num_devices == (2 if name in ("tp", "pp") else 1)
 

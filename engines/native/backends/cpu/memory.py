@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from engines.native.kv_pool import MemoryBudget
 from engines.native.weights import tensor_specs
 
 _MAX_SHARE: Final = 0.25  # of the free memory, for a KV pool of automatic size
+_USUAL_BYTES: Final = 1 << 30  # of such a pool, unless one sequence needs more
 _MEMINFO: Final = Path("/proc/meminfo")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
@@ -62,12 +64,13 @@ def _in_the_making(model: ModelConfig, dtype: torch.dtype) -> int:
     return (2 * 2 + 1) * values * dtype.itemsize
 
 
-def kv_budget(memory_fraction: float) -> MemoryBudget | None:
-    """The machine is not ours alone: an automatic pool takes _MAX_SHARE of it at most."""
+def kv_budget(memory_fraction: float) -> MemoryBudget:
+    """The machine is not ours alone: an automatic pool is modest."""
     available = available_bytes()
     if available is None:
-        return None
-    return MemoryBudget(available, int(available * min(memory_fraction, _MAX_SHARE)))
+        return MemoryBudget(sys.maxsize, sys.maxsize, _USUAL_BYTES)
+    automatic = int(available * min(memory_fraction, _MAX_SHARE))
+    return MemoryBudget(available, automatic, min(automatic, _USUAL_BYTES))
 
 
 def available_bytes() -> int | None:

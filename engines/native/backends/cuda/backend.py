@@ -25,7 +25,7 @@ from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
-from engines.native.backends.cuda.room import Need, check_room, kv_budget
+from engines.native.backends.cuda.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.slots import Slots
@@ -174,7 +174,8 @@ class CudaBackend:
         head = None if config.draft_dir is None else load_head(config, model, weights, longest)
         beside = 0 if head is None else head.block_bytes(config.block_size)
         check_room(device, Need.of(model, config, torch.cuda.memory_reserved(device), beside))
-        budget = kv_budget(torch.cuda.mem_get_info(device)[0], config.memory_fraction)
+        memory, work = torch.cuda.mem_get_info(device), work_bytes(model, config)
+        budget = kv_budget(*memory, config.memory_fraction, work)
         num_blocks = choose_num_blocks(model, config, budget, beside)
         capacity = Capacity(
             num_blocks,

@@ -14,7 +14,8 @@ from engines.errors import EngineStartError
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 
-_LEFT_FREE: Final = 4 << 30  # for graphs, cuBLAS and what single rows ask of the sampler
+_GRAPHS: Final = 800 << 20  # graphs, cuBLAS, and what single rows ask of the sampler
+_SAMPLER: Final = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 _UNTOLD: Final = 1 << 30  # the driver and a context without weights take less
 _PROCESS: Final = re.compile(r"process +(\d+) uses +([\d.]+) MB")
 
@@ -40,6 +41,7 @@ class Need:
     """What an engine cannot start without, in bytes; `pool` says which K/V that is."""
 
     weights: int
+    work: int
     kv: int
     pool: str
     remedy: str  # what makes `kv` smaller
@@ -48,17 +50,18 @@ class Need:
     def of(cls, model: ModelConfig, config: NativeConfig, weights: int, beside: int = 0) -> Need:
         """K/V beside these weights; `beside`: bytes that each block takes elsewhere."""
         each, least = block_bytes(model, config) + beside, least_pool(model, config)
+        work = work_bytes(model, config)
         if config.num_kv_blocks is not None:
             blocks = config.num_kv_blocks
-            return cls(weights, blocks * each, f"{blocks} blocks", "lower num_kv_blocks")
+            return cls(weights, work, blocks * each, f"{blocks} blocks", "lower num_kv_blocks")
         pool = f"one sequence of {least.num_tokens} tokens"
         remedy = "lower max_model_len (NIM_MAX_MODEL_LEN)"
-        return cls(weights, least.num_blocks * each, pool, remedy)
+        return cls(weights, work, least.num_blocks * each, pool, remedy)
 
     @property
     def without_kv(self) -> int:
         """What is taken however small K/V are."""
-        return self.weights + _LEFT_FREE
+        return self.weights + self.work
 
     @property
     def total(self) -> int:
@@ -66,10 +69,23 @@ class Need:
         return self.without_kv + self.kv
 
 
-def kv_budget(free: int, memory_fraction: float) -> MemoryBudget:
-    """Bytes for K/V of the bytes that are free beside the weights."""
-    left = max(free - _LEFT_FREE, 0)
-    return MemoryBudget(left, min(left, int(free * memory_fraction)))
+def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
+    """Bytes of graphs, of one step's activations and of the sampler's rows."""
+    numbers = 6 * model.hidden_size + 2 * (model.q_size + model.kv_size)
+    numbers += model.num_experts_per_tok * (3 * model.intermediate_size + model.hidden_size)
+    activations = config.max_num_batched_tokens * 2 * numbers
+    return _GRAPHS + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
+
+
+def kv_budget(free: int, total: int, memory_fraction: float, work: int) -> MemoryBudget:
+    """Bytes for K/V beside the loaded weights and `work`, the bytes of work_bytes().
+
+    `free` and `total`: of the GPU. All that is taken, by others too, counts against
+    memory_fraction of the GPU.
+    """
+    left = max(free - work, 0)
+    share = max(int(total * memory_fraction) - (total - free) - work, 0)
+    return MemoryBudget(left, share, share)
 
 
 def check_room(device: torch.device, need: Need) -> None:
@@ -86,7 +102,7 @@ def shortage(memory: DeviceMemory, need: Need, others: Mapping[int, int]) -> str
         remedies.append(need.remedy)
     return (
         f"{memory.name} has {_gb(memory.free)} of {_gb(memory.total)} free, and the engine needs"
-        f" {_gb(need.total)}: {_gb(need.weights)} for the weights, {_gb(_LEFT_FREE)} for graphs"
+        f" {_gb(need.total)}: {_gb(need.weights)} for the weights, {_gb(need.work)} for graphs"
         f" and a step's work, and {_gb(need.kv)} at least for K/V of {need.pool};"
         f" {', or '.join(remedies)}"
     )

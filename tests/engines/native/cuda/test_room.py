@@ -18,9 +18,13 @@ from engines.native.backends.cuda.room import (
     kv_budget,
     parse_processes,
     shortage,
+    work_bytes,
 )
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import choose_num_blocks
+from profiles.catalogue import catalogue
+from profiles.catalogue.models import Limits
+from profiles.selection.memory import memory_need
 from tests.engines.native.cuda.kernel_fixtures import IS_GPU
 from tests.engines.native.small_model import small_config, write_small
 
@@ -30,9 +34,10 @@ from engines.native.backends.cuda.random_model import gpt_oss  # isort: skip
 
 GB = 10**9
 CONFIG = NativeConfig(
-    Path("gpt-oss-20b"), device="cuda", dtype="bfloat16", max_model_len=131_072, block_size=64
-)
-FULL = DeviceMemory("NVIDIA H100", total=85 * GB, free=18 * GB)
+    Path("gpt-oss-20b"), device="cuda", dtype="bfloat16", max_model_len=131_072, block_size=64,
+    max_num_seqs=512, max_num_batched_tokens=8192,
+)  # fmt: skip
+FULL = DeviceMemory("NVIDIA H100", total=85 * GB, free=17 * GB)
 
 
 def need(config: NativeConfig = CONFIG) -> Need:
@@ -41,10 +46,10 @@ def need(config: NativeConfig = CONFIG) -> Need:
 
 def test_all_figures_the_holders_and_the_remedies_are_told() -> None:
     words = shortage(FULL, need(), {4711: 60 * GB, 12: 7 * GB})
-    assert words.startswith("NVIDIA H100 has 18.0 GB of 85.0 GB free, and the engine needs 21.5 GB")
-    assert "14.0 GB for the weights, 4.3 GB for graphs" in words
-    assert "3.2 GB at least for K/V of one sequence of 131072 tokens" in words
-    assert "others hold 67.0 GB (process 4711: 60.0 GB, process 12: 7.0 GB): end them" in words
+    assert words.startswith("NVIDIA H100 has 17.0 GB of 85.0 GB free, and the engine needs 21.1 GB")
+    assert "14.0 GB for the weights, 3.7 GB for graphs" in words
+    assert "3.4 GB at least for K/V of one sequence of 131072 tokens" in words
+    assert "others hold 68.0 GB (process 4711: 60.0 GB, process 12: 7.0 GB): end them" in words
     assert "(CUDA_VISIBLE_DEVICES)" in words
     assert "NIM_MAX_MODEL_LEN" not in words  # without any K/V it would not fit either
 
@@ -72,10 +77,10 @@ def test_a_small_gpu_of_ones_own_is_not_said_to_be_held_by_others() -> None:
 def test_what_is_needed_is_what_the_pool_is_made_from(num_kv_blocks: int | None) -> None:
     model, config = gpt_oss("20b"), replace(CONFIG, num_kv_blocks=num_kv_blocks)
     least = need(config)
-    free = least.total - least.weights
-    assert choose_num_blocks(model, config, kv_budget(free, 1.0)) * 64 >= 131_072
+    free, work = least.total - least.weights, work_bytes(model, config)
+    assert choose_num_blocks(model, config, kv_budget(free, free, 1.0, work)) * 64 >= 131_072
     with pytest.raises(EngineStartError, match=r"lower (max_model_len|num_kv_blocks)"):
-        choose_num_blocks(model, config, kv_budget(free - (4 << 20), 1.0))
+        choose_num_blocks(model, config, kv_budget(free - (4 << 20), free, 1.0, work))
 
 
 def test_a_full_gpu_is_told_before_the_weights_are_loaded(
@@ -84,13 +89,13 @@ def test_a_full_gpu_is_told_before_the_weights_are_loaded(
     listed = "GPU:0\nprocess  4711 uses 80000.000 MB GPU memory"
     monkeypatch.setattr(backend, "check_computable", lambda *_: None)
     monkeypatch.setattr(Artefact, "weights", lambda *_: pytest.fail("they are loaded"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GB, 85 * GB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GB // 2, 85 * GB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda _: listed)
     folder = write_small(tmp_path, small_config(vocab_size=60))
     config = NativeConfig(folder, device="cuda", dtype="bfloat16")
-    words = r"NVIDIA H100 has 1\.0 GB of 85\.0 GB free, .*process 4711: 83\.9 GB"
+    words = r"NVIDIA H100 has 0\.5 GB of 85\.0 GB free, .*process 4711: 83\.9 GB"
     with pytest.raises(EngineStartError, match=words):
         backend.CudaBackend.load(config, ModelConfig.from_dir(folder))
 
@@ -119,7 +124,39 @@ process          7 uses     2048.000 MB GPU memory"""
     assert parse_processes("GPU:0\nno processes are running", own_pid=7) == {}
 
 
-def test_an_automatic_cache_takes_its_share_of_the_memory_and_leaves_room_for_graphs() -> None:
-    assert kv_budget(60 << 30, 0.5).automatic_bytes == 30 << 30
-    assert kv_budget(60 << 30, 1.0).automatic_bytes == 56 << 30
-    assert kv_budget(1 << 30, 0.9).automatic_bytes == 0
+@pytest.mark.parametrize(
+    ("free", "fraction", "found"),
+    [(127, 0.9, 109), (127, 0.5, 53), (127, 1.0, 123), (100, 0.9, 82)],
+)
+def test_the_cache_gets_the_gpus_share_without_weights_work_space_and_what_others_hold(
+    free: int, fraction: float, found: int
+) -> None:
+    assert kv_budget(free * GB, 140 * GB, fraction, 4 * GB).automatic_bytes == found * GB
+
+
+def test_a_gpu_without_room_has_no_cache() -> None:
+    assert kv_budget(GB, 80 * GB, 0.9, 4 * GB).automatic_bytes == 0
+
+
+def test_coding_agents_fit_an_h200_by_default() -> None:
+    """64 contexts of 28,000 tokens stay in the cache of the profile that is chosen by default."""
+    model, work = gpt_oss("20b"), work_bytes(gpt_oss("20b"), CONFIG)
+    budget = kv_budget(int(136e9), int(150.7e9), 0.9, work)
+    assert choose_num_blocks(model, CONFIG, budget) > 64 * 28_000 / 64
+    assert choose_num_blocks(model, CONFIG, budget) > 70_000
+
+
+def test_a_small_model_takes_what_its_longest_sequences_can_use(tmp_path: Path) -> None:
+    config = replace(CONFIG, max_num_seqs=2, max_model_len=256, max_num_batched_tokens=256)
+    budget = kv_budget(100 * GB, 140 * GB, 0.9, 4 * GB)
+    assert choose_num_blocks(gpt_oss("20b"), config, budget) == 2 * (4 + 4) + 1
+
+
+def test_the_work_space_is_what_the_selector_takes_it_for() -> None:
+    limits = Limits(max_model_len=131_072, max_num_seqs=512, max_num_batched_tokens=8192)
+    profiles = catalogue.load().profiles
+    found = next(p for p in profiles if p.title == "gpt-oss-20b/native-h200-mxfp4-tp1-pp1-balanced")
+    assert found.limits == limits
+    assert work_bytes(gpt_oss("20b"), CONFIG) == pytest.approx(
+        memory_need(found).workspace_bytes, rel=0.05
+    )
