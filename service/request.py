@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -233,17 +233,17 @@ class RequestContext:
         common one."""
         return self.principal.tenant_id if self.principal else ""
 
-    def may_use(self, model: str) -> bool:
-        """Whether the caller may use the model of this id."""
-        principal = self.principal
-        return principal is None or principal.models is None or model in principal.models
+    def may_use(self, names: Sequence[str]) -> bool:
+        """Whether the caller may use the model of these names: one of them must be on the list."""
+        allowed = None if self.principal is None else self.principal.models
+        return allowed is None or any(name in allowed for name in names)
 
-    def check_may_use(self, model: str) -> None:
-        """Raise Forbidden unless the caller may use the model."""
-        if not self.may_use(model):
+    def check_may_use(self, names: Sequence[str]) -> None:
+        """Raise Forbidden unless the caller may use the model of these names."""
+        if not self.may_use(names):
             id = self.principal.id if self.principal else ""
             level = logging.WARNING
-            audit.write("auth.denied", level=level, caller=id, reason="model", model=model)
+            audit.write("auth.denied", level=level, caller=id, reason="model", model=names[0])
             raise Forbidden("a model that is not on the caller's list")
 
     @property

@@ -69,15 +69,27 @@ class ServedProfile:
 class ServedModel:
     """The model as clients know it."""
 
-    id: str
+    id: str  # its first name, which answers have
     root: str  # the model's own name
     profile_id: str
     created: int  # seconds since 1970: when serving began
+    more_names: tuple[str, ...] = ()  # that requests may use, too
+    aliases: tuple[str, ...] = ()  # the same, and not listed
     description: str = ""
     license: str | None = None  # of the weights, by its SPDX name, where it is known
     profile: ServedProfile | None = None
     assets: tuple[str, ...] = ()  # files that are served: where from, and SHA-256
     repository_override: str = ""
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The names under which clients find it."""
+        return (self.id, *self.more_names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that requests, and the lists of keys, may have for it."""
+        return (*self.listed, *self.aliases)
 
 
 @dataclass(frozen=True, slots=True)

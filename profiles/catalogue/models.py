@@ -88,12 +88,14 @@ class Model(Record):
     artifacts: Artifacts | None = None  # None: shipped with the package
     gguf: Artifacts | None = None  # the same weights for llama.cpp
     drafts: dict[str, DraftShape] = {}  # the heads of its profiles, by their repository
+    aliases: tuple[str, ...] = ()  # what others call it
     is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What an operator may call the model."""
-        return (self.name, self.artifacts.repository) if self.artifacts else (self.name,)
+        """What operators and clients may call the model."""
+        repository = (self.artifacts.repository,) if self.artifacts else ()
+        return (self.name, *repository, *self.aliases)
 
     def artifacts_for(self, engine: EngineName) -> Artifacts | None:
         """The files that an engine is started on; None where the package has to have them."""
@@ -250,7 +252,14 @@ class Profile(Record):
             "status": True,
             "source": True,
             "draft": True,  # it is among the options
-            "model": {"description", "license", "is_demonstration", "drafts", self._foreign_files},
+            "model": {
+                "description",
+                "license",
+                "is_demonstration",
+                "aliases",
+                "drafts",
+                self._foreign_files,
+            },
         }
         content = self.model_dump(mode="json", exclude=words)
         if self.replicas == 1:

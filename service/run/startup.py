@@ -48,7 +48,9 @@ class Launch:
     selection: Selection
     model_dir: Path
     spec: EngineSpec
-    served_name: str
+    served_name: str  # the first of its names
+    more_names: tuple[str, ...] = ()  # that the operator gave
+    aliases: tuple[str, ...] = ()  # other names of the catalogue's, where the operator gave none
     devices: tuple[Mapping[str, str], ...] = ({},)  # of each replica: what its environment adds
     to_fetch: tuple[Wanted, ...] = ()  # what `obtain` has to bring first
     own: OwnCheckpoint | None = None  # what NIM_MODEL_PATH names
@@ -122,12 +124,15 @@ def _launch(
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
         spec, to_fetch = replace(spec, options=options), (*to_fetch, *draft.to_fetch)
+    given, own_names = settings.served_names, chosen.profile.model.names
     return Launch(
         hardware=hardware,
         selection=selection,
         model_dir=model_dir,
         spec=_invariant(spec, chosen.profile) if settings.batch_invariant else spec,
-        served_name=settings.served_model_name or chosen.profile.model.name,
+        served_name=(given or own_names)[0],
+        more_names=given[1:],
+        aliases=() if given else own_names[1:],
         devices=devices_of(chosen.placement, hardware),
         to_fetch=to_fetch,
         own=own,

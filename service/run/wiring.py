@@ -112,6 +112,8 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
     profile = chosen.profile
     return ServedModel(
         id=launch.served_name,
+        more_names=launch.more_names,
+        aliases=launch.aliases,
         root=profile.model.name,
         profile_id=profile.id,
         created=int(time.time()),

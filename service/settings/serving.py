@@ -11,7 +11,9 @@ from pydantic_settings import BaseSettings
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
+Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
+Names = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(\s*,\s*{_NAME}){{0,15}}$")]
 CheckpointUri = Annotated[str, StringConstraints(pattern=r"^(hf|ngc|s3|gs|https?)://")]
 
 
@@ -37,8 +39,11 @@ class ModelSettings(BaseSettings):
     tags_selector: str | None = Field(
         None, description="Only profiles with these tags, e.g. `precision=mxfp4,tp=2`."
     )
-    served_model_name: Name | None = Field(
-        None, description="The id clients use for the model; unset: the model's own name."
+    served_model_name: Names | None = Field(
+        None,
+        description="The id clients use for the model, or up to 16 with commas between them, of"
+        " which answers have the first; unset: the model's own name, and those by which others"
+        " know it (`openai/gpt-oss-20b`, `gpt-oss:20b`).",
     )
     max_model_len: int | None = Field(
         None, ge=1, description="Most tokens of prompt and answer together; unset: the profile's."
@@ -100,6 +105,14 @@ class ModelSettings(BaseSettings):
         is_cache = name.rstrip("/") == str(others.get("cache_path", "")).rstrip("/")
         return others if is_cache else values  # a name has no slash in front: it is refused below
 
+    @field_validator("served_model_name")
+    @classmethod
+    def _check_names(cls, value: str | None) -> str | None:
+        names = _split(value)
+        if len({*names}) < len(names):
+            raise ValueError("a name comes twice")
+        return value
+
     @field_validator("tags_selector")
     @classmethod
     def _check_tags(cls, value: str | None) -> str | None:
@@ -113,10 +126,19 @@ class ModelSettings(BaseSettings):
         return value.expanduser() if isinstance(value, Path) else value
 
     @property
+    def served_names(self) -> tuple[str, ...]:
+        """What the operator calls the model; answers have the first."""
+        return _split(self.served_model_name)
+
+    @property
     def tags(self) -> dict[str, str]:
         """The tags a profile must have, by name."""
         pairs = (pair.split("=") for pair in (self.tags_selector or "").split(",") if pair)
         return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _split(names: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",")) if names else ()
 
 
 class ServerSettings(BaseSettings):

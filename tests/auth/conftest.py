@@ -246,7 +246,7 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
         await engine.start()
         lifecycle = Lifecycle()
         lifecycle.mark_ready()
-        model = ServedModel("m", "openai/m", "0" * 64, 0)
+        model = ServedModel("m", "openai/m", "0" * 64, 0, aliases=("openai/m",))
         directory = None if is_local else Directory(**principals)
         runtime = Runtime(
             engine,

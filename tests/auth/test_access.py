@@ -93,6 +93,14 @@ async def test_a_model_off_the_list_is_neither_listed_nor_used(client_of: Ask) -
         assert (await client.get("/v1/models", headers=as_(word))).json()["data"]
 
 
+async def test_a_list_with_any_name_of_the_model_allows_it_under_all(client_of: Ask) -> None:
+    client = await client_of(it=Principal("i", models=("openai/m",)))
+    [card] = (await client.get("/v1/models", headers=as_("it"))).json()["data"]
+    for name in ("openai/m", card["id"]):
+        answer = await client.post(CHAT, json=BODY | {"model": name}, headers=as_("it"))
+        assert answer.status_code == 200
+
+
 async def test_a_tenant_hits_its_own_prefixes_and_no_others(client_of: Ask) -> None:
     client = await client_of(
         a=Principal("a", tenant_id="t1"),

@@ -51,14 +51,14 @@ TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its
 
 def check_model(model: str, runtime: Runtime, context: RequestContext) -> None:
     """Raise a 404 for a model that is not the served one, Forbidden for one not allowed."""
-    if model != runtime.model.id:
+    if model not in runtime.model.names:
         raise RequestError(
-            f"The model {model!r} is not served here; use {runtime.model.id!r}.",
+            f"The model {model[:128]!r} is not served here; use {runtime.model.id!r}.",
             param="model",
             code="model_not_found",
             status=404,
         )
-    context.check_may_use(model)
+    context.check_may_use(runtime.model.names)
 
 
 def current_date(now_s: float) -> str:

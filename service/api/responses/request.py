@@ -94,7 +94,7 @@ async def draft_response(
     plan = await _plan(request, conversation, params, offered, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await runtime.responses.lasts()
-    head = _head(request, id, int(runtime.clock()), is_kept=is_kept)
+    head = _head(request, id, runtime.model.id, int(runtime.clock()), is_kept=is_kept)
     return Draft(plan, head, context.tenant, shown, is_stored)
 
 
@@ -206,7 +206,7 @@ def _described_format(request: ContextRequest) -> ResponseFormat | None:
             return None
 
 
-def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) -> Json:
+def _head(request: ResponseRequest, id: str, model: str, created_at: int, *, is_kept: bool) -> Json:
     """The response object before anything is written; defaults are spelt out."""
     given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
     reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
@@ -224,7 +224,7 @@ def _head(request: ResponseRequest, id: str, created_at: int, *, is_kept: bool) 
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "metadata": request.metadata or {},
-        "model": request.model,
+        "model": model,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,

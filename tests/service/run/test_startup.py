@@ -17,6 +17,7 @@ from profiles.hardware.written import parse_hardware
 from service.cli import serve
 from service.run import startup
 from service.run.startup import Launch, engines_here, fallback, python_of, tell
+from service.run.wiring import served_model
 from service.settings.settings import load
 from service.telemetry import logs
 from tests.service.run.conftest import launch
@@ -221,8 +222,16 @@ def test_a_checkpoint_folder_alone_says_which_model_it_is(tmp_path: Path) -> Non
         launch(model_path=tmp_path)
 
 
-def test_the_name_clients_use_can_be_chosen() -> None:
-    assert launch(model_name="nano", served_model_name="mine").served_name == "mine"
+def test_the_names_clients_use_can_be_chosen() -> None:
+    launched = launch(model_name="gpt-oss-20b", served_model_name="mine, org/mine:1")
+    assert served_model(launched).listed == served_model(launched).names == ("mine", "org/mine:1")
+
+
+def test_without_names_the_model_answers_to_those_by_which_others_know_it() -> None:
+    model = served_model(launch(model_name="gpt-oss:20b"))
+    assert model.listed == ("gpt-oss-20b",)
+    assert model.names == ("gpt-oss-20b", "openai/gpt-oss-20b", "gpt-oss:20b")
+    assert served_model(launch(model_name="nano")).names == ("nano",)
 
 
 def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,6 +77,8 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_MAX_MODEL_LEN", "0"),
         ("NIM_PROFILE_GOAL", "fast"),
         ("NIM_SERVED_MODEL_NAME", "two words"),
+        ("NIM_SERVED_MODEL_NAME", "one,"),
+        ("NIM_SERVED_MODEL_NAME", "one, two,one"),
         ("NIM_DRAIN_GRACE_S", "-1"),
         ("NIM_SSE_KEEPALIVE_S", "0"),
         ("NIM_LOG_LEVEL", "loud"),

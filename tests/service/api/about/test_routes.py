@@ -43,6 +43,30 @@ async def test_the_served_model_is_listed_with_its_context(client: Any) -> None:
     assert (await client.get("/v1/models/gpt-oss-20b")).json() == card
 
 
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "mine", "openai/gpt-oss-20b"])
+async def test_every_name_is_served_and_the_first_is_answered(
+    make_runtime: Fixture, make_client: Fixture, name: str
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    model = replace(runtime.model, more_names=("mine",), aliases=("openai/gpt-oss-20b",))
+    client = await make_client(replace(runtime, model=model))
+    listed = (await client.get("/v1/models")).json()["data"]
+    assert [card["id"] for card in listed] == ["gpt-oss-20b", "mine"]
+    card = (await client.get(f"/v1/models/{name}")).json()
+    assert (card["id"], card["max_model_len"]) == (name, 131_072)
+    message = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+    for path, body in (
+        ("/v1/chat/completions", message),
+        ("/v1/messages", message),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/completions", {"prompt": "Hi"}),
+    ):
+        response = await client.post(path, json={"model": name, **body})
+        assert response.json()["model"] == "gpt-oss-20b", response.text
+    metrics = (await client.get("/v1/metrics")).text
+    assert {*re.findall(r'model_name="([^"]*)"', metrics)} == {"gpt-oss-20b"}
+
+
 async def test_another_model_is_a_404(client: Any) -> None:
     response = await client.get("/v1/models/openai/gpt-4")
     assert response.status_code == 404
