@@ -13,7 +13,7 @@ import ssl
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 _TIMEOUT_S: Final = 600.0  # of one answer: past every server's own limit
@@ -72,9 +72,8 @@ class Exchange(asyncio.Protocol):
         return self.reads[0][0] if self.reads else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport.write(self._request)
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
