@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -54,15 +55,16 @@ def first_model(url: str, api_key: str) -> str:
 
 
 class Exchange(asyncio.Protocol):
-    """The bytes of one answer with the time of each read; times are the running loop's."""
+    """The bytes of one answer with the time of each read.
+
+    Times are of time.perf_counter(): uvloop's own clock has a resolution of one millisecond."""
 
     def __init__(self, request: bytes) -> None:
-        self._loop = asyncio.get_running_loop()
         self._request = request
         self._transport: asyncio.Transport | None = None
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reads: list[tuple[float, bytes]] = []
-        self.asked_at = self._loop.time()
+        self.asked_at = time.perf_counter()
         self.ended_at = 0.0
         self.is_cancelled = False  # by the load, on purpose
 
@@ -77,7 +79,7 @@ class Exchange(asyncio.Protocol):
         self._request = b""
 
     def data_received(self, data: bytes) -> None:
-        self.reads.append((self._loop.time(), data))
+        self.reads.append((time.perf_counter(), data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end()
@@ -90,7 +92,7 @@ class Exchange(asyncio.Protocol):
 
     def end(self) -> None:
         if not self.ended.done():
-            self.ended_at = self._loop.time()
+            self.ended_at = time.perf_counter()
             self.ended.set_result(None)
 
 
@@ -147,7 +149,7 @@ class Connector:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one exchange brought. Times are seconds of the loop's clock."""
+    """What one exchange brought. Times are those of the Exchange."""
 
     asked_at: float
     ended_at: float
