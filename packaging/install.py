@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Install Harmonium into .venv, saying what is fetched, how large it is and from where.
 
-    python3 packaging/install.py [--this-python] [--into FOLDER] [EXTRA ...]
+    python3 packaging/install.py [--this-python] [--cpu] [--into FOLDER] [EXTRA ...]
+
+EXTRA is an extra of pyproject.toml, such as llama-cpp, or an engine whose library has an
+environment of its own, vllm or tensorrt-llm: that one is made under .engines, and the server
+of .venv finds it there.
 
 `make` runs it before every target, so that a second run with nothing to do is quick and silent.
 Standard library only, and no syntax newer than Python 3.6: an old Python must get as far as being
@@ -9,7 +13,6 @@ told that it is too old.
 """
 
 import argparse
-import ast
 import hashlib
 import importlib.util
 import json
@@ -25,22 +28,32 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from engine_environments import (
+    GUESTS,
+    add_guest,
+    build_llama_cpp_for_cuda,
+    check_compiler,
+    group_of,
+    requirements_of,
+)
+from installer import (
+    DEVNULL,
+    ROOT,
+    CannotInstall,
+    Installer,
+    flags,
+    nvidia_gpu,
+    pip_settings,
+    say,
+    starts,
+)
+
+__all__ = ["Installer", "nvidia_gpu", "pip_settings"]  # tests take them from here
+
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INDEX_ANSWERS_WITHIN_S = 5
-DEVNULL = subprocess.DEVNULL
 # Sums of the pinned wheels for x86_64 Linux, which are the largest.
 CPU_SIZE, CUDA_SIZE = "0.26 GB", "2.8 GB"
-# pip's settings that say where packages come from; uv has the same flags but does not read them.
-SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host")
-
-
-class CannotInstall(Exception):
-    """Says why, and what to do."""
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> int:
@@ -52,13 +65,19 @@ def main() -> int:
     parser.add_argument(
         "--into", type=Path, default=Path(".venv"), metavar="FOLDER", help="another one than .venv"
     )
+    parser.add_argument("--cpu", action="store_true", help="as on a machine without a GPU")
     asked = parser.parse_args()
+    extras = [extra for extra in asked.extras if extra not in GUESTS]
     try:
         check_machine()
         check_python(*supported_pythons())
+        gpu = "" if asked.cpu else nvidia_gpu()
         environment = Environment(ROOT / asked.into, asked.this_python)
-        if not environment.has(asked.extras):
-            install(environment, asked.extras)
+        if not environment.has(extras, gpu):
+            install(environment, extras, gpu)
+        for guest in (extra for extra in asked.extras if extra in GUESTS):
+            if not environment.has_guest(guest, gpu):
+                install_guest(environment, guest, gpu)
     except CannotInstall as error:
         print(f"Cannot install Harmonium: {error}", file=sys.stderr)
         return 1
@@ -113,19 +132,6 @@ def check_python(lowest: int, highest: int) -> None:
     raise CannotInstall(f"it needs Python 3.{lowest} to 3.{highest}; this is {this}. {remedy}")
 
 
-def starts(program: str) -> bool:
-    """Whether a program is there and works; pyenv has shims that are and do not."""
-    path = shutil.which(program)
-    return path is not None and succeeds([path, "--version"])
-
-
-def succeeds(command: "list[str]") -> bool:
-    try:
-        return subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=60).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 # The virtual environment and what was installed into it.
 
 
@@ -138,11 +144,25 @@ class Environment:
         self.python = folder / "bin" / "python"
         self._note = folder / "harmonium.json"
 
-    def has(self, extras: "list[str]") -> bool:
-        """Whether a run with these extras would change nothing."""
+    @property
+    def settings(self) -> "dict[str, list[str]]":
+        """What pip is told here about where packages come from."""
+        return pip_settings(self.python)
+
+    def has(self, extras: "list[str]", gpu: str = "") -> bool:
+        """Whether a run with these extras would change nothing.
+
+        What was built without a GPU does not do where there is one.
+        """
         note = self.note()
         is_noted = note.get("pins") == pins_hash() and set(extras) <= set(note["extras"])
-        return is_noted and self.fault() is None
+        return is_noted and (not gpu or note.get("gpu", True)) and self.fault() is None
+
+    def has_guest(self, guest: str, gpu: str) -> bool:
+        """Whether an engine's own environment is there, made of what pyproject.toml says now."""
+        made = self.note().get("engines", {}).get(guest.replace("-", "_"), {})
+        wanted = requirements_of(group_of(guest, gpu))
+        return made.get("requirements") == wanted and Path(made["python"]).exists()
 
     def note(self) -> dict:
         try:
@@ -150,8 +170,19 @@ class Environment:
         except (OSError, ValueError):
             return {}
 
-    def write_note(self, extras: "list[str]") -> None:
+    def write_note(self, extras: "list[str]", gpu: str = "") -> None:
+        engines = self.note().get("engines", {})
         note = {"pins": pins_hash(), "extras": extras, "folder": str(self.folder)}
+        self._write({**note, "gpu": bool(gpu), "engines": engines})
+
+    def note_guest(self, guest: str, python: Path, requirements: "list[str]") -> None:
+        """Name the Python of an engine, for the server that runs in this environment."""
+        note = self.note()
+        engines = note.setdefault("engines", {})
+        engines[guest.replace("-", "_")] = {"python": str(python), "requirements": requirements}
+        self._write(note)
+
+    def _write(self, note: dict) -> None:
         self._note.write_text(json.dumps(note), encoding="utf-8")
 
     def fault(self) -> "str | None":
@@ -200,20 +231,26 @@ def pins_hash() -> str:
 # The installation itself.
 
 
-def install(environment: Environment, extras: "list[str]") -> None:
+def install(environment: Environment, extras: "list[str]", gpu: str = "") -> None:
     """Bring the environment to what pyproject.toml and constraints.txt say."""
     started = time.time()
+    if gpu:  # before gigabytes are fetched
+        check_compiler(sys.executable)
+        if "llama-cpp" in extras:
+            check_compiler(sys.executable, with_cpp=True)
     uv = shutil.which("uv") if starts("uv") else None
     environment.make(uv)
     installer = Installer(environment.python, uv)
     extras = sorted({*extras, *environment.note().get("extras", ())})
     hint = "" if uv else " (uv, where it is installed, takes a quarter of the time)"
     say(f"Installing Harmonium with {installer.name} into {environment.folder.name}{hint}.")
-    if not has_torch(environment.python):
-        install_torch(installer)
+    if not has_torch(environment.python, gpu):
+        install_torch(installer, gpu)
+    if gpu and "llama-cpp" in extras and not has_llama_cpp_with_cuda(environment):
+        build_llama_cpp_for_cuda(environment.python, installer, llama_cpp_requirement())
     target = f".[{','.join(extras)}]" if extras else "."
     installer.install("--constraint", "constraints.txt", "--editable", target)
-    environment.write_note(extras)
+    environment.write_note(extras, gpu)
     folder = os.path.relpath(str(environment.folder), str(ROOT))
     say(
         f"Installed in {time.time() - started:.0f} s. "
@@ -221,69 +258,40 @@ def install(environment: Environment, extras: "list[str]") -> None:
     )
 
 
-class Installer:
-    """uv, or pip where there is no uv; what either prints is shown as it comes."""
-
-    def __init__(self, python: Path, uv: "str | None") -> None:
-        self.name = "uv" if uv else "pip"
-        self.settings = pip_settings(python)
-        self._environment = dict(os.environ)
-        if uv is None:
-            self._command = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
-            return
-        # pip's way to choose among indexes: the best version wins, wherever it lies
-        self._command = [uv, "pip", "install", "--python", str(python)]
-        self._command += ["--index-strategy", "unsafe-best-match"]
-        if "cert" in self.settings:
-            self._environment.setdefault("SSL_CERT_FILE", self.settings["cert"][0])
-
-    def install(self, *arguments: str, index: "str | None" = None) -> None:
-        """Install, with another main index if one is given.
-
-        Raises CannotInstall when it fails; the tool has then said why.
-        """
-        settings = self.settings if self.name == "uv" else {}  # pip knows them
-        if index:
-            settings = {**settings, "index-url": [index]}
-        sources = [f for name in SOURCES for f in flags(name, settings.get(name, []))]
-        command = [*self._command, *sources, *arguments]
-        if subprocess.run(command, cwd=str(ROOT), env=self._environment).returncode:
-            raise CannotInstall(f"{self.name} failed; its reason is above.")
+def install_guest(environment: Environment, guest: str, gpu: str) -> None:
+    """Make an engine's own environment, and name it to the server and on the screen."""
+    started = time.time()
+    uv = shutil.which("uv") if starts("uv") else None
+    builds = "" if gpu or why_not_from(TORCH_CPU_INDEX, environment.settings) else TORCH_CPU_INDEX
+    python = add_guest(guest, gpu, uv, builds)
+    environment.note_guest(guest, python, requirements_of(group_of(guest, gpu)))
+    say(
+        f"Installed in {time.time() - started:.0f} s. The server of this checkout finds {guest} "
+        f"there; for another one: NIM_ENGINE_PYTHON={guest.replace('-', '_')}={python}"
+    )
 
 
-def pip_settings(python: Path) -> "dict[str, list[str]]":
-    """What pip is told, in files or the environment, about where packages come from."""
-    for program in (str(python), sys.executable):  # an environment that uv made has no pip
-        command = [program, "-m", "pip", "config", "list"]
-        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL)
-        if asked.returncode == 0:
-            break
-    strength = ("global", "install", ":env:")  # the last one wins
-    found = {}
-    for line in asked.stdout.decode().splitlines():
-        key, _, value = line.partition("=")
-        section, _, name = key.rpartition(".")
-        if section in strength and name in (*SOURCES, "cert"):
-            found[strength.index(section), name] = str(ast.literal_eval(value)).split()
-    return {name: values for (_, name), values in sorted(found.items())}
+def has_llama_cpp_with_cuda(environment: Environment) -> bool:
+    return any(environment.folder.glob("lib/python3*/site-packages/llama_cpp/lib/*ggml-cuda*"))
 
 
-def flags(name: str, values: "list[str]") -> "list[str]":
-    """A setting of pip as flags of uv."""
-    if name == "no-index":
-        return ["--no-index"] if values and values[0].lower() in ("1", "true", "yes", "on") else []
-    flag = "--allow-insecure-host" if name == "trusted-host" else f"--{name}"
-    return [part for value in values for part in (flag, value)]
+def llama_cpp_requirement() -> str:
+    """The release that pyproject.toml pins."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'"(llama-cpp-python==[^"]+)"', text)
+    assert found is not None, "pyproject.toml does not pin llama-cpp-python"
+    return found.group(1)
 
 
 # torch, whose builds for CPU and GPU are ten times apart in size.
 
 
-def has_torch(python: Path) -> bool:
-    """Whether the pinned torch, of whatever build, is already there."""
-    code = "import importlib.metadata as m; print(m.version('torch').partition('+')[0])"
+def has_torch(python: Path, gpu: str = "") -> bool:
+    """Whether the pinned torch is already there; on a GPU its CPU build will not do."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
     asked = subprocess.run([str(python), "-c", code], stdout=subprocess.PIPE, stderr=DEVNULL)
-    return asked.stdout.decode().strip() == torch_version()
+    version, _, build = asked.stdout.decode().strip().partition("+")
+    return version == torch_version() and not (gpu and build == "cpu")
 
 
 def torch_version() -> str:
@@ -294,13 +302,13 @@ def torch_version() -> str:
     return found.group(1)
 
 
-def install_torch(installer: Installer) -> None:
+def install_torch(installer: Installer, gpu: str) -> None:
     """Install the CPU build where no GPU could use another; else leave torch to the pins."""
     if platform.system() == "Darwin":
         return  # there is one build only
-    gpu = nvidia_gpu()
     if gpu:
         say(f"Found {gpu}: torch comes with CUDA, about {CUDA_SIZE} to fetch in all.")
+        installer.uninstall("torch")  # a CPU build of the same version satisfies the pins
         return
     reason = why_not_from(TORCH_CPU_INDEX, installer.settings)
     if reason:
@@ -310,17 +318,6 @@ def install_torch(installer: Installer) -> None:
         return
     say(f"No NVIDIA GPU: torch comes as its CPU build, about {CPU_SIZE} to fetch in all.")
     installer.install("--no-deps", f"torch=={torch_version()}", index=TORCH_CPU_INDEX)
-
-
-def nvidia_gpu() -> str:
-    """The name of the first NVIDIA GPU whose driver works here, or nothing."""
-    program = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
-    command = [program, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.decode().partition("\n")[0] if asked.returncode == 0 else ""
 
 
 def why_not_from(index: str, settings: "dict[str, list[str]]") -> str:

@@ -25,7 +25,8 @@ from profiles.selection.verdicts import Constraints
 from profiles.store import drafts, own_shape, store
 from profiles.store.own_checkpoint import open_own
 from service.run.machine import visible_hardware
-from service.run.startup import engines_here, fetching_of, own_checkpoint
+from service.run.pythons import engines_here
+from service.run.startup import fetching_of, own_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs

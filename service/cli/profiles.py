@@ -26,7 +26,8 @@ from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Selection
 from profiles.store import own_shape
 from service.run.machine import visible_hardware
-from service.run.startup import engines_here, own_checkpoint
+from service.run.pythons import engines_here
+from service.run.startup import own_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 

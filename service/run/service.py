@@ -14,7 +14,8 @@ from engines.process.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool
-from service.run.startup import Launch, environments_of, python_of
+from service.run.pythons import python_of
+from service.run.startup import Launch, environments_of
 from service.run.stop_signal import StopSignal, first_of
 from service.run.wiring import store_of
 from service.settings.settings import Settings

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from engines.errors import EngineStartError
-from engines.factory import (
-    Engines,
-    cpu_only_engines,
-    engines_of,
-    environment_of,
-    installed_engines,
-)
+from engines.factory import environment_of
 from engines.spec import EngineSpec
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits, Profile
@@ -33,6 +26,7 @@ from profiles.store.store import Fetching
 from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
+from service.run.pythons import engines_here
 from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
@@ -138,30 +132,6 @@ def _launch(
         own=own,
         draft=draft,
     )
-
-
-def engines_here(settings: Settings) -> Engines:
-    """Find the engines that can run: in this Python, else in the one of NIM_ENGINE_PYTHON.
-
-    Raises InvalidConstraint where that cannot be asked.
-    """
-    ours = Engines(installed_engines(), cpu_only_engines())
-    if settings.engine_python is None:
-        return ours
-    try:
-        theirs = engines_of(settings.engine_python)
-    except EngineStartError as error:
-        raise InvalidConstraint(f"NIM_ENGINE_PYTHON: {error}") from error
-    elsewhere = {name: why for name, why in ours.installed.items() if why is not None}
-    return Engines(
-        {**ours.installed, **{n: theirs.installed.get(n, why) for n, why in elsewhere.items()}},
-        {**ours.cpu_only, **{n: why for n, why in theirs.cpu_only.items() if n in elsewhere}},
-    )
-
-
-def python_of(settings: Settings, engine: str) -> Path | None:
-    """Return the Python that is to run the engine; None for our own, which goes first."""
-    return None if installed_engines()[engine] is None else settings.engine_python
 
 
 def obtain(settings: Settings, launch: Launch) -> None:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
+from profiles.catalogue.models import EngineName
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
@@ -67,10 +69,11 @@ class ModelSettings(BaseSettings):
         " an engine's death: only the native engine on GPUs, slower at few streams (docs/engine.md"
         " says what it costs).",
     )
-    engine_python: Path | None = Field(
+    engine_python: str | None = Field(
         None,
-        description="The Python that runs engines whose library has an environment of its own,"
-        " e.g. `/opt/vllm/bin/python` (docs/engines.md); what the server's own has, that runs.",
+        description="The Python of each engine whose library has an environment of its own, e.g."
+        " `vllm=/opt/vllm/bin/python,tensorrt_llm=/opt/trt/bin/python`, or one path for all"
+        " (docs/engines.md). An engine that the server's own Python has runs in that.",
     )
     engine_fallback: bool = Field(
         False,
@@ -120,7 +123,13 @@ class ModelSettings(BaseSettings):
             raise ValueError("tags are written tag=value, with commas between them")
         return value
 
-    @field_validator("cache_path", "model_path", "engine_python")
+    @field_validator("engine_python")
+    @classmethod
+    def _check_pythons(cls, value: str | None) -> str | None:
+        _pythons(value)
+        return value
+
+    @field_validator("cache_path", "model_path")
     @classmethod
     def _expand_model(cls, value: Path | str | None) -> Path | str | None:
         return value.expanduser() if isinstance(value, Path) else value
@@ -129,6 +138,10 @@ class ModelSettings(BaseSettings):
     def served_names(self) -> tuple[str, ...]:
         """What the operator calls the model; answers have the first."""
         return _split(self.served_model_name)
+
+    def engine_pythons(self) -> dict[str, Path]:
+        """The Python of each engine that has one of its own; "" stands for all others."""
+        return _pythons(self.engine_python)
 
     @property
     def tags(self) -> dict[str, str]:
@@ -139,6 +152,21 @@ class ModelSettings(BaseSettings):
 
 def _split(names: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",")) if names else ()
+
+
+def _pythons(value: str | None) -> dict[str, Path]:
+    """Read `vllm=/a,tensorrt_llm=/b` or `/a`; raises ValueError that names what is wrong."""
+    found: dict[str, Path] = {}
+    for part in filter(None, (value or "").split(",")):
+        engine, _, path = part.rpartition("=")
+        engine = engine.strip().replace("-", "_")
+        if engine and engine not in get_args(EngineName):
+            known = ", ".join(get_args(EngineName))
+            raise ValueError(f"'{engine}' is no engine; write engine=path, with one of {known}")
+        if engine in found or not path.strip():
+            raise ValueError("write engine=path with commas between them, each engine once")
+        found[engine] = Path(path.strip()).expanduser()
+    return found
 
 
 class ServerSettings(BaseSettings):

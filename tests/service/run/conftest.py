@@ -9,7 +9,7 @@ import pytest
 
 from profiles.hardware.written import parse_hardware
 from profiles.store import store
-from service.run import startup
+from service.run import pythons, startup
 from service.run.startup import Launch, prepare
 from service.settings.settings import load
 
@@ -25,8 +25,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path | None]]:
 
     engines = dict.fromkeys(("native", "vllm", "tensorrt_llm", "llama_cpp"))
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200"))
-    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
-    monkeypatch.setattr(startup, "cpu_only_engines", dict)
+    monkeypatch.setattr(pythons, "installed_engines", lambda: engines)
+    monkeypatch.setattr(pythons, "cpu_only_engines", dict)
     monkeypatch.setattr(store, "resolve", resolve)
     monkeypatch.setattr(store, "to_fetch", lambda *_: [])
     return asked

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from engines.errors import EngineStartError
-from engines.factory import Engines
 from profiles.errors import InvalidConstraint, ModelStoreError, NoCompatibleProfile
 from profiles.hardware.machine import GB
 from profiles.hardware.written import parse_hardware
 from service.cli import serve
-from service.run import startup
-from service.run.startup import Launch, engines_here, fallback, python_of, tell
+from service.run import pythons, startup
+from service.run.startup import Launch, fallback, tell
 from service.run.wiring import served_model
 from service.settings.settings import load
 from service.telemetry import logs
@@ -33,8 +32,8 @@ def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("b200x8"))
     engines = {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), ABSENT)}
     cpu_only = {"native": "here for the CPU only: run this"}
-    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
-    monkeypatch.setattr(startup, "cpu_only_engines", lambda: cpu_only)
+    monkeypatch.setattr(pythons, "installed_engines", lambda: engines)
+    monkeypatch.setattr(pythons, "cpu_only_engines", lambda: cpu_only)
     with pytest.raises(NoCompatibleProfile, match="Only to try the server: NIM_MODEL_NAME=nano"):
         launch()
     assert launch(model_name="nano").selection.chosen.profile.model.name == "nano"
@@ -48,8 +47,8 @@ def test_a_gpu_that_stays_idle_is_a_warning(
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("a10"))
     engines = {"llama_cpp": None, **dict.fromkeys(("native", "vllm", "tensorrt_llm"), ABSENT)}
     cpu_only = {"llama_cpp": "here for the CPU only: run this"}
-    monkeypatch.setattr(startup, "installed_engines", lambda: engines)
-    monkeypatch.setattr(startup, "cpu_only_engines", lambda: cpu_only)
+    monkeypatch.setattr(pythons, "installed_engines", lambda: engines)
+    monkeypatch.setattr(pythons, "cpu_only_engines", lambda: cpu_only)
     tell(launch(model_name="gpt-oss-20b"))
     said = (
         "1 x NVIDIA A10 stays idle: gpt-oss-20b runs on the CPU. Missing: "
@@ -140,26 +139,6 @@ def test_goals_lead_to_different_profiles() -> None:
         for goal in ("latency", "throughput")
     }
     assert len(ids) == 2
-
-
-def test_an_engine_runs_where_it_is_installed_and_here_before_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    elsewhere = {"native": None, "vllm": None, "tensorrt_llm": "not installed: no wheel"}
-    theirs = Engines(elsewhere, {"native": "theirs", "vllm": "here for the CPU only"})
-    monkeypatch.setattr(startup, "engines_of", lambda python: theirs)
-    ours = {"native": None, "vllm": ABSENT, "tensorrt_llm": ABSENT}
-    monkeypatch.setattr(startup, "installed_engines", lambda: ours)
-    monkeypatch.setattr(startup, "cpu_only_engines", dict)
-    settings = load({"engine_python": "/opt/vllm/bin/python"})
-    assert engines_here(settings) == Engines(elsewhere, {"vllm": "here for the CPU only"})
-    assert python_of(settings, "native") is None
-    assert python_of(settings, "vllm") == Path("/opt/vllm/bin/python")
-
-
-def test_a_python_that_cannot_be_asked_is_named() -> None:
-    with pytest.raises(InvalidConstraint, match="NIM_ENGINE_PYTHON: /nowhere cannot run an engine"):
-        engines_here(load({"engine_python": "/nowhere"}))
 
 
 def engines_in_order(model: str) -> list[str]:

@@ -1,0 +1,121 @@
+"""uv or pip, and what a machine has, for the programs of this folder.
+
+Standard library only, and no syntax newer than Python 3.6.
+"""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVNULL = subprocess.DEVNULL
+# pip's settings that say where packages come from; uv has the same flags but does not read them.
+SOURCES = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host")
+
+
+class CannotInstall(Exception):
+    """Says why, and what to do."""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def starts(program: str) -> bool:
+    """Whether a program is there and works; pyenv has shims that are and do not."""
+    path = shutil.which(program)
+    return path is not None and succeeds([path, "--version"])
+
+
+def succeeds(command: "list[str]") -> bool:
+    try:
+        return subprocess.run(command, stdout=DEVNULL, stderr=DEVNULL, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def nvidia_gpu() -> str:
+    """The name of the first NVIDIA GPU whose driver works here, or nothing."""
+    return queried("name")
+
+
+def queried(field: str) -> str:
+    """A field of the first NVIDIA GPU, as nvidia-smi tells it; nothing where none answers."""
+    program = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
+    command = [program, f"--query-gpu={field}", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode().partition("\n")[0] if asked.returncode == 0 else ""
+
+
+class Installer:
+    """uv, or pip where there is no uv; what either prints is shown as it comes."""
+
+    def __init__(self, python: Path, uv: "str | None") -> None:
+        self.name = "uv" if uv else "pip"
+        self.settings = pip_settings(python)
+        self._environment = dict(os.environ)
+        if uv is None:
+            self._base = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
+            self._command = self._base
+            return
+        self._base = [uv, "pip", "install", "--python", str(python)]
+        # pip's way to choose among indexes: the best version wins, wherever it lies
+        self._command = [*self._base, "--index-strategy", "unsafe-best-match"]
+        if "cert" in self.settings:
+            self._environment.setdefault("SSL_CERT_FILE", self.settings["cert"][0])
+
+    def install(
+        self,
+        *arguments: str,
+        index: "str | None" = None,
+        environment: "dict[str, str] | None" = None,
+    ) -> None:
+        """Install, with another main index or more variables where they are given.
+
+        Raises CannotInstall when it fails; the tool has then said why.
+        """
+        settings = self.settings if self.name == "uv" else {}  # pip knows them
+        if index:
+            settings = {**settings, "index-url": [index]}
+        sources = [f for name in SOURCES for f in flags(name, settings.get(name, []))]
+        command = [*self._command, *sources, *arguments]
+        variables = {**self._environment, **(environment or {})}
+        if subprocess.run(command, cwd=str(ROOT), env=variables).returncode:
+            raise CannotInstall(f"{self.name} failed; its reason is above.")
+
+    def uninstall(self, *names: str) -> None:
+        """Remove packages; what is not there is no error."""
+        command = [part if part != "install" else "uninstall" for part in self._base]
+        command += ["--yes"] if self.name == "pip" else []
+        subprocess.run([*command, *names], env=self._environment, stdout=DEVNULL, stderr=DEVNULL)
+
+
+def pip_settings(python: Path) -> "dict[str, list[str]]":
+    """What pip is told, in files or the environment, about where packages come from."""
+    for program in (str(python), sys.executable):  # an environment that uv made has no pip
+        command = [program, "-m", "pip", "config", "list"]
+        asked = subprocess.run(command, stdout=subprocess.PIPE, stderr=DEVNULL)
+        if asked.returncode == 0:
+            break
+    strength = ("global", "install", ":env:")  # the last one wins
+    found = {}
+    for line in asked.stdout.decode().splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if section in strength and name in (*SOURCES, "cert"):
+            found[strength.index(section), name] = str(ast.literal_eval(value)).split()
+    return {name: values for (_, name), values in sorted(found.items())}
+
+
+def flags(name: str, values: "list[str]") -> "list[str]":
+    """A setting of pip as flags of uv."""
+    if name == "no-index":
+        return ["--no-index"] if values and values[0].lower() in ("1", "true", "yes", "on") else []
+    flag = "--allow-insecure-host" if name == "trusted-host" else f"--{name}"
+    return [part for value in values for part in (flag, value)]
