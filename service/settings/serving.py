@@ -139,6 +139,7 @@ class ModelSettings(BaseSettings):
         """What the operator calls the model; answers have the first."""
         return _split(self.served_model_name)
 
+    @property
     def engine_pythons(self) -> dict[str, Path]:
         """The Python of each engine that has one of its own; "" stands for all others."""
         return _pythons(self.engine_python)

@@ -27,7 +27,7 @@ assert SPEC is not None
 assert SPEC.loader is not None
 install = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(install)
-import engine_environments  # noqa: E402  # found by the path above
+engine_environments = importlib.import_module("engine_environments")
 
 from engines.factory import engines_of  # noqa: E402
 

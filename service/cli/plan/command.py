@@ -17,7 +17,7 @@ from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
 from service.run.machine import visible_hardware
-from service.run.startup import engines_here
+from service.run.pythons import engines_here
 from service.settings.settings import load as load_settings
 
 SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
