@@ -5,7 +5,9 @@ as users start it, while a probe asks for liveness every 20 ms and another calle
 The server is good when liveness never waits longer than 100 ms, the other caller's p99 gap
 between tokens is at most three times what it is without attacks, nothing of the other caller is
 refused or breaks, no answer is a 5xx but the 503 that tells an attacker to come back later, none
-is missing, and SIGTERM still ends it. A row that does harm runs three times and is judged by its
+is missing, the API processes grow by less than 256 MB, and SIGTERM still ends it. Engine `wide`
+answers 256 requests at once and is attacked by connections: tiny chunks, pipelined requests,
+streams that nobody reads. A row that does harm runs three times and is judged by its
 medians. How much CPU time the longest turn of each process's loop took is printed too: what is
 below 50 ms will do no harm on a busier machine either. The last line is one JSON document.
 """
@@ -19,16 +21,18 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from benchmarks.attack_bodies import Attack, known_attacks
+from benchmarks.attack_connections import ConnectionAttack, connection_attacks
 from benchmarks.attack_probe import Window
 from benchmarks.attack_random import random_attacks
 from benchmarks.attack_report import MOST_LIVE_GAP_S, Report, Row, Run, p99
-from benchmarks.attack_server import ATTACKER, NEIGHBOUR, AttackedServer
+from benchmarks.attack_server import ATTACKER, ENGINES, NEIGHBOUR, AttackedServer
 from benchmarks.ending import end_as_by_ctrl_c
 
 _ANSWER_WITHIN_S: Final = 30.0  # then the attacker leaves
@@ -37,6 +41,9 @@ _WARM_UP_S: Final = 3.0
 _QUIET_S: Final = 0.3  # before each run: what is usual for the other caller
 _MOST_RUNS: Final = 3
 _NUM_CONNECTIONS: Final = 2
+_LOOK_S: Final = 0.25  # between two looks at the memory
+
+AnyAttack = Attack | ConnectionAttack
 
 
 class Prober:
@@ -67,7 +74,7 @@ async def _probing(port: int) -> AsyncIterator[Prober]:
         await process.wait()
 
 
-async def measure(engine: str, attacks: Iterable[Attack], seconds: float) -> Report:
+async def measure(engine: str, attacks: Iterable[AnyAttack], seconds: float) -> Report:
     """Start a server and attack it; a new one where the last does not recover."""
     waiting, report = list(attacks), Report(engine)
     while waiting:
@@ -90,16 +97,16 @@ async def measure(engine: str, attacks: Iterable[Attack], seconds: float) -> Rep
 
 
 async def _row(
-    server: AttackedServer, prober: Prober, attack: Attack, seconds: float, report: Report
+    server: AttackedServer, prober: Prober, attack: AnyAttack, seconds: float, report: Report
 ) -> bool:
     """Attack, up to three times while that seems to do harm; whether the server recovered."""
-    body = await asyncio.to_thread(attack.make)
+    body = await asyncio.to_thread(attack.make) if isinstance(attack, Attack) else b""
     row = Row(attack.name, attack.path, len(body))
     report.rows.append(row)
     for _ in range(_MOST_RUNS):
         await asyncio.sleep(_QUIET_S)
         report.quiet.append(await prober.window())
-        run = await _attack(server, prober, attack.path, body, seconds)
+        run = await _attack(server, prober, attack, body, seconds)
         row.runs.append(run)
         print(row.line(run, report.usual_s), flush=True)
         if not row.harm(report.usual_s) or not run.has_recovered:
@@ -108,23 +115,31 @@ async def _row(
 
 
 async def _attack(
-    server: AttackedServer, prober: Prober, path: str, body: bytes, seconds: float
+    server: AttackedServer, prober: Prober, attack: AnyAttack, body: bytes, seconds: float
 ) -> Run:
     server.meters.take()
     statuses: Counter[str] = Counter()
-    slowest_s = await asyncio.gather(
-        *(_send(server.port, path, body, seconds, statuses) for _ in range(_NUM_CONNECTIONS))
-    )
+    before = most = server.api_bytes()
+    send: Callable[[int, float, Counter[str]], Awaitable[float]]
+    if isinstance(attack, Attack):
+        num_senders, send = _NUM_CONNECTIONS, partial(_send, path=attack.path, body=body)
+    else:
+        num_senders, send = 1, attack.run
+    attacking = asyncio.gather(*(send(server.port, seconds, statuses) for _ in range(num_senders)))
+    while not attacking.done():
+        await asyncio.wait((attacking,), timeout=_LOOK_S)
+        most = max(most, server.api_bytes())
     window, has_recovered = await _until_recovered(prober)
     return Run(
         dict(sorted(statuses.items())),
-        max(slowest_s),
+        max(attacking.result()),
         window.live_gap_s,
         p99(window.token_gaps_s),
         window.num_refused,
         window.num_broken,
         has_recovered,
         server.meters.take(),
+        most - before,
     )
 
 
@@ -145,7 +160,9 @@ async def _until_recovered(prober: Prober) -> tuple[Window, bool]:
     return total, False
 
 
-async def _send(port: int, path: str, body: bytes, seconds: float, statuses: Counter[str]) -> float:
+async def _send(
+    port: int, seconds: float, statuses: Counter[str], *, path: str, body: bytes
+) -> float:
     """Ask again and again; gives the seconds of the slowest answer."""
     loop = asyncio.get_running_loop()
     until, slowest_s = loop.time() + seconds, 0.0
@@ -183,7 +200,7 @@ async def _ask(port: int, path: str, body: bytes) -> str:
 def main() -> int:
     """Attack as the command line says; 1 when anything did harm."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=__doc__)
-    parser.add_argument("--engines", nargs="+", choices=("scripted", "nano"), default=["scripted"])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["scripted"])
     parser.add_argument("--seconds", type=float, default=1.0, help="of each attack")
     parser.add_argument("--random", type=int, default=40, help="how many of the generator's")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
@@ -191,9 +208,10 @@ def main() -> int:
     given = parser.parse_args()
     end_as_by_ctrl_c()
     attacks = [*known_attacks(), *random_attacks(given.seed, given.random)]
-    chosen = [attack for attack in attacks if given.only in f"{attack.name} {attack.path}"]
     reports = []
     for engine in given.engines:
+        of_engine: list[AnyAttack] = [*(connection_attacks() if engine == "wide" else attacks)]
+        chosen = [each for each in of_engine if given.only in f"{each.name} {each.path}"]
         report = asyncio.run(measure(engine, chosen, given.seconds))
         print(*report.summary(), sep="\n", flush=True)
         reports.append(report)

@@ -13,6 +13,7 @@ from benchmarks.attack_probe import Window
 
 MOST_LIVE_GAP_S: Final = 0.1
 MOST_GAP_RATIO: Final = 3.0
+MOST_GROWTH_BYTES: Final = 256 << 20  # of the API processes; unread answers may have half of it
 MOST_TURN_CPU_S: Final = 0.05  # what a loop is to spend in a turn: holds on a busy machine too
 
 
@@ -28,6 +29,7 @@ class Run:
     num_broken: int
     has_recovered: bool
     loops: dict[str, Reading]  # by process
+    growth_bytes: int  # of the API processes' memory while it went on
 
     @property
     def turn_cpu_s(self) -> float:
@@ -45,6 +47,8 @@ class Run:
             yield f"{self.num_refused} requests of the other caller refused"
         if self.num_broken:
             yield f"{self.num_broken} streams of the other caller broken"
+        if self.growth_bytes > MOST_GROWTH_BYTES:
+            yield f"the API processes grew by {self.growth_bytes / 1e6:.0f} MB"
         if not self.has_recovered:
             yield "it did not recover"
 
@@ -95,7 +99,8 @@ class Row:
         return (
             f"{'!' if self.harm(usual_s) else ' '} {self.name[:44]:44} {self.num_bytes / 1e6:5.2f} "
             f"MB  live {1000 * run.live_gap_s:5.0f} ms  p99 {1000 * run.token_gap_p99_s:5.0f} ms  "
-            f"turn's CPU ms: {turns}  slowest {run.slowest_s:4.1f} s  {answers}"
+            f"turn's CPU ms: {turns}  slowest {run.slowest_s:4.1f} s  "
+            f"memory +{run.growth_bytes / 1e6:.0f} MB  {answers}"
         )
 
 
@@ -146,6 +151,7 @@ class Report:
             "live_gap_s": max((row.live_gap_s for row in self.rows), default=0.0),
             "token_gap_p99_s": max((row.token_gap_p99_s for row in self.rows), default=0.0),
             "token_gap_p99_quiet_s": self.usual_s,
+            "growth_bytes": max((run.growth_bytes for run in runs), default=0),
             "turn_cpu_s": max((row.turn_cpu_s for row in self.rows), default=0.0),
             "num_neighbour_refused": sum(run.num_refused for run in runs),
             "num_neighbour_broken": sum(run.num_broken for run in runs),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import psutil
 
 from benchmarks import attack_meter
 from service.harmony import vocabulary
@@ -21,11 +22,23 @@ ATTACKER: Final = "key-of-the-attacker-0123456789"
 NEIGHBOUR: Final = "key-of-the-neighbour-0123456789"
 _READY_WITHIN_S: Final = 120.0
 _STEP_S: Final = 0.02
+ENGINES: Final = ("scripted", "nano", "wide")
+_WORKER: Final = "service.run.worker"
+_ENDLESS: Final = """
+IDS = {head} + {word} * 130_000
+
+
+def write(prompt_token_ids):
+    return IDS
+"""
 _BENCHMARKS: Final = Path(__file__).parent
 
 
 class AttackedServer:
-    """A running `harmonium serve`, on nano or with a scripted engine of gpt-oss's context."""
+    """A running `harmonium serve`, on nano or with a scripted engine of gpt-oss's context.
+
+    Engine `wide` runs 256 requests at once, each without an end.
+    """
 
     def __init__(self, engine: str, folder: Path) -> None:
         with socket.socket() as probe:
@@ -45,7 +58,7 @@ class AttackedServer:
         }
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*_program(engine), "serve", f"--server-port={self.port}"],
+                [*_program(engine, folder), "serve", f"--server-port={self.port}"],
                 stdout=log,
                 stderr=log,
                 env={**inherited, **settings},
@@ -59,6 +72,14 @@ class AttackedServer:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"the server is not ready:\n{self._log.read_text()[-4000:]}")
             time.sleep(0.1)
+
+    def api_bytes(self) -> int:
+        """The resident memory of the API processes."""
+        return sum(
+            process.memory_info().rss
+            for process in psutil.Process(self._process.pid).children(recursive=True)
+            if _WORKER in process.cmdline()
+        )
 
     def stop(self, grace_s: float = 20.0) -> bool:
         """Send SIGTERM; whether it ended in time. It has ended in any case."""
@@ -79,13 +100,24 @@ class AttackedServer:
             return False
 
 
-def _program(engine: str) -> list[str]:
+def _program(engine: str, folder: Path) -> list[str]:
     if engine == "nano":
         return [sys.executable, "-m", "service"]
     script = [vocabulary.CHANNEL, *vocabulary.encode_text("final"), vocabulary.MESSAGE]
-    options = {
+    options: dict[str, object] = {
         "script": script + vocabulary.encode_text("word " * 200),
         "step_s": _STEP_S,
         "max_num_seqs": 32,
     }
+    if engine == "wide":
+        endless = folder / "endless.py"
+        word = vocabulary.encode_text(" word")
+        endless.write_text(_ENDLESS.format(head=script, word=word))
+        options = {
+            "script_file": str(endless),
+            "step_s": 5 * _STEP_S,
+            "tokens_per_step": 16,
+            "max_num_seqs": 256,
+            "max_model_len": 131_072,
+        }
     return [sys.executable, "-m", "benchmarks.soak_program", json.dumps(options)]

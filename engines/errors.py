@@ -10,6 +10,7 @@ EngineError
 ├── InvalidRequest        this request can never be served as it is
 │   ├── InvalidGrammar    the grammar cannot be compiled
 │   └── PromptTooLong     the prompt does not fit the context
+├── SlowReader            too much of the answer waited for a client that reads too slowly
 └── RequestFailed         the engine failed while it served this request
     └── OutOfMemory       there was no memory left for this request's step
 """
@@ -75,6 +76,12 @@ class InvalidGrammar(InvalidRequest):
     """The grammar cannot be compiled; the message has the reason."""
 
     code = "invalid_grammar"
+
+
+class SlowReader(EngineError):
+    """Too much of the answer waited for a client that reads too slowly."""
+
+    code = "slow_reader"
 
 
 class RequestFailed(EngineError):

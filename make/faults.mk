@@ -16,5 +16,5 @@ fuzz: installed-test ## Search for input that breaks a parser or writer
 	@FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/fuzz
 
 .PHONY: attack
-attack: installed-test ## Bodies that once held the server: does anybody but their sender notice?
-	@$(BIN)/python -m benchmarks.attack --engines scripted nano --seed $(ATTACK_SEED)
+attack: installed-test ## Bodies and connections that once held the server: does anybody else notice?
+	@$(BIN)/python -m benchmarks.attack --engines scripted nano wide --seed $(ATTACK_SEED)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, EngineDraining, EngineStartError, RequestFailed
+from engines.errors import EngineDead, EngineDraining, EngineStartError
 from engines.process.sockets import Link
-from engines.process.stream import Stream
+from engines.process.stream import Stream, Unread
 from engines.process.wire import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
@@ -32,6 +34,8 @@ from engines.process.wire import (
 from engines.validation import check_capabilities
 
 STATS_TIMEOUT_S: Final = 2.0
+
+log = logging.getLogger("harmonium.limits")
 
 
 def _no_explanation() -> str | None:
@@ -56,7 +60,10 @@ class EngineClient:
         start_timeout_s: float = 600.0,
         heartbeat_timeout_s: float = 5.0,
         explain: Callable[[], str | None] = _no_explanation,
+        unread: Unread | None = None,
     ) -> None:
+        """`unread`: bounds what waits for slow readers, of several clients together if shared."""
+        self._unread = unread or Unread()
         self._address = address
         self._start_timeout_s = start_timeout_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
@@ -122,7 +129,8 @@ class EngineClient:
             raise EngineDraining("the engine is stopping and takes no new requests")
         link = self._ready_link()
         check_capabilities(request, self.info.capabilities)
-        number, stream = next(self._numbers), Stream()
+        number = next(self._numbers)
+        stream = Stream(self._unread, partial(self._abort, number, request.request_id))
         self._streams[number] = stream
         self._idle.clear()
         try:
@@ -133,6 +141,7 @@ class EngineClient:
                 if event.finish_reason is not None:
                     return
         finally:
+            stream.close()
             self._close(number)
 
     async def stats(self) -> EngineStats:
@@ -243,10 +252,6 @@ class EngineClient:
                 stream.push(event)
                 if event.finish_reason is not None:
                     self._forget(number)
-                    continue
-            if stream.is_overrun:
-                self._close(number)
-                stream.fail(RequestFailed("its reader is too far behind; it was aborted"))
         for failure in step.failures:
             if (stream := self._forget(failure.stream)) is not None:
                 stream.fail(error_from(failure.code, failure.message))
@@ -267,6 +272,13 @@ class EngineClient:
         is_open = self._forget(number) is not None
         if is_open and self._link is not None:
             self._link.send(Abort(number))
+
+    def _abort(self, number: int, request_id: str, num_bytes: int) -> None:
+        log.warning(
+            "Request %s was ended: its client reads too slowly (%d KiB of the answer waited).",
+            *(request_id, num_bytes >> 10),
+        )
+        self._close(number)
 
     async def _watch(self) -> None:
         while True:

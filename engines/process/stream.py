@@ -1,59 +1,124 @@
-"""What has arrived for one request and waits for its reader."""
+"""What has arrived for one request and waits for its reader, bounded in bytes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import chain
 from typing import Final
 
-from engines.base import TokenEvent
-from engines.errors import EngineError
+import msgspec
 
-# Counted in tokens, and with log-probabilities in tokens and their rivals.
-MOST_WAITING: Final = 65536  # some megabytes
-MOST_AT_ONCE: Final = 2048  # what takes milliseconds to turn into an answer
+from engines.base import TokenEvent
+from engines.errors import EngineError, SlowReader
+
+MOST_AT_ONCE: Final = 2048  # tokens, or log-probabilities: what takes milliseconds to encode
+
+MOST_BYTES: Final = 8 << 20  # of one stream
+MOST_BYTES_OF_ALL: Final = 128 << 20  # of all streams of a process
+
+# Measured with tracemalloc on CPython 3.11 and rounded up.
+_TOKEN_BYTES: Final = 48
+_EVENT_BYTES: Final = 240
+_LOGPROB_BYTES: Final = 150
+_RIVAL_BYTES: Final = 110
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_buffer: Final = bytearray()  # encode() alone would keep what it allocated, half of it empty
+_decode: Final = msgspec.msgpack.Decoder(TokenEvent).decode
+
+# A token with nothing else to tell waits as its id alone, and an event with log-probabilities that
+# waits behind another one encoded: an eighth of the memory, and nothing for the garbage collector.
+Waiting = TokenEvent | int | bytes
+
+
+class Unread:
+    """The streams of one process and the bytes that wait in them.
+
+    When they exceed `most_bytes` together, the stream with the largest backlog is cut.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES_OF_ALL) -> None:
+        self.num_bytes = 0
+        self.on_cut: Callable[[], None] = _nothing  # called for each stream that is cut
+        self._most_bytes = most_bytes
+        self._streams: set[Stream] = set()
+
+    def enter(self, stream: Stream) -> None:
+        """Count a new stream."""
+        self._streams.add(stream)
+
+    def leave(self, stream: Stream) -> None:
+        """Count a stream no more; it may have left already."""
+        self._streams.discard(stream)
+
+    def check(self, stream: Stream) -> None:
+        """Cut `stream` if it is over its bound, and the largest ones while all are over theirs."""
+        if stream.num_bytes > MOST_BYTES:
+            self._cut(stream)
+        while self.num_bytes > self._most_bytes:
+            self._cut(max(self._streams, key=lambda each: each.num_bytes))
+
+    def _cut(self, stream: Stream) -> None:
+        stream.cut()
+        self.on_cut()
+
+
+def _nothing() -> None:
+    return
 
 
 class Stream:
     """The events of one request between the socket and their reader; a slow reader gets several as
     one."""
 
-    __slots__ = ("_error", "_events", "_first", "_reader", "_size")
+    __slots__ = ("_abort", "_error", "_events", "_first", "_reader", "_unread", "num_bytes")
 
-    def __init__(self) -> None:
-        self._events: list[TokenEvent] = []
+    def __init__(self, unread: Unread, abort: Callable[[int], None]) -> None:
+        """`abort`: ends the request in the engine, given how many bytes waited."""
+        self.num_bytes = 0  # that wait
+        self._unread = unread
+        self._abort = abort
+        self._events: list[Waiting] = []
         self._first: TokenEvent | None = None  # ever
-        self._size = 0  # of all events that wait
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
-
-    @property
-    def is_overrun(self) -> bool:
-        """Whether more tokens wait than a reader may leave unread."""
-        return self._size > MOST_WAITING
+        unread.enter(self)
 
     def push(self, event: TokenEvent) -> None:
         """Add an event of the engine."""
         if self._first is None:
             self._first = event
-        self._events.append(event)
-        self._size += _size_of(event)
-        self._wake()
+        waiting: Waiting = event
+        if self._events and event.logprobs:
+            _encoder.encode_into(event, _buffer)
+            waiting = bytes(_buffer)
+        self._events.append(waiting)
+        self._grow(_bytes_of(waiting))
 
     def push_token(self, token_id: int) -> None:
         """Add an event that has one token and nothing else that is new."""
-        first = self._first
-        assert first is not None, "the first event is whole"
-        self._events.append(
-            TokenEvent((token_id,), None, None, first.num_cached_tokens, first.queued_s)
-        )
-        self._size += 1
-        self._wake()
+        assert self._first is not None, "the first event is whole"
+        self._events.append(token_id)
+        self._grow(_TOKEN_BYTES)
 
     def fail(self, error: EngineError) -> None:
         """End the stream with an error, which the reader gets after what already arrived."""
         self._error = error
         self._wake()
+
+    def cut(self) -> None:
+        """Drop what waits and end the request: its reader is too slow."""
+        num_bytes = self.num_bytes
+        self.close()
+        self._abort(num_bytes)
+        self.fail(SlowReader(f"{num_bytes >> 10} KiB of the answer were not read; it was ended"))
+
+    def close(self) -> None:
+        """Free what waits; nobody reads any more."""
+        self._unread.num_bytes -= self.num_bytes
+        self._unread.leave(self)
+        self._events, self.num_bytes = [], 0
 
     async def next(self) -> TokenEvent:
         """Wait for an event and take what is there as one; raises the error that ended it, once."""
@@ -72,17 +137,34 @@ class Stream:
 
     def _take(self) -> list[TokenEvent]:
         """All of it, or as much as may be taken at once."""
-        events = self._events
-        if self._size <= MOST_AT_ONCE:
-            self._events, self._size = [], 0
-            return events
-        number = size = 0
-        for event in events:
-            if number and size + _size_of(event) > MOST_AT_ONCE:
+        taken: list[TokenEvent] = []
+        size = num_bytes = 0
+        for waiting in self._events:
+            event = self._whole(waiting)
+            size += _size_of(event)
+            if taken and size > MOST_AT_ONCE:
                 break
-            number, size = number + 1, size + _size_of(event)
-        self._events, self._size = events[number:], self._size - size
-        return events[:number]
+            taken.append(event)
+            num_bytes += _bytes_of(waiting)
+        del self._events[: len(taken)]
+        self.num_bytes -= num_bytes
+        self._unread.num_bytes -= num_bytes
+        return taken
+
+    def _whole(self, event: Waiting) -> TokenEvent:
+        if isinstance(event, TokenEvent):
+            return event
+        if isinstance(event, bytes):
+            return _decode(event)
+        first = self._first
+        assert first is not None
+        return TokenEvent((event,), None, None, first.num_cached_tokens, first.queued_s)
+
+    def _grow(self, num_bytes: int) -> None:
+        self.num_bytes += num_bytes
+        self._unread.num_bytes += num_bytes
+        self._wake()
+        self._unread.check(self)
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -93,6 +175,18 @@ def _size_of(event: TokenEvent) -> int:
     if event.logprobs is None:
         return len(event.token_ids)
     return sum(1 + len(logprob.top) for logprob in event.logprobs)
+
+
+def _bytes_of(event: Waiting) -> int:
+    """What an event takes in memory while it waits."""
+    if isinstance(event, int):
+        return _TOKEN_BYTES
+    if isinstance(event, bytes):
+        return _TOKEN_BYTES + len(event)
+    num_bytes = _EVENT_BYTES + _TOKEN_BYTES * len(event.token_ids)
+    for logprob in event.logprobs or ():
+        num_bytes += _LOGPROB_BYTES + _RIVAL_BYTES * len(logprob.top)
+    return num_bytes
 
 
 def merge(events: list[TokenEvent]) -> TokenEvent:

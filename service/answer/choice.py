@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from engines.base import FinishReason, TokenEvent, TokenLogprob
+from engines.base import FinishReason, TokenEvent
+from service.answer.logprobs import KeptLogprobs
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
 from service.harmony.parse import Parser
@@ -129,7 +130,7 @@ class Choice:
         self.parse_s = 0.0  # spent on what the model wrote
         self.transcript: list[int] | None = None  # its ids, where somebody wants them
         self.finish_reason: AnswerFinish | None = None
-        self.logprobs: list[TokenLogprob] = []  # one per generated token, when asked for
+        self.logprobs = KeptLogprobs()  # one per generated token, when asked for
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
         self._max_calls = plan.max_calls
@@ -157,6 +158,15 @@ class Choice:
     def num_resyncs(self) -> int:
         """Malformed message headers that the parser mended."""
         return self._parser.num_resyncs
+
+    def forget_logprobs(self, step: ChoiceStep) -> None:
+        """Free the log-probabilities that a step has shown; later steps show those of later tokens.
+
+        The last one stays: two deltas may share the token between them.
+        """
+        shown = [delta.positions[-1] for delta in step.deltas if delta.positions]
+        if shown:
+            self.logprobs.forget(max(shown))
 
     @property
     def stop_string(self) -> str | None:
@@ -224,7 +234,7 @@ class Choice:
                 self.hosted.round_ids.append(token_id)
             kept += self._cut(self._parser.feed((token_id,)))
             if self._is_cut or self.is_calling:
-                del self.logprobs[self.num_tokens :]
+                self.logprobs.cut(self.num_tokens)
                 return kept
         if event.finish_reason is not None:
             kept += self._cut(self._parser.finish())

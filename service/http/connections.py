@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Final, Generic, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -92,7 +92,10 @@ class ConnectionLimit:
 class ReaderWatch:
     """Cuts a connection whose client reads its answer too slowly."""
 
-    def __init__(self, transport: asyncio.Transport, patience_s: float) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, patience_s: float, on_cut: Callable[[], None]
+    ) -> None:
+        self._on_cut = on_cut
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._patience_s = patience_s
@@ -121,6 +124,7 @@ class ReaderWatch:
                 num_read,
                 self._patience_s,
             )
+            self._on_cut()
             self._transport.abort()
         else:
             self.start()

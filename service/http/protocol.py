@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,7 +29,15 @@ from service.http.tls import peer_state
 _BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = ErrorKind(408, "invalid_request_error", "request_timeout")
 _TOO_MANY = ErrorKind(429, "rate_limit_error", "too_many_connections")
+_TOO_MANY_CHUNKS = ErrorKind(400, "invalid_request_error", "chunks_too_small")
 _HEAD_TOO_LARGE = ErrorKind(431, "invalid_request_error", "headers_too_large")
+_CHUNKS = "The body has thousands of chunks of a few bytes; send it in larger ones."
+
+PIECE_BYTES: Final = 4096  # parsed at once; what comes with it waits if it has another request
+FREE_CHUNKS: Final = 4096  # of a body; with more of them the mean must be LEAST_CHUNK_BYTES
+LEAST_CHUNK_BYTES: Final = 64
+MOST_UNPARSED_BYTES: Final = 1 << 20  # behind requests that wait for the answer to an earlier one
+MOST_UNWANTED_BYTES: Final = 16 << 20  # of a body whose request is answered already
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -42,6 +51,10 @@ class BoundedProtocol(HttpToolsProtocol):
     idle: IdleConnections[BoundedProtocol] = IdleConnections()
     patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
 
+    @staticmethod
+    def on_slow_reader() -> None:
+        """Called when a client is cut off that does not read."""
+
     def __init_subclass__(cls) -> None:
         cls.idle = IdleConnections()
         cls.num_connections_of = Counter()
@@ -54,12 +67,16 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._timer: asyncio.TimerHandle | None = None
         self._body_due_at = 0.0  # later with each byte that came
+        self._body: list[bytes] = []  # parsed and not handed on
+        self._num_body_bytes = 0
+        self._num_chunks = 0
+        self._unparsed = b""  # read behind a request that waits for another one's answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; over a bound it is refused, or an idle one is dropped for it."""
         super().connection_made(transport)
         self.app_state = self.app_state | peer_state(transport)
-        self._reader = ReaderWatch(transport, self.patience_s)
+        self._reader = ReaderWatch(transport, self.patience_s, self.on_slow_reader)
         if self._is_one_too_many():
             self._refuse(_TOO_MANY, self._too_many())
             return
@@ -105,13 +122,49 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; a head that grows over its bound is refused before it is whole."""
+        """Parse what came, piece by piece; behind a request that has to wait the rest waits too."""
+        if self._unparsed:
+            self._unparsed += data
+            self.flow.pause_reading()
+            if len(self._unparsed) > MOST_UNPARSED_BYTES:
+                self.transport.abort()
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            if self.pipeline:
+                self._unparsed = bytes(view[start:])
+                return
+            self._parse(bytes(view[start : start + PIECE_BYTES]))
+        if self._num_chunks:
+            self._let_others_on()
+
+    def _let_others_on(self) -> None:
+        """Read on in the next turn: uvloop reads megabytes in one, which may be many chunks."""
+        self.transport.pause_reading()
+        self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse a piece; a head that grows over its bound is refused before it is whole."""
         self._num_head_bytes += len(data)  # the parser's callbacks set it back
         super().data_received(data)
+        self._hand_on()
         if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
             self._refuse(_HEAD_TOO_LARGE, self._too_large())
+        elif not self._is_in_head:
+            self._check_body()
         elif self._timer is None and not self._is_answering():
             self._wait()  # uvicorn ended its own waiting, perhaps for an empty line
+
+    def _go_on(self) -> None:
+        """Parse what was read behind a request whose turn has come."""
+        data, self._unparsed = self._unparsed, b""
+        self.data_received(data)
 
     def on_message_begin(self) -> None:
         """Begin to wait for a head."""
@@ -128,20 +181,41 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("not a request that is served")  # ends the parsing
         super().on_headers_complete()
         self._is_in_head = False
+        self._num_body_bytes = self._num_chunks = 0
         self._body_due_at = self.loop.time() + self.patience_s
         self._wait()
 
+    def on_chunk_header(self) -> None:
+        """Count a chunk of the body."""
+        self._num_chunks += 1
+
     def on_body(self, body: bytes) -> None:
-        """Hand on a piece of the body; one that comes slower than LEAST_BYTES_S is refused."""
-        super().on_body(body)
-        self._body_due_at += len(body) / LEAST_BYTES_S
-        if self.loop.time() > self._body_due_at and not self._is_answering_earlier():
+        """Keep a piece of the body until all that came with it is parsed."""
+        self._body.append(body)
+        self._num_body_bytes += len(body)
+
+    def _hand_on(self) -> None:
+        """Hand on what came of the body: uvicorn copies all it has for each piece."""
+        if self._body:
+            body, self._body = b"".join(self._body), []
+            self._body_due_at += len(body) / LEAST_BYTES_S
+            super().on_body(body)
+
+    def _check_body(self) -> None:
+        """Refuse a body that comes slower than LEAST_BYTES_S, in too many chunks, or for nobody."""
+        least = LEAST_CHUNK_BYTES * (self._num_chunks - 1)  # the last one may still be coming
+        if self._num_chunks > FREE_CHUNKS and self._num_body_bytes < least:
+            self._refuse(_TOO_MANY_CHUNKS, _CHUNKS)
+        elif self.cycle.response_complete and self._num_body_bytes > MOST_UNWANTED_BYTES:
+            self.transport.close()
+        elif self.loop.time() > self._body_due_at and not self._is_answering_earlier():
             self._refuse(_TIMED_OUT, f"The body comes at less than {LEAST_BYTES_S} bytes a second.")
         else:
             self._wait()
 
     def on_message_complete(self) -> None:
         """Wait for nothing more of the request."""
+        self._hand_on()
         self._stop_waiting()
         self._is_in_head, self._num_head_bytes = True, 0
         super().on_message_complete()
@@ -160,7 +234,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count the connection as idle unless the next request is here already."""
         self._reader.start()  # nothing may be left to pause for
         super().on_response_complete()
-        if not self._is_answering() and not self.transport.is_closing():
+        if self._unparsed:
+            if self.pipeline:
+                self.flow.pause_reading()
+            else:
+                self.loop.call_soon(self._go_on)
+        elif not self._is_answering() and not self.transport.is_closing():
             self.idle.rest(self)
 
     def send_400_response(self, msg: str) -> None:
@@ -230,14 +309,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(
-    max_connections: int, max_connections_per_address: int | None = None
+    max_connections: int,
+    max_connections_per_address: int | None = None,
+    on_slow_reader: Callable[[], None] | None = None,
 ) -> type[BoundedProtocol]:
     """The protocol class of a server with these limits of connections, in all and by address."""
-    bounds = {
+    members: dict[str, Any] = {
         "max_connections": max_connections,
         "max_connections_per_address": max_connections_per_address,
     }
-    return type("Bounded", (BoundedProtocol,), bounds)
+    if on_slow_reader is not None:
+        members["on_slow_reader"] = staticmethod(on_slow_reader)
+    return type("Bounded", (BoundedProtocol,), members)
 
 
 def _answer(failure: Failure) -> bytes:

@@ -129,6 +129,12 @@ class GenerationResponse(LiveResponse):
     def __init__(self, runtime: Runtime, generation: Generation) -> None:
         super().__init__(runtime)
         self._generation = generation
+        self._has_logprobs = generation.plan.sampling.logprobs is not None
+
+    def _forget(self, step: ChoiceStep) -> None:
+        """Free what only this step needed."""
+        if self._has_logprobs:
+            self._generation.choices[step.index].forget_logprobs(step)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Admit the generation, answer with it, and count how it ended."""
@@ -160,6 +166,7 @@ class WholeAnswer(GenerationResponse):
         async with aclosing(self._generation.steps()) as steps:
             async for step in steps:
                 self._add(step)
+                self._forget(step)
         await send_json(send, self._body())
 
 
@@ -202,6 +209,7 @@ class EventStream(GenerationResponse):
                 if not self._has_begun:
                     await self._begin(send)
                 body = encode(step)
+                self._forget(step)
                 self._is_silent = False
                 await send_body({"type": "http.response.body", "body": body, "more_body": True})
                 if self._has_left:  # else all that waits would still be encoded, for nobody

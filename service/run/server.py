@@ -8,6 +8,7 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -61,7 +62,9 @@ class ApiServer:
         config = uvicorn.Config(
             with_way_for_bodies(create_app(runtime)),
             http=bounded_protocol(
-                runtime.limits.max_connections, runtime.limits.max_connections_per_address
+                runtime.limits.max_connections,
+                runtime.limits.max_connections_per_address,
+                partial(runtime.metrics.count_slow_reader, "speed"),
             ),
             log_config=None,
             access_log=False,

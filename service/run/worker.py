@@ -20,6 +20,7 @@ import uvloop
 from engines.fleet import Fleet
 from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
+from engines.process.stream import Unread
 from engines.process.wire import Alive, Fatal, Ready
 from service.run.accept import Shares
 from service.run.messages import (
@@ -48,9 +49,10 @@ class ApiWorker:
         self._news = EngineNews(("the engine has not been started",) * len(spec.engine_addresses))
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
+        self._unread = Unread()
         self._fleet = Fleet(
             [
-                EngineClient(address, explain=partial(self._reason_of, number))
+                EngineClient(address, explain=partial(self._reason_of, number), unread=self._unread)
                 for number, address in enumerate(spec.engine_addresses)
             ]
         )
@@ -75,6 +77,7 @@ class ApiWorker:
         runtime = build_runtime(
             spec.settings, spec.launch, self, self._fleet, shared_folder=spec.shared_folder
         )
+        self._unread.on_cut = partial(runtime.metrics.count_slow_reader, "memory")
         shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
         beating = asyncio.create_task(self._beat())
         starting = asyncio.create_task(self._start_engine())

@@ -100,6 +100,10 @@ class Metrics:
         """Count a caller turned away; `reason` is a word of the code, never of the caller."""
         self._families["auth_failures"].labels(reason).inc()
 
+    def count_slow_reader(self, reason: Literal["speed", "memory"]) -> None:
+        """Count an answer that was ended because its client read it too slowly."""
+        self._families["slow_readers"].labels(reason).inc()
+
     def count_dropped(self, signal: str, number: int) -> None:
         """Count records of telemetry that were lost; may be called from any thread."""
         self._families["telemetry_dropped"].labels(signal).inc(number)

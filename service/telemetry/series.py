@@ -93,6 +93,12 @@ OWN: tuple[Series, ...] = (
     Series("errors", "counter", "Error answers by their `code`.", ("route", "code")),
     Series("auth_failures", "counter", "Callers turned away.", ("reason",)),
     Series("rate_limited", "counter", "Requests refused by a limit.", ("limit", "tenant_class")),
+    Series(
+        "slow_readers",
+        "counter",
+        "Answers ended because their client read too slowly: `speed` or `memory`.",
+        ("reason",),
+    ),
     Series("telemetry_dropped", "counter", "Records that no collector took.", ("signal",)),
 )
 

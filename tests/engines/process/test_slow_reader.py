@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import tracemalloc
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
-from engines.errors import RequestFailed
-from engines.process.stream import MOST_AT_ONCE, MOST_WAITING, Stream
+from engines.errors import SlowReader
+from engines.process.stream import MOST_AT_ONCE, MOST_BYTES, Stream, Unread
 
 
 def event(number: int, num_rivals: int | None, reason: FinishReason | None = None) -> TokenEvent:
@@ -24,45 +27,110 @@ def event(number: int, num_rivals: int | None, reason: FinishReason | None = Non
 async def test_a_reader_that_is_behind_gets_all_of_it_piece_by_piece(
     num_rivals: int | None, most: int
 ) -> None:
-    stream = Stream()
-    for number in range(5000):
-        stream.push(event(number, num_rivals, FinishReason.STOP if number == 4999 else None))
+    stream = Stream(Unread(), print)
+    for number in range(3000):
+        stream.push(event(number, num_rivals, FinishReason.STOP if number == 2999 else None))
     taken: list[int] = []
-    while len(taken) < 5000:
+    while len(taken) < 3000:
         piece = await stream.next()
         assert 0 < len(piece.token_ids) <= most
-        assert (piece.finish_reason is None) == (len(taken) + len(piece.token_ids) < 5000)
+        assert (piece.finish_reason is None) == (len(taken) + len(piece.token_ids) < 3000)
         taken += piece.token_ids
-    assert taken == list(range(5000))
-    assert not stream.is_overrun
+    assert taken == list(range(3000))
+    assert stream.num_bytes == 0
 
 
 async def test_one_event_that_is_larger_than_a_piece_comes_whole() -> None:
-    stream = Stream()
+    stream = Stream(Unread(), print)
     stream.push(TokenEvent(tuple(range(MOST_AT_ONCE + 5))))
     stream.push(event(1, None))
     assert len((await stream.next()).token_ids) == MOST_AT_ONCE + 5
     assert (await stream.next()).token_ids == (1,)
 
 
-async def test_a_reader_that_stops_has_its_request_aborted(
+@pytest.mark.parametrize("num_rivals", [None, 0, 5, 20])
+async def test_what_waits_is_counted_as_no_less_than_it_takes(num_rivals: int | None) -> None:
+    stream = Stream(Unread(), print)
+    decoder, written = msgspec.msgpack.Decoder(TokenEvent), event(150_000, num_rivals)
+    encoded = msgspec.msgpack.encode(written)
+    stream.push(decoder.decode(encoded))
+    counted = stream.num_bytes
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            if num_rivals is None:
+                stream.push_token(150_000 + number)
+            else:
+                stream.push(decoder.decode(encoded))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * (stream.num_bytes - counted) < taken <= stream.num_bytes - counted
+
+
+async def test_a_reader_that_stops_has_its_request_ended_and_its_memory_freed(
     start_engine: Any, start_client: Any
 ) -> None:
-    engine = await start_engine(script=[11], step_s=0.001, tokens_per_step=4096)
-    client = await start_client(engine)
-    request = EngineRequest("slow", (1,), SamplingParams(130_000))
-    num_tokens = 0
-
-    async def read() -> None:
-        nonlocal num_tokens
-        async for each in events:
-            num_tokens += len(each.token_ids)
-
+    engine = await start_engine(script=[11], step_s=0.001, tokens_per_step=16)
+    unread = Unread()
+    client = await start_client(engine, unread=unread)
+    request = EngineRequest("slow", (1,), SamplingParams(130_000, logprobs=20))
+    most = 0
     async with aclosing(client.generate(request)) as events:
         await anext(events)
         async with asyncio.timeout(60):
             while (await client.stats()).num_running:
+                most = max(most, unread.num_bytes)
+                await asyncio.sleep(0.001)
+        assert unread.num_bytes == 0
+        with pytest.raises(SlowReader, match="were not read"):
+            await asyncio.wait_for(anext(events), 60)
+    assert most <= MOST_BYTES
+
+
+async def test_together_the_largest_backlog_is_cut_and_readers_go_on(
+    start_engine: Any, start_client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await start_engine(script=[11], step_s=0.001, tokens_per_step=16)
+    unread, num_cut = Unread(1 << 20), 0
+
+    def count() -> None:
+        nonlocal num_cut
+        num_cut += 1
+
+    unread.on_cut = count
+    client = await start_client(engine, unread=unread)
+    async with contextlib.AsyncExitStack() as stack:
+        stalled = []
+        for number in range(3):
+            request = EngineRequest(f"stalled-{number}", (1,), SamplingParams(60_000, logprobs=20))
+            events = await stack.enter_async_context(aclosing(client.generate(request)))
+            await anext(events)
+            stalled.append(events)
+        read = EngineRequest("read", (1,), SamplingParams(60_000))
+        num_read = 0
+        async for each in client.generate(read):
+            num_read += len(each.token_ids)
+            assert unread.num_bytes <= 1 << 20
+        assert num_read == 60_000
+        async with asyncio.timeout(60):
+            while (await client.stats()).num_running:
                 await asyncio.sleep(0.01)
-        with pytest.raises(RequestFailed, match="too far behind"):
-            await asyncio.wait_for(read(), 60)
-    assert MOST_WAITING < num_tokens < MOST_WAITING + 4 * 4096
+    assert num_cut == 3
+    assert unread.num_bytes == 0
+    assert "Request stalled-0 was ended: its client reads too slowly" in caplog.text
+
+
+async def test_a_finished_answer_that_is_left_unread_counts_no_more(
+    start_engine: Any, start_client: Any
+) -> None:
+    engine = await start_engine(script=[11], step_s=0.001, tokens_per_step=64)
+    unread = Unread()
+    client = await start_client(engine, unread=unread)
+    async with aclosing(client.generate(EngineRequest("r", (1,), SamplingParams(640)))) as events:
+        await anext(events)
+        async with asyncio.timeout(60):
+            while (await client.stats()).num_running:
+                await asyncio.sleep(0.001)
+        assert unread.num_bytes > 0
+    assert unread.num_bytes == 0

@@ -12,7 +12,7 @@ import pytest
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
-from engines.process.stream import Stream
+from engines.process.stream import Stream, Unread
 from service.run.server import create_app
 from service.runtime import Runtime
 
@@ -36,7 +36,7 @@ class Pushed(FakeEngine):
         self.streams: list[Stream] = []
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        stream = Stream()
+        stream = Stream(Unread(), print)
         self.streams.append(stream)
         while True:
             event = await stream.next()

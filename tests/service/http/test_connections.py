@@ -8,6 +8,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import psutil
@@ -16,7 +17,7 @@ import uvicorn
 
 from service.http import connections
 from service.http.connections import NUM_SPARE
-from service.http.protocol import BoundedProtocol
+from service.http.protocol import BoundedProtocol, bounded_protocol
 from service.run.listener import listen
 from service.run.server import create_app
 from service.runtime import Runtime
@@ -95,9 +96,11 @@ async def until(is_true: Callable[[], bool], timeout_s: float = 60) -> None:
 
 @pytest.mark.usefixtures("hasty")
 async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
-    make_runtime: Any, chat_body: Any, serve: Serve
+    make_runtime: Any, chat_body: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = make_runtime(ENDLESS, step_s=0.002)
+    served = bounded_protocol(99, None, partial(runtime.metrics.count_slow_reader, "speed"))
+    monkeypatch.setattr(Narrow, "on_slow_reader", served.on_slow_reader)
     port = await serve(runtime)
     process = psutil.Process(os.getpid())
     endless = chat_body(stream=True, max_tokens=120_000, logprobs=True, top_logprobs=20)
@@ -113,6 +116,8 @@ async def test_readers_that_stop_hold_up_nobody_grow_nothing_and_are_cut_off(
     async with asyncio.timeout(60):
         while (await runtime.engine.stats()).num_running:
             await asyncio.sleep(0.01)
+    counted = (await runtime.metrics.render(runtime.engine)).decode()
+    assert 'harmonium_slow_readers_total{reason="speed"} 5.0' in counted
     for each in stalled:
         each.close()
 

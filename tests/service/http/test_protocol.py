@@ -13,8 +13,15 @@ from typing import Any
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.http.protocol import BoundedProtocol
+from service.http import protocol
+from service.http.protocol import (
+    FREE_CHUNKS,
+    LEAST_CHUNK_BYTES,
+    PIECE_BYTES,
+    BoundedProtocol,
+)
 
 Talk = Callable[..., Awaitable[bytes]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -30,6 +37,10 @@ class Hasty(BoundedProtocol):
 async def echo_size(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers the size of the body; a body of one byte, only after more than the patience."""
     size, more = 0, True
+    if scope["path"] == "/refused":
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        return
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -144,3 +155,67 @@ async def test_a_body_that_keeps_coming_is_read_to_its_end(talk: Talk) -> None:
 async def test_a_slow_answer_is_not_cut_short_by_the_next_head(talk: Talk) -> None:
     answer = await talk(HEAD + b"Content-Length: 1\r\n\r\nx" + b"GET / HT")
     assert b"1 bytes" in answer
+
+
+async def test_a_body_of_tiny_chunks_is_refused_after_a_few_thousand(talk: Talk) -> None:
+    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    few = b"1\r\nx\r\n" * FREE_CHUNKS + b"0\r\n\r\n"
+    assert b"%d bytes" % FREE_CHUNKS in await talk(chunked + few)
+    status, error = error_of(await talk(chunked + b"1\r\nx\r\n" * (FREE_CHUNKS + 1)))
+    assert (status, error["code"]) == (b"400", "chunks_too_small")
+    usual = b"%x\r\n%s\r\n" % (LEAST_CHUNK_BYTES, b"x" * LEAST_CHUNK_BYTES)
+    answer = await talk(chunked + usual * 2 * FREE_CHUNKS + b"0\r\n\r\n")
+    assert b"%d bytes" % (2 * FREE_CHUNKS * LEAST_CHUNK_BYTES) in answer
+
+
+async def test_what_comes_together_of_a_body_is_handed_on_together(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn copies all that waits of a body for each piece it is handed."""
+    handed: list[int] = []
+    hand_on = HttpToolsProtocol.on_body
+
+    def noting(self: HttpToolsProtocol, body: bytes) -> None:
+        handed.append(len(body))
+        hand_on(self, body)
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_body", noting)
+    body = b"8\r\nabcdefgh\r\n" * 1000 + b"0\r\n\r\n"
+    assert b"8000 bytes" in await talk(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + body)
+    assert sum(handed) == 8000
+    assert len(handed) < 100
+
+
+async def test_few_pipelined_requests_are_parsed_at_once_and_all_are_answered(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 0
+    begin = HttpToolsProtocol.on_headers_complete
+
+    def noting(self: HttpToolsProtocol) -> None:
+        nonlocal longest
+        begin(self)
+        longest = max(longest, len(self.pipeline))
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", noting)
+    get = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = await talk(get * 3000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.count(b"0 bytes") == 3001
+    assert longest <= 2 * PIECE_BYTES / len(get)
+
+
+async def test_a_body_that_nobody_wants_is_not_read_without_end(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MOST_UNWANTED_BYTES", 100_000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = b"POST /refused HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    writer.write(head)
+    assert b" 401 " in await reader.readline()
+    async with asyncio.timeout(60):
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"4e20\r\n" + b"x" * 20_000 + b"\r\n")
+                await writer.drain()
+                await asyncio.sleep(0)
+    writer.close()
