@@ -76,6 +76,8 @@ class Metrics:
         self._families = {series.name: _family(series, self.registry) for series in OWN}
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
+        for reason in ("speed", "memory"):
+            self._families["slow_readers"].labels(reason)
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
     def observe(self, generation: Generation) -> None:

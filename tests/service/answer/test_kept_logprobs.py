@@ -12,6 +12,7 @@ from engines.base import TokenLogprob
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.logprobs import KeptLogprobs
 
+CONTENT = {"content": "Hi"}
 Fixture = Callable[..., Any]
 
 
@@ -45,9 +46,9 @@ async def test_few_are_kept_of_an_answer_of_any_length(
     script = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
     runtime = make_runtime(script + "word " * 400 + "<|return|>")
     client = await make_client(runtime)
-    body = {"model": "gpt-oss-20b", "max_tokens": 400, "stream": stream, **wish}
-    asked = {"prompt": "Hi"} if "completions" in path and "chat" not in path else {}
-    body |= asked or {"messages": [{"role": "user", "content": "Hi"}]}
+    body: dict[str, Any] = {"model": "gpt-oss-20b", "max_tokens": 400, "stream": stream, **wish}
+    prompt = {"prompt": "Hi"}
+    body |= prompt if path == "/v1/completions" else {"messages": [{"role": "user", **CONTENT}]}
     answer = await client.post(path, json=body)
     assert answer.status_code == 200
     assert 0 < most_kept < 60
