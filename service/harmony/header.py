@@ -36,7 +36,10 @@ class HeaderPart(Enum):
 
 # Models leave out the space between two words (`assistantcommentary`) and add stops to a channel
 # (`commentary?`). Lengths are bounded: each token of a header has the whole part read again.
-_TO = r"to=\s*(?P<to>[\w.\-]{0,160})|(?P<bare>functions\.[\w.\-]{1,160})"
+_TO = (
+    r"to=\s*(?P<to>(?:functions\.\s+(?!(?:json|code)\b)(?=\w))?[\w.\-]{0,160})"
+    r"|(?P<bare>functions\.[\w.\-]{1,160})"
+)
 _SELF = r"assistant(?:(?![a-z])|(?=assistant|analysis|commentary|final|to=))"
 _CHANNEL = (
     r"(?P<channel>(?i:analysis|commentary|final))"
@@ -101,7 +104,7 @@ def read_part(text: str, part: HeaderPart) -> Reading:
         end = match.end()
         found = match.groupdict()
         channel = found.get("channel") or channel
-        recipients += [to for to in (found.get("to"), found.get("bare")) if to]
+        recipients += ["".join(to.split()) for to in (found.get("to"), found.get("bare")) if to]
         is_named = is_named or bool(channel or recipients)
     rest = text[end:].lstrip()
     if foreign and _is_prose(rest):  # "system is down": no author, but words

@@ -31,6 +31,11 @@ Current date: {date}
 Reasoning: {effort}
 
 {tools}# Valid channels: analysis, commentary, final. Channel must be included for every message."""
+# gpt-oss has no control for it and was not trained on these lines: they are instructions.
+_VERBOSITY = {
+    "low": "Answer briefly: give what was asked for, without explanations that were not.",
+    "high": "Answer in detail: explain steps and background, with examples where they help.",
+}
 _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {namespaces}."
 
 NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
@@ -98,6 +103,8 @@ def _num_leading(messages: Sequence[Message]) -> int:
 
 def _developer_text(conversation: Conversation, num_leading: int, max_steps: int) -> str:
     instructions = [m.content for m in conversation.messages[:num_leading] if m.content]
+    if conversation.verbosity in _VERBOSITY:
+        instructions.append(_VERBOSITY[conversation.verbosity])
     sections = [_instructions("\n\n".join(instructions))] if instructions else []
     if conversation.tools:
         sections.append(describe_tools(conversation.tools, conversation.namespaces, max_steps))

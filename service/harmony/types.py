@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 ReasoningEffort = Literal["low", "medium", "high"]
+Verbosity = Literal["low", "medium", "high"]
 
 _FUNCTIONS = "functions"
 
@@ -105,6 +106,7 @@ class Conversation:
     response_format: ResponseFormat | None = None
     namespaces: Mapping[str, str] = field(default_factory=dict)  # their descriptions
     builtins: tuple[str, ...] = ()  # of `browser` and `python`, those that are offered
+    verbosity: Verbosity = "medium"
 
 
 class DeltaKind(StrEnum):

@@ -8,12 +8,13 @@ from auth.base import Scope
 from service.request import OTHER
 
 # Probes and load balancers have no key.
-OPEN_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/v1/version"})
+PROBE_PATHS: Final = frozenset({"/v1/health/live", "/v1/health/ready", "/health", "/ping"})
+OPEN_PATHS: Final = PROBE_PATHS | {"/v1/version", "/version"}
 # The playground and the catalogue: they hold no secret; what they ask for needs its key.
 PAGE_PATHS: Final = frozenset({"/", "/docs"})
 _ASSETS: Final = "/assets/"
 # Polled for ever: their log lines are for debugging.
-QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics"}
+QUIET_PATHS: Final = OPEN_PATHS | {"/v1/metrics", "/metrics", "/load"}
 GENERATING_PATHS: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
@@ -33,6 +34,7 @@ _SCOPES: Final = {
     "/openapi.json": Scope.MODELS,
     "/v1/metrics": Scope.METRICS,
     "/metrics": Scope.METRICS,
+    "/load": Scope.METRICS,
 }
 # These cost no step of the engine, but this process's time and its store's.
 _COUNTED_PATHS: Final = frozenset({"/tokenize", "/detokenize"})

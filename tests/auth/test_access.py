@@ -53,6 +53,7 @@ async def test_every_route_has_a_scope_of_its_own(client_of: Ask) -> None:
         ("GET", "/v1/manifest", Scope.MODELS),
         ("GET", "/v1/license", Scope.MODELS),
         ("GET", "/v1/metrics", Scope.METRICS),
+        ("GET", "/load", Scope.METRICS),
         ("GET", "/v1/unheard-of", Scope.ADMIN),
     ],
 )

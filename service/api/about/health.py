@@ -9,10 +9,12 @@ from fastapi import APIRouter, Response
 from service.api.about.nim import license_of
 from service.api.about.schema import (
     Health,
+    Load,
     Metadata,
     ModelInfo,
     ProfileInfo,
     Version,
+    VllmVersion,
 )
 from service.api.common.schema import ERRORS
 from service.runtime import CurrentRuntime
@@ -41,6 +43,31 @@ async def ready(runtime: CurrentRuntime) -> Health:
 async def ready_as_vllm(runtime: CurrentRuntime) -> Health:
     """The same where vLLM has it, for load tools and gateways made for it."""
     return await ready(runtime)
+
+
+@router.get("/ping")
+async def ready_as_sagemaker(runtime: CurrentRuntime) -> Health:
+    """The same where SageMaker asks for it."""
+    return await ready(runtime)
+
+
+@router.post("/ping")
+async def ready_as_sagemaker_by_post(runtime: CurrentRuntime) -> Health:
+    """The same by POST, as vLLM takes it."""
+    return await ready(runtime)
+
+
+@router.get("/load")
+async def load(runtime: CurrentRuntime) -> Load:
+    """How many requests the engine runs or has waiting, in vLLM's shape."""
+    stats = await runtime.engine.stats()
+    return Load(server_load=stats.num_running + stats.num_waiting)
+
+
+@router.get("/version")
+async def version_as_vllm() -> VllmVersion:
+    """The release of this software, where vLLM has its own."""
+    return VllmVersion(version=RELEASE)
 
 
 @router.get("/v1/version")

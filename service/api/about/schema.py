@@ -43,6 +43,18 @@ class Version(ResponseModel):
     api: str
 
 
+class VllmVersion(ResponseModel):
+    """The version of this release, in vLLM's shape."""
+
+    version: str
+
+
+class Load(ResponseModel):
+    """How much the server has to do."""
+
+    server_load: int = Field(description="Requests that run or wait.")
+
+
 class ModelInfo(ResponseModel):
     """What the model is, and the profile that serves it."""
 

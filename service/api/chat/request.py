@@ -93,6 +93,7 @@ def to_conversation(
         reasoning_effort=EFFORTS[_effort(request)],
         response_format=_described_format(request),
         builtins=offered.tools,
+        verbosity=request.verbosity or "medium",
     )
 
 

@@ -307,7 +307,9 @@ class ChatRequest(SamplingFields):
         None, description="Offers the built-in tool `browser`; what it holds has no effect."
     )
     modalities: list[str] | None = Field(None, description='`["text"]`.')
-    verbosity: str | None = Field(None, description="`medium`.")
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="`low` and `high` are a line of the instructions."
+    )
 
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -332,14 +334,4 @@ class ChatRequest(SamplingFields):
     def _check_modalities(cls, value: list[str] | None) -> list[str] | None:
         if value not in (None, ["text"]):
             raise PydanticCustomError("unsupported_value", "gpt-oss writes text only")
-        return value
-
-    @field_validator("verbosity")
-    @classmethod
-    def _check_verbosity(cls, value: str | None) -> str | None:
-        if value not in (None, "medium"):
-            raise PydanticCustomError(
-                "unsupported_value",
-                "gpt-oss has no verbosity control; ask for the length in the instructions",
-            )
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +27,9 @@ _FIELDS = {
     DeltaKind.REASONING: b'"thinking_delta","thinking":',
     DeltaKind.TOOL_CALL: b'"input_json_delta","partial_json":',
 }
+
+
+_NOTHING: Final = {"stop_details": None, "container": None}  # clients' schemas require them
 
 
 class MessageHead:
@@ -60,6 +63,7 @@ class MessageHead:
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
+            **_NOTHING,
             "usage": message_usage(self.generation).model_dump(),
         }
 
@@ -71,6 +75,7 @@ class MessageHead:
         return {
             "stop_reason": reason,
             "stop_sequence": choice.stop_string if is_stopped else None,
+            **_NOTHING,
         }
 
 

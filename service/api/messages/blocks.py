@@ -49,10 +49,11 @@ class Block:
     def opening(self) -> dict[str, Any]:
         """The block as it is announced, without its text."""
         if self.kind is DeltaKind.TOOL_CALL:
-            return {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
+            call = {"type": "tool_use", "id": self.id, "name": self.name, "input": {}}
+            return call | {"caller": {"type": "direct"}}
         if self.kind is DeltaKind.REASONING:
             return {"type": "thinking", "thinking": "", "signature": ""}
-        return {"type": "text", "text": ""}
+        return {"type": "text", "text": "", "citations": []}
 
     def whole(self) -> dict[str, Any]:
         """The block with its text."""

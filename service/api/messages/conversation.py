@@ -49,10 +49,11 @@ class History:
         for index, turn in enumerate(request.messages):
             self._add_turn(f"messages[{index}]", turn)
         self._clear_thinking(request)
-        if isinstance(request.messages[-1], AssistantTurn):
+        is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")
+        if isinstance(request.messages[-1], AssistantTurn) and not is_forced:
             raise RequestError(
                 "The last message is the assistant's, but answers cannot be begun for the model; "
-                "end with a user message.",
+                "end with a user message, or force a call by tool_choice.",
                 param=f"messages[{len(request.messages) - 1}]",
                 code="unsupported_value",
             )

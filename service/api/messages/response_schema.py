@@ -18,6 +18,7 @@ class TextAnswer(ResponseModel):
 
     type: Literal["text"] = "text"
     text: str
+    citations: list[dict[str, Any]] = Field(max_length=0, description="There are none.")
 
 
 class ThinkingAnswer(ResponseModel):
@@ -28,6 +29,12 @@ class ThinkingAnswer(ResponseModel):
     signature: str
 
 
+class DirectCaller(ResponseModel):
+    """The model itself called."""
+
+    type: Literal["direct"] = "direct"
+
+
 class ToolUseAnswer(ResponseModel):
     """A call of a tool."""
 
@@ -35,6 +42,7 @@ class ToolUseAnswer(ResponseModel):
     id: str
     name: str
     input: dict[str, Any]
+    caller: DirectCaller = DirectCaller()
 
 
 class OutputTokensDetails(ResponseModel):
@@ -60,6 +68,8 @@ class MessageUsage(ResponseModel):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     service_tier: Literal["standard"] = "standard"
+    server_tool_use: None = Field(None, description="The server runs no tools of its own here.")
+    inference_geo: None = Field(None, description="The server runs where it runs.")
 
 
 class ClearedThinking(ResponseModel):
@@ -94,6 +104,8 @@ class Message(ResponseModel):
     ]
     stop_reason: StopReason | None
     stop_sequence: str | None
+    stop_details: None = Field(None, description="Nothing is refused by a classifier.")
+    container: None = Field(None, description="The server runs no code.")
     usage: MessageUsage
     context_management: AppliedEdits | None = Field(None, description="Only where asked for.")
 

@@ -149,6 +149,7 @@ async def _conversation(
         response_format=_described_format(request),
         namespaces=namespaces_of(request),
         builtins=offered.tools,
+        verbosity=(request.text.verbosity if request.text else None) or "medium",
     )
     return conversation, params
 
@@ -238,7 +239,10 @@ def _head(request: ResponseRequest, id: str, model: str, created_at: int, *, is_
         "service_tier": "default",
         "store": is_kept,
         "temperature": 1.0 if request.temperature is None else request.temperature,
-        "text": {"format": text.get("format") or {"type": "text"}, "verbosity": "medium"},
+        "text": {
+            "format": text.get("format") or {"type": "text"},
+            "verbosity": text.get("verbosity") or "medium",
+        },
         "tool_choice": given.get("tool_choice") or "auto",
         "tools": [_shown_tool(tool) for tool in given.get("tools") or ()],
         "top_logprobs": request.top_logprobs or 0,

@@ -14,7 +14,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    field_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -247,17 +246,9 @@ class TextConfig(RequestModel):
     format: (
         Annotated[PlainText | JsonObject | JsonSchemaFormat, Field(discriminator="type")] | None
     ) = None
-    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="`medium`.")
-
-    @field_validator("verbosity")
-    @classmethod
-    def _check_verbosity(cls, value: str | None) -> str | None:
-        if value not in (None, "medium"):
-            raise PydanticCustomError(
-                "unsupported_value",
-                "gpt-oss has no verbosity control; ask for the length in the instructions",
-            )
-        return value
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="`low` and `high` are a line of the instructions."
+    )
 
 
 class Reasoning(RequestModel):

@@ -26,7 +26,15 @@ from service.telemetry.tracing import Telemetry
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone
 _QUIET: Final = frozenset(
-    {"/v1/health/live", "/v1/health/ready", "/health", "/v1/metrics", "/metrics"}
+    {
+        "/v1/health/live",
+        "/v1/health/ready",
+        "/health",
+        "/ping",
+        "/v1/metrics",
+        "/metrics",
+        "/load",
+    }
 )
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,12 @@ FINAL = "<|start|>assistant<|channel|>final<|message|>Hello<|return|>"
 
 # name: (the model's output, reasoning, content, calls)
 SHAPES: dict[str, tuple[str, str, str, list[tuple[str, str]]]] = {
+    "a blank in the recipient": (
+        f"<|channel|>commentary to=functions. f <|constrain|>json<|message|>{ARGS}<|call|>",
+        "",
+        "",
+        [("f", ARGS)],
+    ),
     "recipient in role and channel": (
         " to=functions.f<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
         f"{ARGS}<|call|>",

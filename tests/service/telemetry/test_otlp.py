@@ -258,6 +258,8 @@ async def test_polling_leaves_no_traces(collector: Any, traced: Fixture) -> None
             "/v1/health/live",
             "/v1/health/ready",
             "/health",
+            "/ping",
+            "/load",
             "/v1/metrics",
             "/metrics",
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -78,7 +79,28 @@ async def test_health_version_and_metadata(client: Any) -> None:
     assert ready.json() == {"object": "health.response", "message": "Service is ready."}
     assert (await client.get("/v1/health/live")).status_code == 200
     assert (await client.get("/v1/version")).json() == {"release": version("harmonium"), "api": "1"}
+    assert (await client.get("/version")).json() == {"version": version("harmonium")}
+    assert (await client.post("/ping")).status_code == 200
     assert (await client.get("/v1/metadata")).json()["selectedModelProfileId"] == "0" * 64
+
+
+async def test_the_load_is_what_runs_and_waits(
+    make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
+) -> None:
+    engine = FakeEngine(FakeOptions(script=(24912,), step_s=0.001))  # never ends
+    client = await make_client(make_runtime(engine=engine))
+
+    async def load_is(number: int) -> None:
+        async with asyncio.timeout(20):
+            while (await client.get("/load")).json() != {"server_load": number}:
+                await asyncio.sleep(0.001)
+
+    await load_is(0)
+    asking = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(2)]
+    await load_is(2)
+    for task in asking:
+        task.cancel()
+    await load_is(0)
 
 
 async def test_metadata_says_what_was_chosen_and_why(
@@ -171,7 +193,7 @@ async def test_an_engine_that_hangs_is_not_ready(
     assert (await client.get("/v1/health/ready")).status_code == 503
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/health/ready", "/health"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/health/ready", "/health", "/ping"])
 async def test_nothing_is_served_before_the_engine_has_started(
     make_runtime: Fixture, path: str
 ) -> None:
@@ -327,7 +349,8 @@ class TestKeys:
         assert "right" not in caplog.text
 
     @pytest.mark.parametrize(
-        "path", ["/v1/health/live", "/v1/health/ready", "/health", "/v1/version"]
+        "path",
+        ["/v1/health/live", "/v1/health/ready", "/health", "/ping", "/v1/version", "/version"],
     )
     async def test_probes_stay_open(self, locked: Any, path: str) -> None:
         assert (await locked.get(path)).status_code == 200

@@ -250,6 +250,19 @@ async def test_the_effort_reaches_the_prompt(
     assert "Current date: 2026-09-21\n" in text
 
 
+@pytest.mark.parametrize("verbosity", [None, "low", "medium", "high"])
+async def test_verbosity_is_a_line_of_the_instructions(
+    seen: Fixture, verbosity: str | None
+) -> None:
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    [request] = await seen(verbosity=verbosity, messages=messages)
+    text = vocabulary.decode_marked(request.prompt_token_ids)
+    instructions = text.split("# Instructions\n\n")[1].split("<|end|>")[0]
+    lines = {"low": "\n\nAnswer briefly: ", "high": "\n\nAnswer in detail: "}
+    assert instructions.startswith("Be kind." + lines.get(verbosity or "", ""))
+    assert (instructions == "Be kind.") == (verbosity in (None, "medium"))
+
+
 async def test_an_answer_can_be_sent_back_as_history(seen: Fixture, ask: Fixture) -> None:
     message = (await ask(CALL, tools=[TOOL]))["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "ok"}

@@ -54,7 +54,7 @@ def refused(post: Fixture) -> Fixture:
         ({"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", "not a field"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort", "extreme"),
-        ({"verbosity": "low"}, "verbosity", "instructions"),
+        ({"verbosity": "huge"}, "verbosity", "huge"),
         ({"modalities": ["text", "audio"]}, "modalities", "text only"),
         ({"response_format": "json"}, "response_format", "dictionary"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "not connected"),

@@ -178,6 +178,18 @@ async def test_what_must_hold_becomes_a_grammar(
     assert (request.grammar is not None) == is_guided
 
 
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+async def test_a_call_may_be_forced_behind_an_answer(
+    run: Fixture, message_body: Fixture, choice: dict[str, Any]
+) -> None:
+    """LangGraph asks so for a structured form of what was answered: nothing is begun."""
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Sunny."}]
+    request = await run(message_body(messages=messages, tools=[TOOL], tool_choice=choice))
+    end = "<|channel|>final<|message|>Sunny.<|end|><|start|>assistant"
+    assert decode_marked(request.prompt_token_ids).endswith(end)
+    assert request.grammar is not None
+
+
 async def test_no_choice_hides_the_tools(run: Fixture, message_body: Fixture) -> None:
     """vllm#30867: with `none` the model is not shown the tools."""
     request = await run(message_body(tools=[TOOL], tool_choice={"type": "none"}))

@@ -78,7 +78,7 @@ async def test_an_answer_has_thinking_text_and_call_in_blocks(
     assert thinking["type"] == "thinking"
     assert thinking["thinking"] == 'A "thought" 🪿.'
     assert thinking["signature"]
-    assert text == {"type": "text", "text": "Looking it up."}
+    assert text == {"type": "text", "text": "Looking it up.", "citations": []}
     assert call["id"].startswith("toolu_")
     assert (call["name"], call["input"]) == ("f", {"a": "é", "b": [1.0]})
     assert '"input":{"a": "é", "b": [1.0]}' in response.text  # the model's own characters

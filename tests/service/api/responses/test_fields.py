@@ -102,7 +102,7 @@ def refused(send: Fixture) -> Fixture:
         ({"truncation": "middle"}, "truncation"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "huge"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ({"tools": [{"type": "custom"}]}, "tools[0].name"),
