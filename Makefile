@@ -69,6 +69,7 @@ docs: installed-test ## Regenerate the tables, the plan's figures and the pictur
 	@$(BIN)/python -m profiles.roofline.document docs/plan.md
 	@$(BIN)/python -m engines.document docs/engines.md docs/api.md
 	@$(BIN)/python -m tests.guides.sizing
+	@$(BIN)/python packaging/chart_readme.py
 	@$(BIN)/python -m service.cli.reference settings > docs/settings.md
 	@$(BIN)/python -m service.cli.reference metrics > docs/metrics.md
 	@$(BIN)/python -m tests.architecture.picture

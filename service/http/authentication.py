@@ -45,6 +45,10 @@ class Authentication:
         self._on_failure = on_failure
         self._throttle = Throttle()
 
+    def is_anonymous(self, scope: Scope) -> bool:
+        """Whether a request presents no credentials at all."""
+        return next(_presented(scope), None) is None
+
     async def identify(self, scope: Scope, context: RequestContext) -> Principal:
         """The principal who sent the request; raises AuthError when its credentials do not tell."""
         try:

@@ -27,6 +27,7 @@ from service.http.paths import (
     QUIET_PATHS,
     is_counted,
     is_open,
+    is_open_read,
     route_of,
 )
 from service.http.streaming import SEND_BODY
@@ -149,12 +150,20 @@ class _Exchange:
     async def _let_in(self) -> None:
         """Make known who asks; raises AuthError or RequestError for who may not."""
         authentication, pages = self._around.authentication, self._around.pages
-        if authentication is not None and not is_open(self._path):
+        if authentication is not None and not self._needs_no_key(authentication):
             principal: Principal = await authentication.identify(self._scope, self._context)
             self._enter(replace(self._context, principal=principal))
             authentication.permit(self._scope, self._context)
         elif pages is not None:
             pages.check(self._headers)
+
+    def _needs_no_key(self, authentication: Authentication) -> bool:
+        if is_open(self._path):
+            return True
+        reads = self._runtime.read_without_key
+        return is_open_read(
+            self._scope["method"], self._path, reads
+        ) and authentication.is_anonymous(self._scope)
 
     async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from auth.base import Scope
@@ -36,6 +37,16 @@ _SCOPES: Final = {
     "/metrics": Scope.METRICS,
     "/load": Scope.METRICS,
 }
+# What `NIM_READ_WITHOUT_KEY` can open, by its name: methods and paths.
+_READS: Final = {
+    "metrics": (frozenset({"GET", "HEAD"}), frozenset({"/v1/metrics", "/metrics"})),
+    "models": (frozenset({"GET", "HEAD"}), frozenset({"/v1/models", "/v1/models/{model_id}"})),
+    "render": (
+        frozenset({"POST"}),
+        frozenset({"/v1/chat/completions/render", "/v1/completions/render"}),
+    ),
+}
+READS: Final = tuple(_READS)
 # These cost no step of the engine, but this process's time and its store's.
 _COUNTED_PATHS: Final = frozenset({"/tokenize", "/detokenize"})
 _COUNTED_BELOW: Final = tuple(f"{path}/" for path in sorted(GENERATING_PATHS))
@@ -75,6 +86,12 @@ def scope_of(path: str) -> Scope:
 def is_open(path: str) -> bool:
     """Whether a path needs no key: probes, and the pages that ask for one."""
     return path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_ASSETS)
+
+
+def is_open_read(method: str, path: str, reads: Collection[str]) -> bool:
+    """Whether a request is one of the reads that need no key."""
+    route = route_of(path)
+    return any(method in _READS[read][0] and route in _READS[read][1] for read in reads)
 
 
 def is_counted(path: str) -> bool:

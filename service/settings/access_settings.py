@@ -15,6 +15,7 @@ from auth.base import Scope
 Auth = Literal["auto", "off"]
 SslMode = Literal["disabled", "tls", "mtls"]
 
+_READS = ("metrics", "models", "render")
 _MIN_KEY_CHARS = 16
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 _GRANTABLE = [scope.value for scope in Scope if scope is not Scope.ADMIN]
@@ -105,6 +106,21 @@ class AccessSettings(BaseSettings):
         " terminal, else written to `api-key-<port>` in the cache for its owner alone. `off`:"
         " everyone may call.",
     )
+
+    read_without_key: str = Field(
+        "",
+        description="What needs no key, comma-separated: `metrics` (/metrics, /v1/metrics),"
+        " `models` (/v1/models), `render` (the render routes). NVIDIA's NIM Operator needs"
+        " `metrics,models`, llm-d and KServe all three.",
+    )
+
+    @field_validator("read_without_key")
+    @classmethod
+    def _check_reads(cls, value: str) -> str:
+        for name in _words(value):
+            if name not in _READS:
+                raise ValueError(f"{name!r} is none of {', '.join(_READS)}")
+        return value
 
     @field_validator("api_keys")
     @classmethod
@@ -212,6 +228,11 @@ class AccessSettings(BaseSettings):
     def cors_origins(self) -> tuple[str, ...]:
         """The web pages' origins that may call from a browser."""
         return tuple(_words(self.cors_allow_origins))
+
+    @property
+    def open_reads(self) -> tuple[str, ...]:
+        """What needs no key."""
+        return tuple(_words(self.read_without_key))
 
     @property
     def jwt_scopes(self) -> frozenset[Scope]:

@@ -198,7 +198,11 @@ class ServerSettings(BaseSettings):
         15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
     )
     drain_grace_s: float = Field(
-        30.0, ge=0, le=3600, description="Seconds that running requests get to end at shutdown."
+        20.0,
+        ge=0,
+        le=3600,
+        description="Seconds that running requests get to end at shutdown. The default fits into"
+        " the 30 s that Kubernetes and NVIDIA's NIM Operator give a pod.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
     jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")

@@ -33,6 +33,10 @@ SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "3000"}
 
 
+# NVIDIA's NIM Operator sets the port under both of NIM's names.
+SECOND_NAMES = {"NIM_HTTP_API_PORT": "server_port"}
+
+
 class SettingsError(Exception):
     """A setting has a value that cannot be used; the message names key, value and remedy."""
 
@@ -64,11 +68,29 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     Raises SettingsError, one line per unusable value.
     """
     try:
-        return Settings(**{**standard_values(os.environ, ENV_PREFIX), **(overrides or {})})
+        standard = standard_values(os.environ, ENV_PREFIX) | _second_names()
+        return Settings(**{**standard, **(overrides or {})})
     except ValidationError as error:
         flags = overrides or {}
         complaints = [_complaint(item, flags) for item in error.errors()]
         raise SettingsError("\n".join(complaints)) from None
+
+
+def _second_names() -> dict[str, str]:
+    """Settings that the environment gives under their second name alone.
+
+    Raises SettingsError where both names are set and differ.
+    """
+    found = {}
+    for name, field in SECOND_NAMES.items():
+        value, first = os.environ.get(name), os.environ.get(env_name(field))
+        if value and first and value != first:
+            raise SettingsError(
+                f"{env_name(field)} is {first!r} and {name} is {value!r}; set one of them."
+            )
+        if value:
+            found[field] = value
+    return found
 
 
 def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -80,7 +102,8 @@ def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
             return flag_name(field) or env_name(field)
         if os.environ.get(env_name(field)):
             return env_name(field)
-        return standard.get(field, "default")
+        second = next((name for name, of in SECOND_NAMES.items() if of == field), "")
+        return second if os.environ.get(second) else standard.get(field, "default")
 
     return {field: origin(field) for field in Settings.model_fields}
 
@@ -97,7 +120,7 @@ def group_of(field: str) -> str:
 
 def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:
     """NIM_* variables that nothing here reads, each with the nearest known name."""
-    known = [env_name(field) for field in Settings.model_fields]
+    known = [*(env_name(field) for field in Settings.model_fields), *SECOND_NAMES]
     names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
     return [(name, _nearest(name, known)) for name in names if name not in known]
 

@@ -239,7 +239,11 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
     opened: list[tuple[httpx.AsyncClient, FakeEngine]] = []
 
     async def start(
-        *, is_local: bool = False, cors_origins: tuple[str, ...] = (), **principals: Principal
+        *,
+        is_local: bool = False,
+        cors_origins: tuple[str, ...] = (),
+        read_without_key: tuple[str, ...] = (),
+        **principals: Principal,
     ) -> httpx.AsyncClient:
         """Callers are known by these words; with none of them and `is_local` it is open."""
         engine = FakeEngine(FakeOptions(script=(13225, 200002)))
@@ -256,6 +260,7 @@ async def client_of() -> AsyncIterator[Callable[..., Any]]:
             authenticator=directory,
             is_local=is_local,
             cors_origins=cors_origins,
+            read_without_key=read_without_key,
         )
         transport = httpx.ASGITransport(create_app(runtime), client=("192.0.2.7", 1))
         client = httpx.AsyncClient(transport=transport, base_url="http://localhost")

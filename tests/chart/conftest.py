@@ -11,6 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 HELM_VERSIONS = ("3.17.3", "4.2.3")
+IMAGE = "image.repository=registry.example.com/harmonium"
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +42,10 @@ def helm(
 def template(
     helm: Callable[..., subprocess.CompletedProcess[str]], chart: Path
 ) -> Callable[..., str]:
-    """Renders the chart as release `demo` with more arguments, to text."""
+    """Renders the chart as release `demo` of an image, with more arguments, to text."""
 
     def render(*arguments: str | Path) -> str:
-        result = helm("template", "demo", chart, *arguments)
+        result = helm("template", "demo", chart, "--set", IMAGE, *arguments)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

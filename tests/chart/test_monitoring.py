@@ -27,8 +27,27 @@ def test_the_service_monitor_finds_the_service_and_has_a_key(objects: Objects) -
     assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (endpoint,) = spec["endpoints"]
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
-    assert endpoint["path"] == "/v1/metrics"
+    assert endpoint["path"] == "/metrics", "the page with our names and vLLM's"
     assert endpoint["authorization"]["credentials"] == {"name": "scrape-key", "key": "key"}
+
+
+def test_prometheus_finds_it_by_labels_of_the_users(objects: Objects) -> None:
+    rendered = objects(
+        "monitoring.serviceMonitor=true",
+        "monitoring.rules=true",
+        "monitoring.labels.release=prometheus",
+        "monitoring.interval=7s",
+    )
+    for kind in KINDS:
+        assert rendered[kind]["metadata"]["labels"]["release"] == "prometheus"
+    assert rendered["ServiceMonitor"]["spec"]["endpoints"][0]["interval"] == "7s"
+
+
+def test_the_scrape_speaks_tls(objects: Objects) -> None:
+    rendered = objects("monitoring.serviceMonitor=true", "tls.mode=mtls", "tls.secret=certificates")
+    (endpoint,) = rendered["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["cert"]["secret"]["name"] == "certificates"
 
 
 def test_without_a_secret_the_scrape_has_no_key(objects: Objects) -> None:

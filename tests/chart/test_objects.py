@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.chart.conftest import IMAGE
+
 pytestmark = pytest.mark.chart
+
+ENGINE_STOP_S = 10  # what the engine process may take after the drain
 
 Objects = Callable[..., dict[str, Any]]
 
@@ -83,8 +87,148 @@ def test_the_service_reaches_the_pods(objects: Objects) -> None:
 
 def test_gpus_are_asked_for_only_when_wanted(objects: Objects) -> None:
     assert "nvidia.com/gpu" not in container_of(objects())["resources"]["limits"]
-    limits = container_of(objects("gpus=2"))["resources"]["limits"]
-    assert limits == {"memory": "4Gi", "nvidia.com/gpu": 2}
+    rendered = objects("gpus=2", "model=gpt-oss-20b")
+    assert container_of(rendered)["resources"]["limits"] == {"memory": "48Gi", "nvidia.com/gpu": 2}
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod_of(
+        rendered
+    )["tolerations"]
+    slices = objects("gpus=1", "model=gpt-oss-20b", "gpuResource=nvidia.com/mig-2g.35gb")
+    assert container_of(slices)["resources"]["limits"]["nvidia.com/mig-2g.35gb"] == 1
+
+
+def test_the_model_decides_what_the_pod_needs(objects: Objects) -> None:
+    def needs(*pairs: str) -> tuple[str, str]:
+        rendered = objects(*pairs)
+        volume = next(item for item in pod_of(rendered)["volumes"] if item["name"] == "cache")
+        return (
+            container_of(rendered)["resources"]["limits"]["memory"],
+            volume["emptyDir"]["sizeLimit"],
+        )
+
+    assert needs() == ("4Gi", "20Gi")
+    assert needs("gpus=1", "model=gpt-oss-20b") == ("48Gi", "40Gi")
+    assert needs("gpus=1", "model=gpt-oss-120b") == ("128Gi", "160Gi")
+    assert needs(
+        "gpus=1", "model=gpt-oss-20b", "resources.limits.memory=64Gi", "cache.size=90Gi"
+    ) == (
+        "64Gi",
+        "90Gi",
+    )
+
+
+def test_a_gpu_pod_goes_before_the_next_one_comes(objects: Objects) -> None:
+    """On a full cluster the new pod would wait for ever."""
+    strategy = objects("gpus=1", "model=gpt-oss-20b")["Deployment"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert objects()["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    own = objects("gpus=1", "model=gpt-oss-20b", "strategy.type=Recreate")
+    assert own["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_a_rollout_may_take_as_long_as_a_start(objects: Objects) -> None:
+    spec = objects("probes.startup.periodSeconds=7", "probes.startup.failureThreshold=100")[
+        "Deployment"
+    ]["spec"]
+    assert spec["progressDeadlineSeconds"] == 700 + 120
+    probe = spec["template"]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 700
+
+
+def test_one_value_is_the_drain_of_the_server_and_the_grace_of_the_pod(objects: Objects) -> None:
+    rendered = objects("drainSeconds=300")
+    environment = {item["name"]: item["value"] for item in container_of(rendered)["env"]}
+    assert environment["NIM_DRAIN_GRACE_S"] == "300"
+    assert pod_of(rendered)["terminationGracePeriodSeconds"] >= 300 + 5 + ENGINE_STOP_S
+
+
+def test_probes_speak_tls_where_the_server_does(objects: Objects) -> None:
+    tls = container_of(objects("tls.mode=tls", "tls.secret=certificates"))
+    assert tls["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    mtls = container_of(objects("tls.mode=mtls", "tls.secret=certificates"))
+    command = mtls["readinessProbe"]["exec"]["command"]
+    assert command == ["python", "-m", "service.http.probe", "8000", "mtls"]
+
+
+def test_a_claim_for_each_pod_makes_a_stateful_set(objects: Objects) -> None:
+    rendered = objects("cache.type=perPod", "replicaCount=2", "auth.open=true")
+    spec = rendered["StatefulSet"]["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    mounts = spec["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert claim["metadata"]["name"] in {mount["name"] for mount in mounts}
+    assert spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+    assert "Deployment" not in rendered
+    assert "PersistentVolumeClaim" not in rendered
+
+
+def test_the_claim_survives_an_uninstall_unless_told_otherwise(objects: Objects) -> None:
+    kept = objects("cache.type=persistentVolumeClaim")["PersistentVolumeClaim"]["metadata"]
+    assert kept["annotations"] == {"helm.sh/resource-policy": "keep"}
+    pairs = ("cache.type=persistentVolumeClaim", "cache.keep=false")
+    assert "annotations" not in objects(*pairs)["PersistentVolumeClaim"]["metadata"]
+
+
+def test_the_service_selects_neither_the_test_nor_the_download(
+    template: Callable[..., str],
+) -> None:
+    pairs = "model=gpt-oss-20b,prefetch.enabled=true,cache.type=existingClaim,cache.existingClaim=m"
+    items = [item for item in yaml.safe_load_all(template("--set", pairs)) if item]
+    by_kind = {item["kind"]: item for item in items}
+    selector = by_kind["Service"]["spec"]["selector"].items()
+    job = by_kind["Job"]["spec"]["template"]["metadata"]["labels"]
+    test = by_kind["Pod"]["metadata"]["labels"]
+    assert not selector <= job.items()
+    assert not selector <= test.items()
+
+
+def test_the_download_job_runs_nims_command_with_the_pods_settings(
+    objects: Objects,
+) -> None:
+    rendered = objects(
+        "model=gpt-oss-20b",
+        "prefetch.enabled=true",
+        "cache.type=existingClaim",
+        "cache.existingClaim=m",
+        "environment.NIM_REPOSITORY_OVERRIDE=https://mirror.example.com/models",
+    )
+    (job,) = rendered["Job"]["spec"]["template"]["spec"]["containers"]
+    assert job["args"] == ["download-to-cache"]
+    server = container_of(rendered)
+    assert (job["envFrom"], job["volumeMounts"]) == (server["envFrom"], server["volumeMounts"])
+
+
+def test_weights_of_the_users_are_served_from_their_volume(objects: Objects) -> None:
+    rendered = objects(
+        "gpus=1", "weights.volume.nfs.server=nas", "weights.volume.nfs.path=/x", "weights.path=own"
+    )
+    container = container_of(rendered)
+    environment = {item["name"]: item["value"] for item in container["env"]}
+    assert environment["NIM_MODEL_PATH"] == "/models/own"
+    assert "NIM_MODEL_NAME" not in environment
+    mount = next(item for item in container["volumeMounts"] if item["name"] == "weights")
+    assert (mount["mountPath"], mount["readOnly"]) == ("/models", True)
+
+
+def test_the_network_policy_denies_what_is_not_named(objects: Objects) -> None:
+    policy = objects("networkPolicy.enabled=true")["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = policy["ingress"]
+    assert ingress["from"] == [{"podSelector": {}}], "pods of the same namespace"
+    ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
+    assert set(ports) == {53, 8000}
+
+
+def test_an_autoscaler_owns_the_number_of_pods(objects: Objects) -> None:
+    rendered = objects("autoscaling.type=hpa", "auth.open=true")
+    assert "replicas" not in rendered["Deployment"]["spec"]
+    target = rendered["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "demo-harmonium")
+
+
+def test_objects_of_the_users_are_templates(template: Callable[..., str]) -> None:
+    value = (
+        "extraObjects[0]=kind: ConfigMap\napiVersion: v1\nmetadata: {name: '{{ .Release.Name }}-x'}"
+    )
+    assert "name: 'demo-x'" in template("--set", value)
 
 
 def test_a_changed_setting_restarts_the_pods(objects: Objects) -> None:
@@ -152,9 +296,9 @@ def test_long_release_names_stay_within_a_label(
     helm: Callable[..., CompletedProcess[str]], chart: Path
 ) -> None:
     arguments = ("--set", "cache.type=persistentVolumeClaim")
-    result = helm("template", "a" * 53, chart, *arguments)
+    result = helm("template", "a" * 53, chart, "--set", IMAGE, *arguments)
     names = [item["metadata"]["name"] for item in yaml.safe_load_all(result.stdout) if item]
-    assert len(names) == 5
+    assert len(names) == 6
     assert all(len(name) <= 63 for name in names)
 
 
@@ -164,7 +308,7 @@ def test_the_notes_end_in_a_curl_line_for_the_service(
     helm: Callable[..., CompletedProcess[str]], chart: Path
 ) -> None:
     arguments = ("--dry-run=client", "--set", "fullnameOverride=assistant,service.port=80")
-    result = helm("install", "demo", chart, *arguments)
+    result = helm("install", "demo", chart, "--set", IMAGE, *arguments)
     assert "port-forward service/assistant 8000:80" in result.stdout
     assert "curl -s http://127.0.0.1:8000/v1/chat/completions" in result.stdout
 
@@ -181,7 +325,7 @@ def test_the_notes_end_in_a_curl_line_for_the_service(
 def test_the_notes_say_where_the_key_is(
     helm: Callable[..., CompletedProcess[str]], chart: Path, values: str, told: str
 ) -> None:
-    result = helm("install", "demo", chart, "--dry-run=client", "--set", values)
+    result = helm("install", "demo", chart, "--dry-run=client", "--set", f"{IMAGE},{values}")
     assert told in result.stdout
 
 

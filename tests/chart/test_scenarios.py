@@ -7,9 +7,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+
+from tests.chart.kinds import CUSTOMS, check
 
 pytestmark = pytest.mark.chart
 
@@ -17,6 +18,7 @@ CHART = Path(__file__).parents[2] / "charts" / "harmonium"
 GOLDEN = Path(__file__).parent / "golden"
 SCENARIOS = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
 KUBERNETES_VERSIONS = ("1.25", "1.31", "1.36")
+NEEDS = {"enterprise": "1.34"}  # Dynamic Resource Allocation
 
 
 def values_of(scenario: str) -> Path:
@@ -40,9 +42,18 @@ def test_a_scenario_passes_strict_lint(
 def test_a_scenario_is_valid_for_kubernetes(
     template: Callable[..., str], scenario: str, version: str
 ) -> None:
+    if version < NEEDS.get(scenario, ""):
+        pytest.skip(f"{scenario} needs Kubernetes {NEEDS[scenario]}")
     rendered = template("--values", values_of(scenario), "--kube-version", f"{version}.0")
     for item in parse(rendered):
-        kubernetes_validate.validate(item, version, strict=True)
+        check(item, version)
+
+
+def test_every_foreign_schema_is_used(template: Callable[..., str]) -> None:
+    rendered = [template("--values", values_of(scenario)) for scenario in SCENARIOS]
+    rendered.append(template("--set", "monitoring.rules=true"))
+    made = {(item["apiVersion"], item["kind"]) for text in rendered for item in parse(text)}
+    assert set(CUSTOMS) <= made
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -71,8 +82,7 @@ def test_the_guides_values_make_what_its_commands_name(
     for kind, name in re.findall(r" (deployment|service)/([\w-]+)", guide):
         assert (kind, name) in {(o["kind"].lower(), o["metadata"]["name"]) for o in made}
     for item in made:
-        if "monitoring" not in item["apiVersion"]:
-            kubernetes_validate.validate(item, KUBERNETES_VERSIONS[-1], strict=True)
+        check(item, KUBERNETES_VERSIONS[-1])
     more = tmp_path / "sign-in.yaml"
     more.write_text(sign_in)
     assert "login.example.com" in template("--values", values, "--values", more, crds)

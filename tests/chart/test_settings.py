@@ -1,25 +1,30 @@
 """The chart and the service agree on the settings."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from service.settings.settings import Settings, unknown_names
+from service.settings.settings import unknown_names
 
 pytestmark = pytest.mark.chart
-
-ENGINE_STOP_S = 10  # what the engine process may take after the drain
 
 
 def test_scenarios_set_only_what_the_service_reads(chart: Path) -> None:
     for scenario in (chart / "ci").iterdir():
         values = yaml.safe_load(scenario.read_text(encoding="utf-8")) or {}
-        assert unknown_names(values.get("environment", {"PATH": ""})) == []
+        names = values.get("environment", {}) | values.get("environmentFrom", {})
+        assert unknown_names(names or {"PATH": ""}) == []
 
 
-def test_the_grace_period_covers_the_pause_and_the_drain(chart: Path) -> None:
-    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
-    drain_s = Settings.model_fields["drain_grace_s"].default
-    needed_s = values["preStopSleepSeconds"] + drain_s + ENGINE_STOP_S
-    assert values["terminationGracePeriodSeconds"] >= needed_s
+def test_the_chart_sets_only_what_the_service_reads(chart: Path) -> None:
+    """Nor does it refuse a name that is none of the service's."""
+    text = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (chart / "templates").iterdir()
+        if path.is_file()
+    )
+    names = set(re.findall(r"\bNIM_[A-Z0-9_]+[A-Z0-9]\b", text))
+    assert "NIM_DRAIN_GRACE_S" in names
+    assert unknown_names(dict.fromkeys(names, "")) == []

@@ -1,6 +1,7 @@
 """The schema is closed: what is misspelt, mistyped or without effect fails before installing."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.chart.conftest import IMAGE
 
 pytestmark = pytest.mark.chart
 
@@ -28,8 +31,38 @@ REFUSED = {
     "keys in a ConfigMap": ("environment.NIM_API_KEYS=x", "NIM_API_KEYS"),
     "an open door beside a lock": ("auth.open=true,auth.keysSecret=keys", "keysSecret"),
     "a key of its own for each replica": ("replicaCount=2", "auth.keysSecret"),
+    "no image": ("image.repository=", "image.repository"),
+    "GPUs without a model": ("gpus=1", "gpt-oss-20b or gpt-oss-120b"),
+    "a cache that cannot hold the model": (
+        "gpus=1,model=gpt-oss-120b,cache.size=20Gi",
+        "needs 122Gi",
+    ),
+    "memory that cannot hold the model": (
+        "gpus=1,model=gpt-oss-120b,resources.limits.memory=8Gi",
+        "needs 72Gi",
+    ),
+    "one node's claim for two pods": (
+        "replicaCount=2,auth.open=true,cache.type=persistentVolumeClaim",
+        "cache.accessMode",
+    ),
+    "a download Job beside one node's claim": (
+        "prefetch.enabled=true,cache.type=persistentVolumeClaim",
+        "prefetch.enabled",
+    ),
+    "TLS without a certificate": ("tls.mode=tls", "tls.secret"),
+    "TLS where the endpoint picker scrapes": (
+        "kubernetes=llm-d,tls.mode=tls,tls.secret=x",
+        "tls.mode",
+    ),
+    "KEDA without Prometheus": ("autoscaling.type=keda,auth.open=true", "autoscaling.prometheus"),
+    "a profile left to the operator": ("kubernetes=nim-operator", "nimOperator.profile"),
+    "an Ingress without a host": ("ingress.enabled=true", "ingress.host"),
+    "a route without a Gateway": ("httpRoute.enabled=true", "httpRoute.parentRefs"),
+    "weights without their folder": ("weights.volume.nfs.server=x", "weights.path"),
+    "a drain beside the pod's grace": ("environment.NIM_DRAIN_GRACE_S=10min", "set drainSeconds"),
+    "a model in two places": ("environment.NIM_MODEL_NAME=nano", "set model"),
     "a digest that is none": ("image.digest=latest", "digest"),
-    "GPUs in two places": (r"resources.limits.nvidia\.com/gpu=1", "nvidia.com/gpu"),
+    "GPUs in two places": (r"resources.limits.nvidia\.com/gpu=1", "nvidia.com"),
     "a label that selects the pods": (r"podLabels.app\.kubernetes\.io/name=x", "app.kubernetes"),
 }
 
@@ -50,23 +83,49 @@ def schema_paths(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("case", REFUSED)
 def test_helm_refuses(helm: Callable[..., CompletedProcess[str]], chart: Path, case: str) -> None:
     pair, key = REFUSED[case]
-    result = helm("template", "demo", chart, "--set", pair)
+    result = helm("template", "demo", chart, "--set", IMAGE, "--set", pair)
     assert result.returncode != 0
     assert key in result.stderr
+
+
+def test_sizes_are_rendered_as_they_are_where_that_is_said(
+    template: Callable[..., str],
+) -> None:
+    pairs = "gpus=1,model=gpt-oss-120b,cache.size=20Gi,resources.limits.memory=8Gi"
+    assert "sizeLimit: 20Gi" in template("--set", pairs + ",checkSizes=false")
 
 
 def test_every_default_is_described_and_every_described_value_has_a_default(chart: Path) -> None:
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
-    no_default = {"global", *(f"affinity.{kind}" for kind in schema_affinities(schema))}
-    described = set(schema_paths(schema)) - no_default
-    free = {"resources.requests", "resources.limits"}
-    defaults = {path for path in paths(values) if path.rpartition(".")[0] not in free}
-    assert defaults == described
+    foreign = set(foreign_values(chart))
+    no_default = {"resources.requests", "resources.limits"}
+    assert set(paths(values)) == set(schema_paths(schema)) - no_default - foreign
 
 
-def schema_affinities(schema: dict[str, Any]) -> list[str]:
-    return list(schema["properties"]["affinity"]["properties"])
+def foreign_values(chart: Path) -> dict[str, str]:
+    """Names of other charts, and what the chart answers."""
+    text = (chart / "templates" / "_checks.tpl").read_text(encoding="utf-8")
+    (table,) = re.findall(r'define "harmonium.foreignValues" -}}\n(.*?){{- end', text, re.DOTALL)
+    remedies: dict[str, str] = yaml.safe_load(table)
+    return remedies
+
+
+def test_another_charts_name_is_answered_with_ours(
+    helm: Callable[..., CompletedProcess[str]], chart: Path
+) -> None:
+    remedies = foreign_values(chart)
+    for name in ("env", "persistence", "livenessProbe"):
+        result = helm("template", "demo", chart, "--set", IMAGE, "--set", f"{name}.x=y")
+        assert result.returncode != 0
+        assert remedies[name] in result.stderr
+
+
+def test_every_remedy_names_a_value_that_exists(chart: Path) -> None:
+    values = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    for name, remedy in foreign_values(chart).items():
+        for value in re.findall(r"^use ([a-zA-Z.]+)", remedy):
+            assert value in set(paths(values)), (name, value)
 
 
 def test_the_chart_can_be_a_dependency(
@@ -76,6 +135,10 @@ def test_the_chart_can_be_a_dependency(
     (tmp_path / "charts" / "harmonium").symlink_to(chart)
     meta = {"apiVersion": "v2", "name": "parent", "version": "1.0.0"}
     (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(meta), encoding="utf-8")
-    result = helm("template", "demo", tmp_path, "--set", "global.region=eu,harmonium.gpus=1")
+    pairs = (
+        "global.region=eu,global.imageRegistry=mirror.example.com,harmonium.image.repository=r/h"
+    )
+    result = helm("template", "demo", tmp_path, "--set", pairs)
     assert result.returncode == 0, result.stderr
     assert "name: demo-harmonium" in result.stdout
+    assert "image: mirror.example.com/r/h:" in result.stdout

@@ -1,28 +1,36 @@
 {{/* Every name, label and reference between objects is defined here, once. */}}
 
+{{- define "harmonium.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
 {{- define "harmonium.fullname" -}}
+{{- $name := include "harmonium.name" . -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
-{{- else if contains .Chart.Name .Release.Name -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Takes (list . "suffix"): the full name with a suffix, within the 63 characters of a label. */}}
+{{- define "harmonium.suffixed" -}}
+{{- $suffix := index . 1 -}}
+{{- $room := int (sub 62 (len $suffix)) -}}
+{{- printf "%s-%s" (include "harmonium.fullname" (index . 0) | trunc $room | trimSuffix "-") $suffix -}}
 {{- end -}}
 
 {{- define "harmonium.configMapName" -}}
-{{- printf "%s-env" (include "harmonium.fullname" . | trunc 59 | trimSuffix "-") -}}
-{{- end -}}
-
-{{- define "harmonium.dashboardName" -}}
-{{- printf "%s-dashboard" (include "harmonium.fullname" . | trunc 53 | trimSuffix "-") -}}
+{{- include "harmonium.suffixed" (list . "env") -}}
 {{- end -}}
 
 {{- define "harmonium.claimName" -}}
 {{- if eq .Values.cache.type "existingClaim" -}}
 {{- .Values.cache.existingClaim -}}
 {{- else -}}
-{{- printf "%s-cache" (include "harmonium.fullname" . | trunc 57 | trimSuffix "-") -}}
+{{- include "harmonium.suffixed" (list . "cache") -}}
 {{- end -}}
 {{- end -}}
 
@@ -30,16 +38,23 @@
 {{- .Values.serviceAccount.name | default (include "harmonium.fullname" .) -}}
 {{- end -}}
 
+{{- define "harmonium.imageRepository" -}}
+{{- $repository := required "image.repository: name the registry and image you pushed, e.g. registry.example.com/harmonium; this project publishes no image" .Values.image.repository -}}
+{{- with .Values.global.imageRegistry -}}{{- . | trimSuffix "/" -}}/{{- end -}}
+{{- $repository -}}
+{{- end -}}
+
 {{- define "harmonium.image" -}}
+{{- $repository := include "harmonium.imageRepository" . -}}
 {{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "harmonium.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "harmonium.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -48,4 +63,28 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Takes (list . "name" annotations labels): the metadata of an object; annotations and labels may be empty. */}}
+{{- define "harmonium.metadata" -}}
+{{- $root := index . 0 -}}
+name: {{ index . 1 }}
+labels:
+  {{- include "harmonium.labels" $root | nindent 2 }}
+  {{- if gt (len .) 3 }}
+  {{- with index . 3 }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- $annotations := deepCopy $root.Values.commonAnnotations -}}
+{{- if gt (len .) 2 -}}
+{{- $annotations = mustMergeOverwrite $annotations (index . 2) -}}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}

@@ -1,28 +1,16 @@
-{{/* The parts of the pod that depend on more than one value. */}}
+{{/* The pod, as Deployment, StatefulSet and the download Job share it. */}}
 
-{{- define "harmonium.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
-{{- if .Values.gpus -}}
-{{- $limits := merge (dict "nvidia.com/gpu" (.Values.gpus | int)) ($resources.limits | default dict) -}}
-{{- $_ := set $resources "limits" $limits -}}
-{{- end -}}
-{{- toYaml $resources -}}
-{{- end -}}
-
-{{/* Each pod would make a key of its own, so that no client could use them all. */}}
-{{- define "harmonium.replicas" -}}
-{{- $isKnown := or .Values.auth.open .Values.auth.keysSecret .Values.environmentSecret -}}
-{{- $hasTokens := regexMatch "NIM_JWT_" (toJson .Values.environment) -}}
-{{- if and (gt (int .Values.replicaCount) 1) (not $isKnown) (not $hasTokens) -}}
-{{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
-{{- end -}}
-{{- .Values.replicaCount -}}
-{{- end -}}
-
-{{/* A volume that one node holds cannot be taken over while the old pod still has it. */}}
 {{- define "harmonium.strategy" -}}
-{{- if and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
+{{- if .Values.strategy -}}
+{{- toYaml .Values.strategy -}}
+{{- else if and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
 type: Recreate
+{{- else if include "harmonium.usesGpus" . -}}
+{{/* A new pod would wait for ever for a GPU that the old one holds. */ -}}
+type: RollingUpdate
+rollingUpdate:
+  maxSurge: 0
+  maxUnavailable: 1
 {{- else -}}
 type: RollingUpdate
 rollingUpdate:
@@ -31,20 +19,297 @@ rollingUpdate:
 {{- end -}}
 {{- end -}}
 
-{{- define "harmonium.cacheVolume" -}}
-{{- if eq .Values.cache.type "emptyDir" -}}
-emptyDir:
-  sizeLimit: {{ .Values.cache.size }}
-{{- else -}}
-persistentVolumeClaim:
-  claimName: {{ include "harmonium.claimName" . }}
-{{- end -}}
+{{- define "harmonium.progressDeadline" -}}
+{{- $probe := .Values.probes.startup -}}
+{{- .Values.progressDeadlineSeconds | default (add 120 (mul $probe.periodSeconds $probe.failureThreshold)) | int -}}
 {{- end -}}
 
-{{/* Takes (dict "path" path "probe" values). */}}
+{{/* After the pause and the drain the engine process gets 15 s to stop. */}}
+{{- define "harmonium.gracePeriod" -}}
+{{- add .Values.preStopSleepSeconds .Values.drainSeconds 15 -}}
+{{- end -}}
+
+{{/* Takes (dict "root" . "path" path "probe" values). A kubelet has no client certificate for mTLS. */}}
 {{- define "harmonium.probe" -}}
+{{- if eq .root.Values.tls.mode "mtls" -}}
+exec:
+  command: ["python", "-m", "service.http.probe", "8000", "mtls"]
+{{- else -}}
 httpGet:
   path: {{ .path }}
   port: api
+  {{- if eq .root.Values.tls.mode "tls" }}
+  scheme: HTTPS
+  {{- end }}
+{{- end }}
 {{ toYaml .probe }}
+{{- end -}}
+
+{{- define "harmonium.environment" -}}
+- name: NIM_SERVER_PORT
+  value: "8000"
+- name: NIM_DRAIN_GRACE_S
+  value: {{ .Values.drainSeconds | quote }}
+{{- with include "harmonium.model" . }}
+- name: NIM_MODEL_NAME
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.weights.path }}
+- name: NIM_MODEL_PATH
+  value: {{ printf "/models/%s" (trimPrefix "/" .) | quote }}
+{{- end }}
+{{- if .Values.auth.open }}
+- name: NIM_AUTH
+  value: "off"
+{{- end }}
+{{- if .Values.auth.keysSecret }}
+- name: NIM_API_KEYS_PATH
+  value: /etc/harmonium/keys
+{{- end }}
+{{- with include "harmonium.readWithoutKey" . }}
+- name: NIM_READ_WITHOUT_KEY
+  value: {{ . | quote }}
+{{- end }}
+{{- if ne .Values.tls.mode "disabled" }}
+- name: NIM_SSL_MODE
+  value: {{ .Values.tls.mode }}
+- name: NIM_SSL_CERTS_PATH
+  value: /etc/harmonium/tls/tls.crt
+- name: NIM_SSL_KEY_PATH
+  value: /etc/harmonium/tls/tls.key
+{{- end }}
+{{- if eq .Values.tls.mode "mtls" }}
+- name: NIM_SSL_CA_CERTS_PATH
+  value: /etc/harmonium/tls/ca.crt
+{{- end }}
+{{- range $name, $from := .Values.environmentFrom }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $from.name }}
+      key: {{ $from.key }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The endpoint picker of llm-d has no key. */}}
+{{- define "harmonium.readWithoutKey" -}}
+{{- if .Values.auth.readWithoutKey -}}
+{{- join "," .Values.auth.readWithoutKey -}}
+{{- else if and (eq .Values.kubernetes "llm-d") (not .Values.auth.open) -}}
+metrics,models,render
+{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.environmentSources" -}}
+- configMapRef:
+    name: {{ include "harmonium.configMapName" . }}
+{{- with .Values.environmentSecret }}
+- secretRef:
+    name: {{ . }}
+{{- end }}
+{{- with .Values.extraEnvFrom }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "harmonium.volumeMounts" -}}
+- name: cache
+  mountPath: /opt/nim/.cache
+- name: tmp
+  mountPath: /tmp
+{{- if .Values.weights.volume }}
+- name: weights
+  mountPath: /models
+  readOnly: true
+{{- end }}
+{{- if .Values.auth.keysSecret }}
+- name: keys
+  mountPath: /etc/harmonium/keys
+  readOnly: true
+{{- end }}
+{{- if .Values.tls.secret }}
+- name: tls
+  mountPath: /etc/harmonium/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.shmSize }}
+- name: shm
+  mountPath: /dev/shm
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "harmonium.volumes" -}}
+{{- if eq .Values.cache.type "emptyDir" }}
+- name: cache
+  emptyDir:
+    sizeLimit: {{ include "harmonium.cacheSize" . }}
+{{- else if ne .Values.cache.type "perPod" }}
+- name: cache
+  persistentVolumeClaim:
+    claimName: {{ include "harmonium.claimName" . }}
+{{- end }}
+- name: tmp
+  emptyDir:
+    sizeLimit: 1Gi
+{{- with .Values.weights.volume }}
+- name: weights
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.auth.keysSecret }}
+- name: keys
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.tls.secret }}
+- name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.shmSize }}
+- name: shm
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ . }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "harmonium.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: ["ALL"]
+{{- end -}}
+
+{{/* Takes (dict "root" . "body" yaml): a pod's spec with what every pod of the chart has. */}}
+{{- define "harmonium.podBase" -}}
+serviceAccountName: {{ include "harmonium.serviceAccountName" . }}
+automountServiceAccountToken: false
+# Links would put variables of other services among the settings.
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  seccompProfile:
+    type: RuntimeDefault
+  fsGroupChangePolicy: OnRootMismatch
+  {{- with .Values.podSecurityContext }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with concat .Values.imagePullSecrets .Values.global.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "harmonium.tolerations" . }}
+tolerations:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with .Values.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "harmonium.tolerations" -}}
+{{- $tolerations := .Values.tolerations -}}
+{{- if include "harmonium.usesGpus" . -}}
+{{- $gpu := dict "key" "nvidia.com/gpu" "operator" "Exists" "effect" "NoSchedule" -}}
+{{- $tolerations = uniq (append $tolerations $gpu) -}}
+{{- end -}}
+{{- with $tolerations }}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.podTemplate" -}}
+metadata:
+  labels:
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if and (eq .Values.kubernetes "llm-d") (not (hasKey .Values.podLabels "llm-d.ai/engine-type")) }}
+    llm-d.ai/engine-type: vllm
+    {{- end }}
+    {{- include "harmonium.labels" . | nindent 4 }}
+  annotations:
+    {{- with mustMergeOverwrite (deepCopy .Values.commonAnnotations) .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    checksum/environment: {{ toJson .Values.environment | sha256sum }}
+spec:
+  {{- include "harmonium.podSpec" . | fromYaml | mustMergeOverwrite (deepCopy .Values.extraPodSpec) | toYaml | nindent 2 }}
+{{- end -}}
+
+{{- define "harmonium.podSpec" -}}
+{{ include "harmonium.podBase" . }}
+terminationGracePeriodSeconds: {{ include "harmonium.gracePeriod" . }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.initContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.dra.enabled }}
+resourceClaims:
+  - name: gpus
+    resourceClaimTemplateName: {{ include "harmonium.suffixed" (list . "gpus") }}
+{{- end }}
+containers:
+  - name: harmonium
+    {{- include "harmonium.container" . | nindent 4 }}
+  {{- with .Values.sidecars }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+volumes:
+  {{- include "harmonium.volumes" . | nindent 2 }}
+{{- end -}}
+
+{{- define "harmonium.container" -}}
+image: {{ include "harmonium.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+ports:
+  - name: api
+    containerPort: 8000
+env:
+  {{- include "harmonium.environment" . | nindent 2 }}
+envFrom:
+  {{- include "harmonium.environmentSources" . | nindent 2 }}
+startupProbe:
+  {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/ready" "probe" .Values.probes.startup) | nindent 2 }}
+livenessProbe:
+  {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/live" "probe" .Values.probes.liveness) | nindent 2 }}
+readinessProbe:
+  {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/ready" "probe" .Values.probes.readiness) | nindent 2 }}
+lifecycle:
+  preStop:
+    exec:
+      command: ["sleep", {{ .Values.preStopSleepSeconds | quote }}]
+resources:
+  {{- include "harmonium.resources" . | nindent 2 }}
+securityContext:
+  {{- include "harmonium.containerSecurity" . | nindent 2 }}
+volumeMounts:
+  {{- include "harmonium.volumeMounts" . | nindent 2 }}
 {{- end -}}

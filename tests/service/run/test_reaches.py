@@ -126,7 +126,9 @@ def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None
 def test_the_limits_and_keys_reach_the_runtime() -> None:
     given = {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
     settings = load(
-        given | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+        given
+        | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+        | {"read_without_key": "metrics, models"}
     )
     launched = prepare(settings)
     supervisor = EngineSupervisor(launched.spec)
@@ -135,6 +137,7 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.limits.sse_keepalive_s == 3
     assert runtime.authenticator is not None
     assert runtime.cors_origins == ("https://chat.example",)
+    assert runtime.read_without_key == ("metrics", "models")
     assert not runtime.has_pages
     assert runtime.model.license == "Apache-2.0"
     assert runtime.model.profile is not None

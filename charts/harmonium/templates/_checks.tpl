@@ -1,0 +1,110 @@
+{{/* Values that contradict each other. Every message names the value and the remedy. */}}
+{{- define "harmonium.checks" -}}
+{{- range $name, $remedy := (include "harmonium.ownSettings" . | fromYaml) -}}
+{{- if hasKey $.Values.environment $name -}}
+{{- fail (printf "environment.%s: %s" $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $remedy := (include "harmonium.foreignValues" . | fromYaml) -}}
+{{- if hasKey $.Values $name -}}
+{{- fail (printf "%s is not a value of this chart: %s" $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- $claimIsForOneNode := and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
+{{- $mayGrow := or (gt (int .Values.replicaCount) 1) (ne .Values.autoscaling.type "none") -}}
+{{- if and $claimIsForOneNode $mayGrow -}}
+{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany, cache.type: perPod or emptyDir" -}}
+{{- end -}}
+{{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) -}}
+{{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
+{{- end -}}
+{{- if and .Values.prefetch.enabled (not (or (eq .Values.cache.type "existingClaim") (eq .Values.cache.accessMode "ReadWriteMany"))) -}}
+{{- fail "prefetch.enabled: the Job and the pods share a claim; set cache.type: existingClaim, or persistentVolumeClaim with ReadWriteMany" -}}
+{{- end -}}
+{{- if and .Values.prefetch.enabled (eq .Values.cache.type "perPod") -}}
+{{- fail "prefetch.enabled: with cache.type perPod each pod has a claim of its own; use a shared claim" -}}
+{{- end -}}
+{{- if and .Values.dra.enabled (not .Values.gpus) -}}
+{{- fail "dra.enabled: set gpus to the number of devices of each pod" -}}
+{{- end -}}
+{{- if and (eq .Values.autoscaling.type "keda") (not .Values.autoscaling.prometheus) -}}
+{{- fail "autoscaling.prometheus: KEDA needs the address of Prometheus, e.g. http://prometheus-operated.monitoring:9090" -}}
+{{- end -}}
+{{- if and (eq .Values.autoscaling.type "keda") (not .Values.monitoring.serviceMonitor) -}}
+{{- fail "monitoring.serviceMonitor: KEDA scales on metrics that Prometheus scrapes; set it to true" -}}
+{{- end -}}
+{{- if and (ne .Values.tls.mode "disabled") (not .Values.tls.secret) -}}
+{{- fail "tls.secret: name the Secret with tls.crt and tls.key" -}}
+{{- end -}}
+{{- if and (eq .Values.kubernetes "llm-d") (ne .Values.tls.mode "disabled") -}}
+{{- fail "tls.mode: the endpoint picker scrapes pods over plain HTTP; let the gateway end TLS" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
+{{- fail "ingress.host: name the host of the Ingress" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.parentRefs: name the Gateway, e.g. [{name: inference-gateway}]" -}}
+{{- end -}}
+{{- if and .Values.weights.volume (not .Values.weights.path) -}}
+{{- fail "weights.path: name the checkpoint's folder in the volume" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.hasCommonKeys" -}}
+{{- $names := keys .Values.environmentFrom -}}
+{{- if or .Values.auth.open .Values.auth.keysSecret .Values.environmentSecret (has "NIM_API_KEYS" $names) (eq .Values.tls.mode "mtls") (regexMatch "NIM_JWT_" (toJson .Values.environment)) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* Settings that other values render. */}}
+{{- define "harmonium.ownSettings" -}}
+NIM_SERVER_HOST: the pod listens on all addresses; service.port is the port of the Service
+NIM_SERVER_PORT: the pod listens on 8000; service.port is the port of the Service
+NIM_CACHE_PATH: the cache is the volume of `cache`
+NIM_MODEL_NAME: set model
+NIM_AUTH: set auth.open
+NIM_API_KEYS: keys belong in a Secret; set auth.keysSecret, or environmentFrom
+NIM_API_KEYS_PATH: set auth.keysSecret
+NIM_READ_WITHOUT_KEY: set auth.readWithoutKey
+NIM_DRAIN_GRACE_S: set drainSeconds
+NIM_SSL_MODE: set tls.mode
+NIM_SSL_KEY_PATH: set tls.secret
+NIM_SSL_CERTS_PATH: set tls.secret
+NIM_SSL_CA_CERTS_PATH: set tls.secret
+{{- end -}}
+
+{{/* Names of other charts. The schema lets them through, so that they are answered here. */}}
+{{- define "harmonium.foreignValues" -}}
+env: use extraEnv, or environment for settings of the service
+envFrom: use extraEnvFrom
+secret: use environmentSecret or environmentFrom
+persistence: use cache
+storage: use cache
+volumes: use extraVolumes
+volumeMounts: use extraVolumeMounts
+extraInitContainers: use initContainers
+extraContainers: use sidecars
+securityContext: the container's is fixed (no rights, read-only root); ids are in podSecurityContext
+containerSecurityContext: it is fixed (no rights, read-only root); ids are in podSecurityContext
+livenessProbe: use probes.liveness
+readinessProbe: use probes.readiness
+startupProbe: use probes.startup
+updateStrategy: use strategy
+hpa: use autoscaling
+keda: use autoscaling with type keda
+serviceMonitor: use monitoring.serviceMonitor
+metrics: use monitoring
+terminationGracePeriodSeconds: use drainSeconds; the grace period is derived from it
+podDisruptionBudgets: use podDisruptionBudget
+pdb: use podDisruptionBudget
+statefulSet: use cache.type perPod
+hostPath: use weights.volume
+nfs: use weights.volume
+jobs: use prefetch
+multiNode: not supported; one GPU holds gpt-oss-120b, and docs/deploy.md says what to do with several machines
+lora: not supported
+modelSpec: one release serves one model; install the chart once for each
+command: the image's command is fixed; settings are in environment
+args: flags are environment variables here; use environment
+{{- end -}}

@@ -1,0 +1,71 @@
+"""`NIM_READ_WITHOUT_KEY` opens what it names to callers without a key, and nothing else."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from auth.base import Principal
+from service.http.paths import READS
+from service.settings.settings import SettingsError, load
+
+Ask = Callable[..., Awaitable[httpx.AsyncClient]]
+RENDER = "/v1/chat/completions/render"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+ROUTES = {
+    "metrics": [("GET", "/metrics"), ("GET", "/v1/metrics")],
+    "models": [("GET", "/v1/models"), ("GET", "/v1/models/m")],
+    "render": [("POST", RENDER)],
+}
+CLOSED = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/resp_1"),
+    ("DELETE", "/v1/models/m"),
+    ("POST", "/v1/models"),
+    ("GET", RENDER),
+    ("GET", "/v1/metadata"),
+    ("POST", "/tokenize"),
+    ("GET", "/metrics/more"),
+]
+
+
+async def status_of(client: httpx.AsyncClient, method: str, path: str, **more: object) -> int:
+    body = {"json": CHAT} if method == "POST" else {}
+    answer = await client.request(method, path, **body, **more)  # type: ignore[arg-type]
+    return answer.status_code
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_a_named_read_needs_no_key_and_the_others_do(client_of: Ask, read: str) -> None:
+    client = await client_of(read_without_key=(read,), sesame=Principal("p"))
+    for name, routes in ROUTES.items():
+        for method, path in routes:
+            assert await status_of(client, method, path) == (200 if name == read else 401), path
+
+
+async def test_nothing_else_is_opened(client_of: Ask) -> None:
+    client = await client_of(read_without_key=READS, sesame=Principal("p"))
+    for method, path in CLOSED:
+        assert await status_of(client, method, path) == 401, path
+
+
+async def test_a_wrong_key_is_still_refused(client_of: Ask) -> None:
+    client = await client_of(read_without_key=READS, sesame=Principal("p"))
+    wrong = {"Authorization": "Bearer wrong"}
+    assert await status_of(client, "GET", "/metrics", headers=wrong) == 401
+
+
+def test_an_unknown_name_ends_the_start() -> None:
+    with pytest.raises(SettingsError, match="'chat' is none of metrics, models, render"):
+        load({"read_without_key": "metrics,chat"})
+
+
+def test_the_port_has_a_second_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_HTTP_API_PORT", "8123")
+    assert load().server_port == 8123
+    monkeypatch.setenv("NIM_SERVER_PORT", "8123")
+    assert load().server_port == 8123
+    monkeypatch.setenv("NIM_SERVER_PORT", "8124")
+    with pytest.raises(SettingsError, match="NIM_HTTP_API_PORT is '8123'; set one"):
+        load()

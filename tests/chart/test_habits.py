@@ -1,0 +1,111 @@
+"""What platform engineers set on other charts has a value here, or is answered with a hint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.chart.conftest import IMAGE
+
+pytestmark = pytest.mark.chart
+
+# By what is wanted: the pairs that set it, and a text of the rendering that shows it.
+TAKEN = {
+    "rolling strategy": ("strategy.rollingUpdate.maxSurge=2", "maxSurge: 2"),
+    "recreate": ("strategy.type=Recreate", "type: Recreate"),
+    "progress deadline": ("progressDeadlineSeconds=7200", "progressDeadlineSeconds: 7200"),
+    "minimum ready time": ("minReadySeconds=9", "minReadySeconds: 9"),
+    "revision history": ("revisionHistoryLimit=3", "revisionHistoryLimit: 3"),
+    "a proxy": ("extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://p", "name: HTTPS_PROXY"),
+    "a field of the pod as a variable": (
+        "extraEnv[0].name=IP,extraEnv[0].valueFrom.fieldRef.fieldPath=status.podIP",
+        "fieldPath: status.podIP",
+    ),
+    "a ConfigMap of variables": ("extraEnvFrom[0].configMapRef.name=c", "name: c"),
+    "a key of a Secret": (
+        "environmentFrom.HF_TOKEN.name=hub,environmentFrom.HF_TOKEN.key=token",
+        "key: token",
+    ),
+    "a volume": ("extraVolumes[0].name=v,extraVolumes[0].emptyDir.medium=Memory", "name: v"),
+    "a mount": ("extraVolumeMounts[0].name=v,extraVolumeMounts[0].mountPath=/v", "mountPath: /v"),
+    "an init container": ("initContainers[0].name=i,initContainers[0].image=x", "image: x"),
+    "a sidecar": ("sidecars[0].name=s,sidecars[0].image=shipper", "image: shipper"),
+    "labels of objects": ("commonLabels.team=a", "team: a"),
+    "annotations of objects": ("commonAnnotations.team=a", "team: a"),
+    "labels of pods": ("podLabels.team=a", "team: a"),
+    "annotations of pods": ("podAnnotations.team=a", "team: a"),
+    "labels of the Service": ("service.labels.team=a", "team: a"),
+    "annotations of the Service": ("service.annotations.team=a", "team: a"),
+    "a node port": ("service.type=NodePort,service.nodePort=30001", "nodePort: 30001"),
+    "session affinity": ("service.sessionAffinity=ClientIP", "sessionAffinity: ClientIP"),
+    "local traffic": ("service.externalTrafficPolicy=Local", "externalTrafficPolicy: Local"),
+    "source ranges": ("service.loadBalancerSourceRanges[0]=10.0.0.0/8", "10.0.0.0/8"),
+    "an Ingress": ("ingress.enabled=true,ingress.host=h.example", "host: h.example"),
+    "an HTTPRoute": (
+        "httpRoute.enabled=true,httpRoute.parentRefs[0].name=g",
+        "kind: HTTPRoute",
+    ),
+    "an InferencePool": ("kubernetes=llm-d,auth.open=true", "kind: InferencePool"),
+    "a NetworkPolicy": ("networkPolicy.enabled=true", "kind: NetworkPolicy"),
+    "an HPA": ("autoscaling.type=hpa,auth.open=true", "kind: HorizontalPodAutoscaler"),
+    "KEDA": (
+        "autoscaling.type=keda,autoscaling.prometheus=http://p,auth.open=true,monitoring.serviceMonitor=true",
+        "kind: ScaledObject",
+    ),
+    "a disruption budget": ("podDisruptionBudget.enabled=true", "kind: PodDisruptionBudget"),
+    "topology spread": ("topologySpreadConstraints[0].maxSkew=1", "maxSkew: 1"),
+    "a priority class": ("priorityClassName=high", "priorityClassName: high"),
+    "a scheduler": ("schedulerName=volcano", "schedulerName: volcano"),
+    "a runtime class": ("runtimeClassName=nvidia", "runtimeClassName: nvidia"),
+    "node selector": ("nodeSelector.gpu=h100", "gpu: h100"),
+    "a toleration": ("tolerations[0].operator=Exists", "operator: Exists"),
+    "node affinity": ("affinity.nodeAffinity.zone=a", "zone: a"),
+    "host aliases": ("extraPodSpec.hostAliases[0].ip=10.0.0.7", "ip: 10.0.0.7"),
+    "DNS settings": ("extraPodSpec.dnsPolicy=None", "dnsPolicy: None"),
+    "shared memory": ("shmSize=20Gi", "medium: Memory"),
+    "a MIG slice": ("gpus=1,model=gpt-oss-20b,gpuResource=nvidia.com/mig-1g.18gb", "mig-1g.18gb"),
+    "DRA": ("gpus=1,model=gpt-oss-20b,dra.enabled=true", "kind: ResourceClaimTemplate"),
+    "another resource": (r"resources.limits.rdma/hca=1", "rdma/hca: 1"),
+    "a claim per pod": ("cache.type=perPod", "kind: StatefulSet"),
+    "weights on NFS": ("weights.volume.nfs.server=nas,weights.path=m", "server: nas"),
+    "weights on the host": ("weights.volume.hostPath.path=/m,weights.path=m", "path: /m"),
+    "a download Job": (
+        "prefetch.enabled=true,cache.type=existingClaim,cache.existingClaim=m",
+        "kind: Job",
+    ),
+    "TLS": ("tls.mode=tls,tls.secret=t", "scheme: HTTPS"),
+    "mTLS": ("tls.mode=mtls,tls.secret=t", "value: mtls"),
+    "monitor labels": ("monitoring.serviceMonitor=true,monitoring.labels.release=p", "release: p"),
+    "monitor interval": ("monitoring.serviceMonitor=true,monitoring.interval=5s", "interval: 5s"),
+    "a name": ("nameOverride=assistant", "name: demo-assistant"),
+    "objects of one's own": (
+        "extraObjects[0].kind=Secret,extraObjects[0].apiVersion=v1",
+        "kind: Secret",
+    ),
+    "a registry for all charts": ("global.imageRegistry=m.example", "image: m.example/"),
+    "pull secrets for all charts": ("global.imagePullSecrets[0].name=pull", "name: pull"),
+}
+# What stays refused, and what the refusal says.
+HINTED = {
+    "a privileged container": ("securityContext.privileged=true", "is fixed"),
+    "another command": ("command[0]=bash", "settings are in environment"),
+    "several nodes": ("multiNode.enabled=true", "not supported"),
+    "LoRA adapters": ("lora.enabled=true", "not supported"),
+}
+
+
+@pytest.mark.parametrize("wanted", TAKEN)
+def test_it_can_be_set(template: Callable[..., str], wanted: str) -> None:
+    pairs, shown = TAKEN[wanted]
+    assert shown in template("--set", pairs)
+
+
+@pytest.mark.parametrize("wanted", HINTED)
+def test_a_refusal_says_what_to_do(
+    helm: Callable[..., CompletedProcess[str]], chart: Path, wanted: str
+) -> None:
+    pairs, hint = HINTED[wanted]
+    result = helm("template", "demo", chart, "--set", f"{IMAGE},{pairs}")
+    assert result.returncode != 0
+    assert hint in result.stderr
