@@ -57,12 +57,15 @@ class OfferedTools:
     ) -> Hosted | None:
         """How the tools are run; `grammar` makes the grammar of a tool choice.
 
-        A call that was required has been made when the next round begins.
+        A call that was required has been made when the next round begins; where the choice names a
+        built-in tool, that may be called again.
         """
         if self.toolbox is None or not self.tools:
             return None
         limit = self.toolbox.limits.max_calls
         following = AUTO if choice.mode == "required" and choice.names is None else choice
+        if choice.builtins:
+            following = replace(choice, mode="auto")
         return Hosted(
             self.toolbox,
             limit if self.max_calls is None else min(self.max_calls, limit),

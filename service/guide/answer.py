@@ -49,7 +49,8 @@ class ToolChoice:
     """Whether the model may or must call, and which of the offered tools."""
 
     mode: OneOf["none", "auto", "required"] = "auto"
-    names: frozenset[str] | None = None  # None: all that are offered
+    names: frozenset[str] | None = None  # None: all that are offered, built-in tools too
+    builtins: frozenset[str] = frozenset()  # beside `names`, the recipients of built-in tools
 
     @classmethod
     def named(cls, name: str) -> ToolChoice:
@@ -91,19 +92,20 @@ def answer_grammar(
 ) -> Grammar | None:
     """The grammar of an answer, or None when nothing is to be enforced.
 
-    `builtins` are the recipients of tools that the server runs: they may be called wherever a
-    choice does not name others. A turn ends at its first call, so `parallel_tool_calls` needs
+    `builtins` are the recipients of tools that the server runs: they may be called where a choice
+    names them, or none. A turn ends at its first call, so `parallel_tool_calls` needs
     nothing here.
 
     Raises RequestError naming the field: a choice of a tool that is not offered, or a schema that
     cannot be enforced. Raises OverBudget when reading the schemas takes more steps than the budget
     has.
     """
-    hosted = sorted(builtins) if choice.mode != "none" and choice.names is None else []
+    offered = sorted(builtins) if choice.mode != "none" else []
+    hosted = [to for to in offered if choice.names is None or to in choice.builtins]
     callable_tools = _callable(tools, choice, fields, has_others=bool(hosted))
     is_guided = (
         choice.mode == "required"
-        or (choice.mode == "auto" and choice.names is not None and bool(tools))
+        or (choice.mode == "auto" and choice.names is not None and bool(tools or offered))
         or format.kind != "text"
         or any(tool.strict or _is_patterned(tool) for tool in callable_tools)
         or max_reasoning_tokens is not None
@@ -118,6 +120,11 @@ def answer_grammar(
         turns.append(_final(format, fields, budget))
     analysis = _message("analysis", Text(max_reasoning_tokens))
     return _sequence(optional(analysis), _either(turns))
+
+
+def text_grammar(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar | None:
+    """The grammar of an answer in raw text, or None where it is free; raises as answer_grammar."""
+    return None if format.kind == "text" else _content(format, fields, budget)
 
 
 def _callable(

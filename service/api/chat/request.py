@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from service.answer.plan import BUILTIN_OF, NO_OFFERED_TOOLS, OfferedTools, Plan, offered_tools
 from service.api.chat.schema import (
@@ -23,13 +22,10 @@ from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.guidance import (
     AllowedToolsChoice,
     GivenToolChoice,
-    JSONObjectFormat,
     JSONSchemaFormat,
     NamedCustomTool,
     NamedTool,
-    ResponseFormat,
-    StructuralTagFormat,
-    StructuredOutputs,
+    format_of,
 )
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -41,7 +37,7 @@ from service.api.common.prompt import (
 )
 from service.api.common.schema import free_text
 from service.errors import RequestError
-from service.guide.answer import CHAT_FIELDS, TEXT, AnswerFormat, Fields, ToolChoice
+from service.guide.answer import ToolChoice
 from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.request import RequestContext
@@ -56,7 +52,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
     info = runtime.engine.info
     offered = chat_tools(request, runtime.toolbox)
     conversation = to_conversation(request, current_date(runtime.clock()), offered)
-    format, fields = _format(request)
+    format, fields = format_of(request.response_format, request.structured_outputs)
     choice = _tool_choice(request.tool_choice)
     spec = AnswerSpec(
         request,
@@ -219,31 +215,6 @@ def _tool_choice(choice: GivenToolChoice | None) -> ToolChoice:
             return ToolChoice(choice)
 
 
-def _format(request: ChatRequest) -> tuple[AnswerFormat, Fields]:
-    if request.structured_outputs is None:
-        return _text_format(request.response_format), CHAT_FIELDS
-    if request.response_format is not None and request.response_format.type != "text":
-        raise RequestError(
-            "response_format and structured_outputs both say what the answer must be; give one.",
-            param="structured_outputs",
-        )
-    format, field = _structured(request.structured_outputs)
-    place = f"structured_outputs.{field}"
-    return format, replace(CHAT_FIELDS, format=place, schema=place)
-
-
-def _text_format(format: ResponseFormat | None) -> AnswerFormat:
-    match format:
-        case JSONObjectFormat():
-            return AnswerFormat("json_object")
-        case JSONSchemaFormat():
-            return AnswerFormat("json_schema", format.json_schema.schema_)
-        case StructuralTagFormat():
-            return AnswerFormat("structural_tag", format.format)
-        case _:
-            return TEXT
-
-
 def _described_format(request: ChatRequest) -> ResponseFormatNote | None:
     """The schema of the answer, as the prompt tells the model."""
     outputs, format = request.structured_outputs, request.response_format
@@ -253,18 +224,3 @@ def _described_format(request: ChatRequest) -> ResponseFormatNote | None:
         return None
     given = format.json_schema
     return ResponseFormatNote(given.schema_, given.name, given.description or "")
-
-
-def _structured(outputs: StructuredOutputs) -> tuple[AnswerFormat, str]:
-    """The one that was given, and its name."""
-    if outputs.json_ is not None:
-        return AnswerFormat("json_schema", outputs.json_), "json"
-    if outputs.regex is not None:
-        return AnswerFormat("regex", outputs.regex), "regex"
-    if outputs.choice is not None:
-        return AnswerFormat("choice", tuple(outputs.choice)), "choice"
-    if outputs.grammar is not None:
-        return AnswerFormat("grammar", outputs.grammar), "grammar"
-    if outputs.structural_tag is not None:
-        return AnswerFormat("structural_tag", outputs.structural_tag.format), "structural_tag"
-    return AnswerFormat("json_object"), "json_object"

@@ -22,6 +22,7 @@ from service.guide.answer import (
     ToolChoice,
     answer_grammar,
     read_in_turns,
+    text_grammar,
 )
 from service.harmony.types import Tool
 from service.harmony.vocabulary import STOP_TOKEN_IDS
@@ -134,15 +135,15 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
 
 
 async def _grammars(spec: AnswerSpec) -> tuple[Grammar | None, Hosted | None]:
-    """What the answer must be, and how built-in tools are run beside it; raw text is free."""
-    if spec.output != "harmony":
-        return None, None
+    """What the answer must be, and how built-in tools are run beside it."""
     param = "tools" if spec.tools else spec.guidance.fields.schema
     return await read_in_turns(functools.partial(_read, spec), param)
 
 
 def _read(spec: AnswerSpec, budget: Budget) -> tuple[Grammar | None, Hosted | None]:
     guidance = spec.guidance
+    if spec.output != "harmony":
+        return text_grammar(guidance.format, guidance.fields, budget), None
     grammar_of = functools.partial(
         answer_grammar,
         spec.tools,

@@ -8,7 +8,8 @@ from functools import partial
 
 from engines.base import EngineInfo
 from service.answer.plan import Plan
-from service.api.common.plan import AnswerSpec, plan_of
+from service.api.common.guidance import format_of
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
     LONG_PROMPT_CHARS,
     PromptBound,
@@ -42,9 +43,11 @@ async def plan_completion(
     info = runtime.engine.info
     _check_together(request, len(_listed(request)))
     prompts = await _prompts(request, info)
+    format, fields = format_of(request.response_format, request.structured_outputs)
     spec = AnswerSpec(
         request,
         request.max_tokens or _DEFAULT_MAX_TOKENS,
+        Guidance(format=format, fields=fields),
         stop=request.stop,
         num_choices=request.n or 1,
         num_logprobs=request.logprobs,

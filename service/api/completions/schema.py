@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from service.api.common.guidance import ResponseFormat, StructuredOutputs
 from service.api.common.schema import (
     NVEXT,
     ResponseModel,
@@ -59,6 +60,8 @@ class CompletionRequest(SamplingFields):
     stop: Stop | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None
+    response_format: ResponseFormat | None = Field(None, description="Extension.")
+    structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
     skip_special_tokens: bool | None = Field(
         None, description="Extension; false spells control tokens out in the answer."
     )

@@ -172,7 +172,9 @@ async def _plan(
     spec = AnswerSpec(
         request,
         asked,
-        Guidance(choice_of(request), _format(request), _FIELDS, request.thinking_token_budget),
+        Guidance(
+            choice_of(request, offered), _format(request), _FIELDS, request.thinking_token_budget
+        ),
         conversation.tools,
         offered,
         shows_calls=True,

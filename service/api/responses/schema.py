@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from service.answer.plan import BUILTIN_OF
 from service.api.common.schema import (
     InputFormat,
     OfferedModel,
@@ -175,6 +176,18 @@ class NamedNamespace(RequestModel):
     name: NamespaceName
 
 
+class NamedBuiltin(RequestModel):
+    """A built-in tool that the operator connected."""
+
+    type: Literal[
+        "code_interpreter",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    ]
+
+
 class AllowedTools(RequestModel):
     """Only these of the offered tools may be called."""
 
@@ -182,22 +195,27 @@ class AllowedTools(RequestModel):
     mode: Literal["auto", "required"]
     tools: list[
         Annotated[
-            Annotated[NamedFunction, Tag("function")] | Annotated[NamedNamespace, Tag("namespace")],
+            Annotated[NamedFunction, Tag("function")]
+            | Annotated[NamedNamespace, Tag("namespace")]
+            | Annotated[NamedBuiltin, Tag("builtin")],
             Discriminator(lambda value: _named_tag(value)),
         ]
     ] = Field(min_length=1, max_length=128)
 
 
 def _named_tag(value: Any) -> str:
-    return "namespace" if _type_of(value) == "namespace" else "function"
+    kind = _type_of(value)
+    return "namespace" if kind == "namespace" else "builtin" if kind in BUILTIN_OF else "function"
 
 
 def _check_choice(value: Any) -> Any:
     kind = _type_of(value)
-    if isinstance(kind, str) and kind not in ("function", "custom", "allowed_tools"):
+    known = ("function", "custom", "allowed_tools", *BUILTIN_OF)
+    if isinstance(kind, str) and kind not in known:
         raise PydanticCustomError(
             "unsupported_value",
-            "a choice of type {kind} is not supported; choose a function",
+            "a choice of type {kind} is not supported; choose a function, `web_search` or "
+            "`code_interpreter`",
             {"kind": repr(kind[:64])},
         )
     return value
@@ -206,12 +224,16 @@ def _check_choice(value: Any) -> Any:
 def _choice_tag(value: Any) -> str:
     if isinstance(value, str):
         return "mode"
-    return "allowed_tools" if _type_of(value) == "allowed_tools" else "function"
+    kind = _type_of(value)
+    if kind in BUILTIN_OF:
+        return "builtin"
+    return "allowed_tools" if kind == "allowed_tools" else "function"
 
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
     | Annotated[NamedFunction, Tag("function")]
+    | Annotated[NamedBuiltin, Tag("builtin")]
     | Annotated[AllowedTools, Tag("allowed_tools")],
     Discriminator(_choice_tag),
     BeforeValidator(_check_choice),

@@ -11,13 +11,15 @@ from service.api.responses.schema import (
     ContextRequest,
     CustomTool,
     FunctionTool,
+    NamedBuiltin,
     NamedFunction,
     NamedNamespace,
     NamespaceTool,
     ResponseRequest,
 )
+from service.errors import RequestError
 from service.guide.answer import ToolChoice
-from service.harmony.types import Tool, qualified_name
+from service.harmony.types import Tool, qualified_name, recipients_of
 from service.runtime import Runtime
 
 
@@ -70,13 +72,23 @@ def namespaces_of(request: ContextRequest) -> dict[str, str]:
     return {tool.name: tool.description or "" for tool in tools}
 
 
-def choice_of(request: ContextRequest) -> ToolChoice:
-    """Which of the tools the model may or must call."""
+def choice_of(request: ContextRequest, offered: OfferedTools) -> ToolChoice:
+    """Which of the tools the model may or must call; raises RequestError for a built-in tool that
+    is not offered."""
     match request.tool_choice:
         case NamedFunction(name=name, namespace=namespace):
             return ToolChoice.named(qualified_name(name, namespace))
+        case NamedBuiltin() as named:
+            recipients = _recipients(named, offered, "tool_choice.type")
+            return ToolChoice("required", frozenset(), recipients)
         case AllowedTools(mode=mode, tools=tools):
-            return ToolChoice(mode, frozenset(_allowed(tools, request)))
+            names = frozenset(_allowed(tools, request))
+            builtins = [
+                _recipients(one, offered, f"tool_choice.tools[{index}].type")
+                for index, one in enumerate(tools)
+                if isinstance(one, NamedBuiltin)
+            ]
+            return ToolChoice(mode, names, frozenset().union(*builtins))
         case "none" | "required" as mode:
             return ToolChoice(mode)
         case _:
@@ -84,12 +96,24 @@ def choice_of(request: ContextRequest) -> ToolChoice:
 
 
 def _allowed(
-    named: Iterable[NamedFunction | NamedNamespace], request: ContextRequest
+    named: Iterable[NamedFunction | NamedNamespace | NamedBuiltin], request: ContextRequest
 ) -> Iterator[str]:
-    """The qualified names of what an `allowed_tools` names."""
+    """The qualified names of what an `allowed_tools` names, but for built-in tools."""
     for one in named:
         if isinstance(one, NamedFunction):
             yield qualified_name(one.name, one.namespace)
-        else:
+        elif isinstance(one, NamedNamespace):
             inside = [tool.name for tool in tools_of(request) if tool.namespace == one.name]
             yield from inside or [f"{one.name}.*"]  # what is not offered is refused by its name
+
+
+def _recipients(named: NamedBuiltin, offered: OfferedTools, param: str) -> frozenset[str]:
+    tool = BUILTIN_OF[named.type]
+    if tool not in offered.tools:
+        raise RequestError(
+            f"{param} is {named.type!r}, which is not among the tools, or not connected to this "
+            f"server (NIM_{tool.upper()}_MCP_URL).",
+            param=param,
+            code="unknown_tool",
+        )
+    return recipients_of([tool])

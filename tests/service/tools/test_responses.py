@@ -205,6 +205,52 @@ async def test_a_required_call_is_required_once(
     assert prompts[2].grammar == prompts[3].grammar
 
 
+async def test_a_built_in_tool_can_be_chosen(
+    service: Fixture, script: Script, prompts: list[EngineRequest]
+) -> None:
+    client = await service(script["python"].format("print(1)"), script["final"])
+    tools = [CODE, SEARCH, {"type": "function", "name": "f"}]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "code_interpreter"}]}
+    for choice in ({"type": "code_interpreter"}, allowed):
+        prompts.clear()
+        answer = await client.post(PATH, json=body(tools=tools, tool_choice=choice))
+        assert answer.json()["status"] == "completed", answer.text
+        assert answer.json()["tool_choice"] == choice
+        first, second = (repr(request.grammar) for request in prompts)
+        for other in ("browser", "functions.f"):
+            assert other not in first + second
+        assert "to=python" in first
+        assert "final" not in first, "it must call"
+        assert "final" in second, "the call has been made"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param"),
+    [
+        ([CODE], {"type": "web_search"}, "tool_choice.type"),  # it is not offered
+        ([CODE, SEARCH], {"type": "web_search"}, "tool_choice.type"),  # it is not connected
+        (
+            [CODE],
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
+            "tool_choice.tools[0].type",
+        ),
+        ([CODE], {"type": "image_generation"}, "tool_choice"),
+    ],
+)
+async def test_a_choice_of_a_tool_that_is_not_there_is_refused(
+    service: Fixture,
+    script: Script,
+    tool_urls: dict[str, str],
+    tools: list[Any],
+    choice: dict[str, Any],
+    param: str,
+) -> None:
+    client = await service(script["final"], urls={"python": tool_urls["mcp"]})
+    answer = await client.post(PATH, json=body(tools=tools, tool_choice=choice))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
 async def test_in_the_background_and_replayed(service: Fixture, script: Script) -> None:
     client = await service(script["python"].format("print(1)"), script["final"])
     stream = await client.post(PATH, json=body(background=True, stream=True))
