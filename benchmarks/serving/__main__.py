@@ -103,7 +103,10 @@ def main() -> None:
     if given.report:
         results = Results.merged([json.loads(path.read_text()) for path in given.report])
     else:
-        servers = [server(text, given) for text in given.url]
+        try:
+            servers = [server(text, given) for text in given.url]
+        except OSError as error:
+            raise SystemExit(f"The server's models cannot be read: {error}") from error
         objective = Objective(given.ttft_ms / 1e3, given.token_ms / 1e3)
         loads = given.loads or [planned(text) for text in DEFAULT]
         results = Results(servers, objective, given.json)

@@ -12,7 +12,7 @@ import json
 import ssl
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -96,6 +96,12 @@ class Exchange(asyncio.Protocol):
             self.ended.set_result(None)
 
 
+async def all_ended(exchanges: Collection[Exchange]) -> None:
+    """Wait for them; cancelled, it leaves them as they are."""
+    if exchanges:
+        await asyncio.wait([exchange.ended for exchange in exchanges])
+
+
 class Connector:
     """Sends requests to one server and keeps track of those that have not ended."""
 
@@ -126,10 +132,12 @@ class Connector:
         await exchange.ended
         return exchange
 
-    def cancel_all(self) -> None:
-        """Close every connection that is open."""
-        for exchange in list(self.open):
+    async def cancel_all(self) -> None:
+        """Close every connection that is open; returns when they are."""
+        exchanges = [*self.open]
+        for exchange in exchanges:
             exchange.cancel()
+        await all_ended(exchanges)
 
     async def _connect(self, exchange: Exchange) -> None:
         loop = asyncio.get_running_loop()

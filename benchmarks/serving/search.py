@@ -76,8 +76,8 @@ async def probe(
         late = sum((e.first_at or now) - e.asked_at > objective.ttft_s for e in seen)
         if late > 0.02 * num_expected + 2:  # 1 % would do; the count of arrivals is chance
             running.cancel()
-            connector.cancel_all()
             await asyncio.wait([running])
+            await connector.cancel_all()
             return {
                 "ended_early": True, "requests": len(seen), "late": late,
                 "rejected": 0, "failed": 0, "whole": 0,

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from benchmarks.serving.client import Connector, Exchange
+from benchmarks.serving.client import Connector, Exchange, all_ended
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
@@ -128,8 +128,8 @@ class Poisson:
         async with traffic.timed():
             for due, body in arrivals:
                 await asyncio.sleep(traffic.began_at + due - time.perf_counter())
-                asking.append(traffic.add("all", connector.start(COMPLETIONS, body)).ended)
-            await asyncio.gather(*asking)
+                asking.append(traffic.add("all", connector.start(COMPLETIONS, body)))
+            await all_ended(asking)
         return traffic
 
     def arrivals(self, connector: Connector, seed: int) -> Iterator[tuple[float, bytes]]:
@@ -199,7 +199,7 @@ class Burst:
         ]
         async with traffic.timed():
             exchanges = [traffic.add("all", connector.start(COMPLETIONS, body)) for body in asked]
-            await asyncio.gather(*(exchange.ended for exchange in exchanges))
+            await all_ended(exchanges)
         return traffic
 
 
@@ -245,7 +245,7 @@ class Beside:
                 windows.append((exchange.asked_at, exchange.ended_at))
             for exchange in running:
                 exchange.cancel()
-            await asyncio.gather(*(exchange.ended for exchange in running))
+            await all_ended(running)
         return traffic
 
 
@@ -277,7 +277,7 @@ class Guided:
             for group, requests in asked.items()
             for request in requests
         ]
-        await asyncio.gather(*(exchange.ended for exchange in exchanges))
+        await all_ended(exchanges)
 
 
 LOADS: Final[dict[str, Callable[..., Load]]] = {

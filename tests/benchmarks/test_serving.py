@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from benchmarks.serving.sitting import Results, sit
 from benchmarks.serving.table import table
 from benchmarks.serving.traffic import Agents, Poisson
 
+ROOT = Path(__file__).parents[2]
 OBJECTIVE = Objective(ttft_s=0.5, s_per_token=0.025)
 TOKEN = b'data: {"choices":[{"text":"a","finish_reason":null}],"usage":null}\n\n'
 LAST = b'data: {"choices":[{"text":"b","finish_reason":"length"}]}\n\n'
@@ -141,30 +145,36 @@ async def test_a_search_that_finds_nothing_says_0() -> None:
 
 @asynccontextmanager
 async def listening(*, answers: bool = True) -> AsyncIterator[Server]:
-    """A server that answers each request with two tokens, or not at all."""
-    silent: set[asyncio.StreamWriter] = set()
+    """A server that answers each request with two tokens, or waits until the client hangs up."""
+    serving: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         if answers:
             writer.write(PLAIN_HEAD + TOKEN + LAST + USAGE + DONE)
-            writer.close()
         else:
-            silent.add(writer)
+            with suppress(ConnectionError):
+                while await reader.read(65536):
+                    pass
+        writer.close()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+
+    listener = await asyncio.start_server(begin, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     try:
         yield Server("s", f"http://127.0.0.1:{port}", "m")
     finally:
         listener.close()
-        for writer in silent:
-            writer.transport.abort()
-        await asyncio.sleep(0)
+        while serving:
+            await asyncio.wait(serving)
 
 
-async def test_a_probe_that_can_only_fail_is_cut_short() -> None:
-    async with listening(answers=False) as server:
+async def test_a_probe_that_can_only_fail_is_cut_short_and_hangs_up() -> None:
+    async with listening(answers=False) as server:  # ends when the last client has hung up
         connector = Connector(server)
         load = Poisson(50, seconds=10, prompt=20, answer=10)
         found = await probe(connector, load, 0, Objective(ttft_s=0.05))
@@ -268,3 +278,20 @@ async def test_figures_of_traffic_have_each_group() -> None:
     assert {name: group["whole"] for name, group in found["groups"].items()} == {
         "first turns": 2, "later turns": 2,
     }  # fmt: skip
+
+
+def test_a_server_that_cannot_be_asked_is_one_line_and_no_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-m", "benchmarks.serving", "--url", f"http://127.0.0.1:{port}"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("The server's models cannot be read: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    program = "import sys, benchmarks.serving.__main__; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append('.'); {program}"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
