@@ -45,12 +45,18 @@ FROM llama-${FLAVOUR} AS llama
 
 # Harmonium's wheel, unpacked under /image as it lies in the final image.
 FROM dependencies AS wheel
+ARG FLAVOUR
+# GPU architectures whose kernels the cuda flavour brings compiled; others compile them at their first start.
+ARG KERNEL_ARCHITECTURES="90"
 COPY packaging/finish /packaging/
 COPY README.md LICENSE NOTICE ./
 COPY auth auth
 COPY engines engines
 COPY profiles profiles
 COPY service service
+RUN if [ "$FLAVOUR" = cuda ]; then \
+        /opt/harmonium/bin/python -m engines.native.backends.cuda.offline --architectures $KERNEL_ARCHITECTURES; \
+    fi
 RUN --mount=type=secret,id=pip_cert \
     /packaging/pip wheel --no-deps --wheel-dir /dist . \
     && /packaging/pip install --no-deps --no-index --no-compile --no-warn-script-location --root /image /dist/*.whl \

@@ -37,3 +37,7 @@ bench-gpu-death: installed-test ## Kill engines on the GPU amid streams: which a
 .PHONY: test-gpu-portable
 test-gpu-portable: installed-test ## Check the CUDA backend as compiled for GPUs before Hopper, on this machine's GPU
 	@$(BIN)/pytest -m "" -n 0 -p tests.engines.native.cuda.portable tests/engines/native/cuda
+
+.PHONY: kernels-offline
+kernels-offline: installed-test ## Compile every kernel for GPUs that are not here; hold them to each one's limits
+	@$(BIN)/pytest -m "" -n 0 -s tests/engines/native/cuda/test_offline.py

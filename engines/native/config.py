@@ -171,6 +171,8 @@ class NativeConfig:
     draft_dir: Path | None = None  # of the EAGLE3 head: eagle/config.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
+    keep_weights: bool = False  # pack them into artefact_dir where they are not there yet
+    tune: bool = False  # measure kernel variants and keep the fastest in artefact_dir
     batch_invariant: bool = False  # a request's logits are the same to the bit in any batch
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -38,8 +39,9 @@ BUILT, NOT_BUILT = 0, 1
 
 @click.command(cls=SettingsCommand)
 @click.option("--dry-run", is_flag=True, help="Say what is there and what is not; build nothing.")
+@click.option("--tune", is_flag=True, help="Measure kernel variants on this GPU; keep the fastest.")
 @settings_flags
-def build_engine(dry_run: bool, **flags: Any) -> int:
+def build_engine(dry_run: bool, tune: bool, **flags: Any) -> int:
     """Pack the weights and compile the kernels that `serve` would, so that it starts fast."""
     settings = load(given(flags))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
@@ -50,16 +52,17 @@ def build_engine(dry_run: bool, **flags: Any) -> int:
         if dry_run:
             return _tell_states(launch)
         obtain(settings, launch)
-        return _build(launch)
+        return _build(launch, tune=tune)
     except (ProfileError, EngineStartError) as error:
         log.error("%s", error)
         return NOT_BUILT
 
 
-def _build(launch: Launch) -> int:
+def _build(launch: Launch, *, tune: bool) -> int:
     if _states(launch):
         started_s = time.monotonic()
-        asyncio.run(_start_and_stop(launch))
+        options = {**launch.spec.options, "keep_weights": True, "tune": tune}
+        asyncio.run(_start_and_stop(replace(launch, spec=replace(launch.spec, options=options))))
         log.info("Built or checked in %.1f s", time.monotonic() - started_s)
     return _tell_states(launch)
 

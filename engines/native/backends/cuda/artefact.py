@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 import torch
 
-from engines.native.artefact.store import NotKept, Store
+from engines.native.artefact.store import (
+    Checksums,
+    Damaged,
+    NotKept,
+    Recipe,
+    Store,
+    StoredPart,
+)
 from engines.native.backends.cuda import compiled_kernels, packed_files
-from engines.native.backends.cuda.artefact_parts import kernels_part, weights_part
+from engines.native.backends.cuda.artefact_parts import (
+    PREBUILT,
+    choices_part,
+    kernels_of,
+    weights_part,
+)
+from engines.native.backends.cuda.card import Card
+from engines.native.backends.cuda.choices import stored
+from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.load import load_weights
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.weights import Checkpoint
+
+_CHOICES: Final = "choices.json"
 
 log = logging.getLogger(__name__)
 
@@ -30,37 +51,68 @@ class Artefact:
     def weights(
         self, checkpoint: Checkpoint, num_positions: int, device: torch.device
     ) -> ModelWeights:
-        """The weights from their part, which is made first where it is needed."""
-        model, started_s = self._model, time.monotonic()
+        """The weights from their part, if it is there or to be made; else from the checkpoint."""
+        model, config, started_s = self._model, self._config, time.monotonic()
         if self._store is not None:
-            part = weights_part(self._config)
-            recipe = packed_files.recipe(checkpoint, model, device)
-            try:
-                weights = self._store.use(
-                    part,
-                    recipe,
-                    lambda found: packed_files.read(found, model, num_positions, device),
-                )
-            except NotKept as reason:
-                log.warning("The packed weights are not kept: %s", reason)
-            else:
-                _tell("The packed weights were loaded", started_s)
-                return weights
+            part = weights_part(config)
+            if config.keep_weights or self._store.slot(part).why_not() is None:
+                recipe = packed_files.recipe(checkpoint, model, device)
+                try:
+                    weights = self._store.use(
+                        part,
+                        recipe,
+                        lambda found: packed_files.read(found, model, num_positions, device),
+                    )
+                except NotKept as reason:
+                    log.warning("The packed weights are not kept: %s", reason)
+                else:
+                    _tell("The packed weights were loaded", started_s)
+                    return weights
         weights = load_weights(checkpoint, model, num_positions, device)
         _tell("The checkpoint was loaded and packed", started_s)
         return weights
+
+    def choices(self, card: Card, tune: Callable[[CardChoices], CardChoices]) -> CardChoices:
+        """The kernel variants that were measured on this card, else its architecture's.
+
+        With the option `tune` they are measured first where they are not there.
+        """
+        choices = CardChoices(card)
+        if self._store is not None:
+            part = choices_part(card, self._model)
+            if self._config.tune or self._store.slot(part).why_not() is None:
+
+                def write(folder: Path) -> Checksums:
+                    text = json.dumps(stored.to_json(tune(choices).table), indent=1)
+                    (folder / _CHOICES).write_text(text)
+                    return {_CHOICES: _sha256(text)}
+
+                def read(found: StoredPart) -> CardChoices:
+                    text = (found.folder / _CHOICES).read_text()
+                    if _sha256(text) != found.checksums.get(_CHOICES):
+                        raise Damaged(f"{_CHOICES} has another checksum")
+                    table = stored.of_json(json.loads(text), choices.table, card.name)
+                    return CardChoices(card, table)
+
+                try:
+                    return self._store.use(part, Recipe(1 << 20, write), read)
+                except NotKept as reason:
+                    log.warning("The measured kernel choices are not kept: %s", reason)
+        choices.tell()
+        return choices
 
     @contextmanager
     def kernels(self, capability: tuple[int, int]) -> Iterator[None]:
         """A block inside which compiled kernels come from their part, or go into it."""
         started_s = time.monotonic()
-        if self._store is None:
+        part = kernels_of(self._config, self._model, capability)
+        with compiled_kernels.kept(self._store, part, Store(PREBUILT)):
             yield
-        else:
-            part = kernels_part(self._config, self._model, capability)
-            with compiled_kernels.kept(self._store, part):
-                yield
-        _tell("The kernels were compiled or found, and the graphs captured", started_s)
+        _tell("The kernels were found or compiled, and the graphs captured", started_s)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _tell(what: str, since_s: float) -> None:

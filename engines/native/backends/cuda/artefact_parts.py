@@ -1,8 +1,9 @@
 """The pre-built engine: what a start on a GPU leaves to the next, and what that depends on.
 
 Two parts. The weights in the kernels' layout belong to a checkpoint: every profile and GPU of one
-layout shares them. The compiled kernels belong to a model's shape, a profile's sizes of step and a
-GPU's architecture. CUDA graphs themselves cannot be kept: they are captured at every start.
+layout shares them. The compiled kernels belong to a model's shape and a GPU's architecture: every
+profile shares them. A wheel or image may bring kernels along, in a store that is only read. CUDA
+graphs themselves cannot be kept: they are captured at every start.
 
 Triton is not needed to know them.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from engines.native.artefact.identity import (
     checkpoint_facts,
@@ -20,10 +21,13 @@ from engines.native.artefact.identity import (
     versions,
 )
 from engines.native.artefact.store import Part, Store
+from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.fragment_order import LAYOUT
-from engines.native.backends.cuda.graphs import step_sizes
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import EagleConfig
+
+PREBUILT: Final = Path(__file__).parent / "prebuilt"
+"""The store that a wheel or image brings; offline/__main__.py fills it."""
 
 
 def weights_part(config: NativeConfig) -> Part:
@@ -32,27 +36,43 @@ def weights_part(config: NativeConfig) -> Part:
     return Part(f"weights-{short_digest(str(config.model_dir.resolve()))}", identity)
 
 
-def kernels_part(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
-    """The part of compiled kernels; another version of torch, Triton or ours replaces it."""
+def kernels_part(
+    model: ModelConfig,
+    capability: tuple[int, int],
+    block_size: int = 64,
+    head: EagleConfig | None = None,
+) -> Part:
+    """The part of a model's compiled kernels on an architecture, whatever profile it runs by.
+
+    Another version of Triton or of our sources replaces it.
+    """
     architecture = "{}{}".format(*capability)
-    sizes = step_sizes(
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-        has_drafts=config.speculation != "none",
-        is_invariant=config.batch_invariant,
-    )
+    shape = asdict(model)
+    del shape["rope"]  # the kernels get its angles
     runs: dict[str, Any] = {
         "architecture": f"sm_{architecture}",
-        "model": asdict(model),
-        "graphs": asdict(sizes),
-        "block_size": config.block_size,
-        "max_model_len": config.max_model_len,
+        "model": shape,
+        "block_size": block_size,
     }
-    if config.draft_dir is not None:
-        runs["head"] = asdict(EagleConfig.from_dir(config.draft_dir, model))
+    if head is not None:
+        runs["head"] = asdict(head)
     sources = sources_digest(Path(__file__).parent)
-    identity = {**versions("torch", "triton"), "sources": sources, **runs}
+    identity = {**versions("triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)
+
+
+def choices_part(card: Card, model: ModelConfig) -> Part:
+    """The part of kernel variants that were measured on a card for a model."""
+    runs = {"card": asdict(card), "model": asdict(model)}
+    sources = sources_digest(Path(__file__).parent)
+    identity = {**versions("triton"), "sources": sources, **runs}
+    return Part(f"choices-sm{card.architecture}-{short_digest(runs)}", identity)
+
+
+def kernels_of(config: NativeConfig, model: ModelConfig, capability: tuple[int, int]) -> Part:
+    """The part of compiled kernels that an engine of these options takes and adds to."""
+    head = None if config.draft_dir is None else EagleConfig.from_dir(config.draft_dir, model)
+    return kernels_part(model, capability, config.block_size, head)
 
 
 def states(
@@ -60,6 +80,9 @@ def states(
 ) -> dict[str, str | None]:
     """Each part's folder with why it cannot be used as it is; None if it can."""
     assert config.artefact_dir is not None
-    store = Store(config.artefact_dir)
-    parts = weights_part(config), kernels_part(config, model, capability)
-    return {str(store.slot(part).folder): store.slot(part).why_not() for part in parts}
+    own, kernels = Store(config.artefact_dir), kernels_of(config, model, capability)
+    places = [own.slot(weights_part(config)), own.slot(kernels)]
+    prebuilt = Store(PREBUILT).slot(kernels)
+    if prebuilt.why_not() is None:
+        places[1] = prebuilt
+    return {str(place.folder): place.why_not() for place in places}

@@ -16,12 +16,14 @@ from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMas
 from engines.native.backends.cuda import packed_files
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.draws import Draw, Draws
 from engines.native.backends.cuda.eagle import DeviceHead, load_head
 from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
 from engines.native.backends.cuda.limits import check_computable
+from engines.native.backends.cuda.measuring import measured
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
@@ -187,8 +189,12 @@ class CudaBackend:
         cache = torch.zeros(
             (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
         )
-        choices = CardChoices.of(device)
-        choices.tell()
+
+        def tune(choices: CardChoices) -> CardChoices:
+            most, size = config.max_num_seqs, config.block_size
+            return measured(choices, Shape(model), weights, size, most)
+
+        choices = artefact.choices(Card.of(device), tune)
         with artefact.kernels(torch.cuda.get_device_capability(device)):
             return cls(
                 model,

@@ -3,6 +3,9 @@
 Each start unpacks it into a folder of its own, where Triton finds its kernels and puts those that
 are new; so what is kept never changes under a reader. Triton writes absolute paths into the
 `__grp__` files that name the outputs of one kernel; they are made good at the unpacking.
+
+There are two stores: the pre-built one, which a wheel or image brings and nobody writes, and the
+machine's own, which holds what the first lacks.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import json
 import logging
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import triton
+from triton.runtime.cache import FileCacheManager
 
 from engines.native.artefact.store import (
     Checksums,
@@ -32,12 +37,13 @@ from engines.native.artefact.store import (
 
 ARCHIVE: Final = "triton.tar"
 _GROUPS: Final = "__grp__*.json"
+_NEEDED: Final = {".json", ".cubin", ".so"}  # to start a kernel; the rest is for its author
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def kept(store: Store, part: Part) -> Iterator[None]:
+def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
     """A block inside which Triton takes its kernels from the part and adds what it compiles.
 
     While one process compiles for a part that is not there, others wait for it.
@@ -45,18 +51,28 @@ def kept(store: Store, part: Part) -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory(prefix="harmonium-kernels-") as name,
         ExitStack() as held,
-        _cache_at(Path(name)),
+        cache_at(Path(name)),
     ):
         folder = Path(name)
-        with store.shared(part) as slot:
-            is_found = _is_unpacked(slot, folder)
-        alone = None if is_found else _alone(held, store, part)
-        if alone is not None:
-            _is_unpacked(alone, folder)  # another process may have made it while we waited
+        is_found = _is_unpacked(prebuilt.slot(part), folder)
+        shipped = _files(folder)
+        alone = None
+        if store is not None:
+            with store.shared(part) as slot:
+                is_found = _is_unpacked(slot, folder) or is_found
+            if not is_found:
+                alone = _alone(held, store, part)
+                is_found = alone is not None and _is_unpacked(alone, folder)  # made meanwhile
+        if not is_found:
+            log.info(
+                "No compiled kernels for this model and GPU are there: compiling them takes about"
+                " a minute ..."
+            )
         before = _files(folder)
-        yield
-        if _files(folder) != before:
-            _keep(alone or _alone(held, store, part), folder)
+        with _told(is_silent=not is_found):
+            yield
+        if store is not None and _files(folder) != before:
+            _keep(alone or _alone(held, store, part), folder, shipped)
 
 
 def _alone(held: ExitStack, store: Store, part: Part) -> PartPlace | None:
@@ -91,23 +107,31 @@ def _unpack(found: StoredPart, folder: Path) -> None:
         path.write_text(json.dumps(group))
 
 
-def _keep(slot: PartPlace | None, folder: Path) -> None:
+def recipe(folder: Path, without: list[str] | None = None) -> Recipe:
+    """How a part is made of the files that Triton left in a folder, but those named."""
+    names = sorted({*_files(folder)} - {*(without or ())})
+
     def write(target: Path) -> Checksums:
         with tarfile.open(target / ARCHIVE, "w") as tar:
-            for path in _files(folder):
-                tar.add(folder / path, path)
+            for name in names:
+                tar.add(folder / name, name)
         return {ARCHIVE: _digest(target / ARCHIVE)}
 
-    num_bytes = 2 * sum((folder / path).stat().st_size for path in _files(folder)) + (1 << 20)
+    num_bytes = 2 * sum((folder / name).stat().st_size for name in names) + (1 << 20)
+    return Recipe(num_bytes, write)
+
+
+def _keep(slot: PartPlace | None, folder: Path, shipped: list[str]) -> None:
     try:
         if slot is not None:
-            slot.make(Recipe(num_bytes, write), is_anew=True)
+            _is_unpacked(slot, folder)  # what another process has added since
+            slot.make(recipe(folder, shipped), is_anew=True)
     except NotKept as reason:
         log.warning("The compiled kernels are not kept: %s", reason)
 
 
 def _files(folder: Path) -> list[str]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix in _NEEDED)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
@@ -117,10 +141,33 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def _cache_at(folder: Path) -> Iterator[None]:
-    before = triton.knobs.cache.dir
-    triton.knobs.cache.dir = str(folder)
-    try:
+def cache_at(folder: Path) -> Iterator[None]:
+    """A block inside which Triton keeps what it compiles in a folder: machine code alone."""
+    with triton.knobs.cache.scope(), triton.knobs.compilation.scope():
+        triton.knobs.cache.dir = str(folder)
+        triton.knobs.compilation.store_binary_only = True
         yield
-    finally:
-        triton.knobs.cache.dir = before
+
+
+@contextmanager
+def _told(*, is_silent: bool) -> Iterator[None]:
+    """A block in which the first kernel that has to be compiled is told before it is."""
+    missing: list[str] = []
+
+    class Telling(FileCacheManager):  # type: ignore[misc]
+        """Triton's own, which tells what is not there."""
+
+        def get_group(self, filename: str) -> Any:
+            found = super().get_group(filename)
+            if found is None:
+                if not missing and not is_silent:
+                    log.info("Compiling kernels that are not there yet, first %s ...", filename)
+                missing.append(filename)
+            return found
+
+    started_s = time.monotonic()
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.manager_class = Telling
+        yield
+    if missing:
+        log.info("%d kernels were compiled in %.1f s", len(missing), time.monotonic() - started_s)

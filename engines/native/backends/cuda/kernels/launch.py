@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -11,6 +13,33 @@ from triton.runtime.jit import constexpr_function
 
 # Through Triton's interpreter (TRITON_INTERPRET=1) kernels run on CPU tensors, without assembly.
 IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+class Launch(NamedTuple):
+    """A kernel with the arguments that it is started with; `options`: by name, for Triton too."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def start(self) -> None:
+        """Start it on the current stream."""
+        self.kernel[self.grid](*self.args, **self.options)
+
+
+_start: Callable[[Launch], None] = Launch.start
+
+
+@contextmanager
+def instead(do: Callable[[Launch], None]) -> Iterator[None]:
+    """A block inside which kernels are not started: `do` gets each launch."""
+    global _start
+    before, _start = _start, do
+    try:
+        yield
+    finally:
+        _start = before
 
 
 def launch(
@@ -26,7 +55,7 @@ def launch(
     is_dependent = is_dependent and not IS_INTERPRETED.value  # the interpreter runs in order
     if is_dependent and is_early:
         options["launch_pdl"] = True
-    kernel[grid](*args, IS_DEPENDENT=is_dependent, **options)
+    _start(Launch(kernel, grid, args, {"IS_DEPENDENT": is_dependent, **options}))
 
 
 def next_power_of_2(n: int) -> int:

@@ -1,0 +1,131 @@
+"""Every launch of a model's steps, found without a GPU: a backend on torch's meta device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from engines.native.backends.base import Capacity
+from engines.native.backends.cuda.backend import CudaBackend
+from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
+from engines.native.backends.cuda.kernels.launch import Launch, instead
+from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.verify import MAX_DRAFTS
+from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.config import ModelConfig
+
+MAX_TOKENS: Final = 8192  # of a chunk, in any profile
+BLOCK_SIZE: Final = 64  # of every profile for GPUs
+_META: Final = torch.device("meta")
+_NUM_BLOCKS: Final = 4096
+
+
+class Pointer:
+    """A tensor as Triton sees it when it compiles: its type and where it begins."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._offset = int(tensor.storage_offset()) * tensor.element_size()
+
+    def data_ptr(self) -> int:
+        """The offset in its allocation, whose own address every allocator aligns."""
+        return self._offset
+
+    def ptr_range(self) -> int:
+        """Asked for by other backends of Triton."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctLaunch:
+    """A launch that needs a compiled kernel of its own."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name in its source."""
+        return str(self.kernel.fn.__name__)
+
+
+def launches_of(
+    model: ModelConfig, choices: CardChoices, *, is_packed: bool = True
+) -> list[DistinctLaunch]:
+    """The launches of all sizes of step of any profile, guesses included, each once."""
+    found: dict[Any, DistinctLaunch] = {}
+
+    def note(launch: Launch) -> None:
+        args = tuple(Pointer(arg) if isinstance(arg, Tensor) else arg for arg in launch.args)
+        key = (id(launch.kernel), *map(_specialised, args), *sorted(launch.options.items()))
+        found.setdefault(key, DistinctLaunch(launch.kernel, launch.grid, args, launch.options))
+
+    model = _short(model)
+    longest = model.max_position_embeddings
+    capacity = Capacity(_NUM_BLOCKS, BLOCK_SIZE, longest, max_drafts=MAX_DRAFTS)
+    values = BLOCK_SIZE * 2 * model.kv_size
+    layers = max(model.layer_types.count(kind) for kind in model.layer_types)
+    cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=torch.bfloat16, device=_META)
+    with instead(note), torch.inference_mode():
+        weights = _weights(model, longest, is_packed)
+        CudaBackend(model, weights, cache, capacity, MAX_ROWS, MAX_TOKENS, choices=choices)
+    return list(found.values())
+
+
+def _short(model: ModelConfig) -> ModelConfig:
+    """The same with as few layers as have every launch: a first one, and one of each kind."""
+    kinds = model.layer_types
+    num = max(2, *(kinds.index(kind) + 1 for kind in set(kinds)))
+    return replace(model, num_hidden_layers=num, layer_types=kinds[:num])
+
+
+def _specialised(arg: Any) -> tuple[Any, ...]:
+    """What of an argument Triton compiles for."""
+    if isinstance(arg, Pointer):
+        return (str(arg.dtype), arg.data_ptr() % 16 == 0)
+    return (type(arg).__name__, arg == 1, arg % 16 == 0) if isinstance(arg, int) else (arg,)
+
+
+def _weights(model: ModelConfig, num_positions: int, is_packed: bool) -> ModelWeights:
+    """Weights of the model's shape without values."""
+    shape = Shape(model)
+
+    def make(*size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(size, dtype=dtype, device=_META)
+
+    def experts(rows: int, inputs: int) -> PackedExperts:
+        num, bias = model.num_local_experts, make(model.num_local_experts, rows)
+        if not is_packed:
+            return PackedExperts(make(num, rows, inputs), make(4, dtype=torch.int32), bias)
+        words = make(num, rows // 16, 2 * inputs, dtype=torch.int32)
+        return PackedExperts(words, make(num, rows // 16, inputs // 6, dtype=torch.int32), bias)
+
+    def layer() -> LayerWeights:
+        return LayerWeights(
+            attention_norm=make(model.hidden_size),
+            qkv=make(shape.qkv_size, model.hidden_size),
+            qkv_bias=make(shape.qkv_size),
+            sinks=make(model.num_attention_heads),
+            out=make(model.hidden_size, model.q_size),
+            out_bias=make(model.hidden_size),
+            moe_norm=make(model.hidden_size),
+            router=make(model.num_local_experts, model.hidden_size),
+            router_bias=make(model.num_local_experts),
+            gate_up=experts(2 * model.intermediate_size, shape.hidden_stride),
+            down=experts(model.hidden_size, shape.inner_stride),
+        )
+
+    positions = (num_positions, model.head_dim // 2)
+    return ModelWeights(
+        embedding=make(model.vocab_size, model.hidden_size),
+        layers=[layer() for _ in range(model.num_hidden_layers)],
+        norm=make(model.hidden_size),
+        head=make(model.vocab_size, model.hidden_size),
+        cosines=make(*positions, dtype=torch.float32),
+        sines=make(*positions, dtype=torch.float32),
+    )

@@ -1,0 +1,53 @@
+"""Every kernel of every profile, compiled for GPUs that are not here: `make kernels-offline`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.native.backends.cuda.card import KNOWN
+from engines.native.backends.cuda.choices.of_card import CardChoices
+from engines.native.backends.cuda.offline.launches import launches_of
+from engines.native.backends.cuda.random_model import gpt_oss
+
+MOST_REGISTERS = 255
+MOST_STACK = 256  # bytes of a thread: what spills of registers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 89, 90, 100, 120])
+@pytest.mark.parametrize("model", ["20b", "120b"])
+def test_every_launch_compiles_within_the_limits(
+    architecture: int, model: str, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    subprocess.run(
+        [sys.executable, "-m", "engines.native.backends.cuda.offline", "--report", str(report),
+         "--architectures", str(architecture), "--models", model],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        check=True,
+    )  # fmt: skip
+    kernels: list[dict[str, Any]] = json.loads(report.read_text())
+    assert len(kernels) > 100
+    most = KNOWN[architecture].shared_bytes
+    for kernel in kernels:
+        assert kernel["shared_bytes"] <= most, kernel
+        assert kernel["registers"] <= MOST_REGISTERS, kernel
+        assert kernel["stack_bytes"] <= MOST_STACK, kernel
+    figures = {name: max(each[name] for each in kernels) for name in
+               ("shared_bytes", "registers", "stack_bytes")}  # fmt: skip
+    print(f"sm_{architecture} {model}: {len(kernels)} kernels, at most {figures}")
+
+
+def test_every_kernel_of_a_step_is_found_without_a_gpu() -> None:
+    launches = launches_of(gpt_oss("20b"), CardChoices(KNOWN[90]))
+    names = {launch.name for launch in launches}
+    assert {"rows_kernel", "decode_attention_kernel", "gate_up_grouped_kernel"} <= names
+    assert {"gate_up_kernel", "route_few_kernel", "draw_kernel", "embed_guesses_kernel"} <= names
+    assert any(launch.options.get("M") == 1024 for launch in launches)

@@ -1,0 +1,116 @@
+"""`build-engine --tune`: which variants are measured, which win, and that a start takes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engines.native.backends.cuda.artefact import Artefact
+from engines.native.backends.cuda.artefact_parts import choices_part
+from engines.native.backends.cuda.card import KNOWN
+from engines.native.backends.cuda.choices import stored
+from engines.native.backends.cuda.choices.of_card import CardChoices
+from engines.native.backends.cuda.choices.tuning import candidates, tuned
+from engines.native.backends.cuda.choices.variants import Choices, Grouped, Table
+from engines.native.backends.cuda.random_model import gpt_oss
+from engines.native.config import NativeConfig
+
+CARD = KNOWN[89]
+MODEL = gpt_oss("20b")
+
+
+class Clock:
+    """A card whose products are the faster the wider their tiles, but for some that do not run."""
+
+    def __init__(self, *, is_right: bool = True) -> None:
+        self.prepared: list[Choices] = []
+        self._is_right = is_right
+
+    def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None:
+        del rows, parts
+        self.prepared += choices
+
+    def time(self, rows: int, choices: Choices, parts: frozenset[str]) -> float | None:
+        del rows
+        if "qkv" not in parts:
+            return 1.0
+        return None if choices.qkv.bn > 128 else 1.0 / choices.qkv.bn
+
+    def agree(self, rows: int, choices: Choices, others: Choices) -> bool:
+        del rows, choices, others
+        return self._is_right
+
+
+def table() -> Table:
+    return CardChoices(CARD).table
+
+
+def test_the_fastest_variant_that_runs_wins_and_noise_does_not() -> None:
+    before, clock = table(), Clock()
+    after = tuned(before, CARD.name, 32, clock)
+    assert after.decode[8].qkv == before.decode[8].qkv._replace(bn=128)
+    assert replace(after.decode[8], qkv=before.decode[8].qkv) == before.decode[8]
+    assert after.decode[64] == before.decode[64]  # no step has so many rows
+    assert CardChoices(CARD, after).is_measured
+    assert len(clock.prepared) > 100
+
+
+def test_variants_that_give_other_logits_lose(caplog: pytest.LogCaptureFixture) -> None:
+    assert tuned(table(), CARD.name, 8, Clock(is_right=False)).decode == table().decode
+    assert "give other logits" in caplog.text
+
+
+@pytest.mark.parametrize("rows", sorted(table().decode))
+def test_candidates_are_new_and_fit_the_buffers(rows: int) -> None:
+    choices = table().decode[rows]
+    for group in ("qkv", "out", "head", "attention", "experts"):
+        found = [*candidates(group, choices, rows)]
+        assert found
+        assert choices not in found
+        for each in found:
+            assert each.splits * rows <= 2048 or each.splits == 1
+            if isinstance(each.gate_up, Grouped) and isinstance(each.down, Grouped):
+                assert each.gate_up.bm == each.down.bm  # one list of tiles
+
+
+def test_a_table_comes_back_from_json() -> None:
+    text = json.dumps(stored.to_json(table()))
+    found = stored.of_json(json.loads(text), table(), "it")
+    assert found == replace(table(), measured_on=("it",))
+    with pytest.raises(ValueError, match="not kernel choices"):
+        stored.of_json({"8": {"qkv": 3}}, table(), "it")
+    with pytest.raises(ValueError, match="kernel choices for"):
+        stored.of_json({}, table(), "it")
+
+
+def test_what_was_measured_is_taken_by_later_starts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = NativeConfig(tmp_path, "cuda", dtype="bfloat16", artefact_dir=tmp_path / "store")
+    measured: list[CardChoices] = []
+
+    def tune(choices: CardChoices) -> CardChoices:
+        measured.append(choices)
+        return CardChoices(CARD, tuned(choices.table, CARD.name, 8, Clock()))
+
+    assert Artefact(config, MODEL).choices(CARD, tune).table == table()
+    assert not measured
+    assert "not tuned for this GPU" in caplog.text
+    won = Artefact(replace(config, tune=True), MODEL).choices(CARD, tune)
+    assert won.decode(8).qkv.bn == 128
+    assert Artefact(config, MODEL).choices(CARD, tune).table == won.table
+    assert Artefact(replace(config, tune=True), MODEL).choices(CARD, tune).table == won.table
+    assert len(measured) == 1
+    other = replace(CARD, name="another")
+    assert Artefact(config, MODEL).choices(other, tune).table == table()
+
+    assert config.artefact_dir is not None
+    path = config.artefact_dir / choices_part(CARD, MODEL).name / "choices.json"
+    path.write_text(path.read_text().replace("128", "256"))
+    assert Artefact(replace(config, tune=True), MODEL).choices(CARD, tune).table == won.table
+    assert len(measured) == 2
