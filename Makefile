@@ -1,6 +1,8 @@
 # Everything a contributor does, one word each. `make` alone lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+HELM_3 := .cache/helm/3.17.3/helm
+HELM_4 := .cache/helm/4.2.3/helm
 # A Python that was named is meant, also where .venv is of another.
 INSTALL := $(PYTHON) packaging/install.py $(if $(filter file,$(origin PYTHON)),,--this-python)
 

@@ -1,8 +1,6 @@
 # The container image and the Helm chart.
 FLAVOUR ?= cpu
 IMAGE ?= localhost/harmonium:$(if $(filter cpu,$(FLAVOUR)),latest,$(FLAVOUR))
-HELM_3 := .cache/helm/3.17.3/helm
-HELM_4 := .cache/helm/4.2.3/helm
 
 .PHONY: image
 image: installed-test ## Build the container image, run it and chat with it; FLAVOUR=cuda for NVIDIA GPUs

