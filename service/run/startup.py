@@ -112,8 +112,8 @@ def _launch(
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
-    if settings.kvcache_percent is not None:
-        spec = replace(spec, memory_fraction=settings.kvcache_percent)
+    fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
+    spec = replace(spec, memory_fraction=fraction)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
