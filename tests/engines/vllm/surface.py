@@ -87,8 +87,9 @@ def _own(node: ast.ClassDef) -> Iterator[str]:
             yield part.target.id
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
             for inner in ast.walk(part):
-                is_own = isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
-                if is_own and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+                if not isinstance(inner, ast.Attribute) or not isinstance(inner.ctx, ast.Store):
+                    continue
+                if isinstance(inner.value, ast.Name) and inner.value.id == "self":
                     yield inner.attr
 
 
