@@ -161,6 +161,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.getoption("markexpr").startswith("not "):
         targets = "`make test-slow`, `make faults`, `make browser`, `make oidc`, `make rolling`, "
         targets += (
-            "`make image`, `make chart`, `make conformance`, `make clients` and `make monitoring`"
+            "`make image`, `make chart`, `make conformance`, `make clients`, "
+            "`make sdks` and `make monitoring`"
         )
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")
