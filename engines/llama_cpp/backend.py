@@ -22,6 +22,7 @@ from engines.native.backends.cpu.layers import Logits
 from engines.native.backends.cpu.layout import Slots
 from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
+from engines.native.options import seconds_of
 from engines.native.scheduler import Scheduler, SchedulerLimits
 
 _ALL_LAYERS = -1
@@ -113,7 +114,10 @@ def load_core(config: LlamaCppConfig) -> EngineCore:
     backend = LlamaCppBackend(config, model, capacity, num_threads, blocks.forget)
     torch.set_num_threads(1)  # of this thread, which samples: more would spin beside llama.cpp's
     limits = SchedulerLimits(
-        capacity.max_model_len, config.max_num_seqs, config.max_num_batched_tokens
+        capacity.max_model_len,
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        max_token_gap_s=seconds_of(config.max_token_gap_ms),
     )
     return EngineCore(backend, Scheduler(blocks, limits), model.vocab_size)
 

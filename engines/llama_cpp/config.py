@@ -37,6 +37,7 @@ class LlamaCppConfig:
     memory_fraction: float = 0.9  # of the memory that the weights leave
     num_threads: int | None = None
     max_num_waiting: int = 1024
+    max_token_gap_ms: float | None = None  # as the native engine's
     enable_prefix_caching: bool = True  # costs the layers with a window a cell for every token
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused

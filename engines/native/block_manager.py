@@ -55,6 +55,7 @@ class BlockManager:
         self._cached: dict[bytes, int] = {}  # the inverse of _keys
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._holders: set[Sequence] = set()
+        self._coming: dict[bytes, Sequence] = {}  # whole blocks that a sequence will compute
 
     @property
     def num_free_blocks(self) -> int:
@@ -126,6 +127,7 @@ class BlockManager:
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
         sequence.num_registered_blocks = sequence.num_released_blocks = 0
         self._holders.discard(sequence)
+        self._take_back(sequence, 0)
 
     def attach_prefix(self, sequence: Sequence) -> int:
         """Give a sequence without blocks the longest usable cached prefix; its length in tokens.
@@ -149,6 +151,28 @@ class BlockManager:
         sequence.num_registered_blocks = num_blocks
         self._holders.add(sequence)
         return num_tokens
+
+    def announce(self, sequence: Sequence) -> None:
+        """Note that the sequence will compute the rest of its whole blocks."""
+        if not self.is_prefix_caching:
+            return
+        first = len(sequence.full_blocks)
+        for block_hash in self._hash_blocks(sequence, self._num_reusable(sequence))[first:]:
+            self._coming.setdefault(block_hash, sequence)
+
+    def awaited(self, sequence: Sequence) -> bytes | None:
+        """The first block that the sequence does not find, if another will compute it."""
+        if not self._coming or not self.is_prefix_caching:
+            return None
+        found = self._find_prefix(sequence)
+        if found == self._num_reusable(sequence):
+            return None
+        block_hash = sequence.block_hashes[found]
+        return block_hash if block_hash in self._coming else None
+
+    def is_coming(self, block_hash: bytes) -> bool:
+        """Whether a sequence will compute this block."""
+        return block_hash in self._coming
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Find these blocks no more: the backend has lost what they held. Nobody holds them."""
@@ -212,8 +236,15 @@ class BlockManager:
         if self._keys[block] is None:
             self._free.move_to_end(block, last=False)
 
+    def _take_back(self, sequence: Sequence, first: int, end: int | None = None) -> None:
+        """The sequence will not compute these blocks: it has, or it never will."""
+        for block_hash in sequence.block_hashes[first:end]:
+            if self._coming.get(block_hash) is sequence:
+                del self._coming[block_hash]
+
     def _register(self, sequence: Sequence, num_whole: int) -> None:
         hashes = self._hash_blocks(sequence, num_whole)
+        self._take_back(sequence, sequence.num_registered_blocks, num_whole)
         for i in range(sequence.num_registered_blocks, num_whole):
             self._offer(FULL + hashes[i], sequence.full_blocks[i])
             if self.sliding_window is not None:
@@ -228,7 +259,7 @@ class BlockManager:
 
     def _find_prefix(self, sequence: Sequence) -> int:
         """The most leading blocks that both groups of layers can go on from."""
-        num_blocks = (len(sequence.token_ids) - 1) // self.block_size
+        num_blocks = self._num_reusable(sequence)
         hashes = self._hash_blocks(sequence, num_blocks)
         found = 0
         while found < num_blocks and FULL + hashes[found] in self._cached:
@@ -236,6 +267,10 @@ class BlockManager:
         while (missing := next(self._missing_window_blocks(hashes, found), None)) is not None:
             found = missing  # a longer prefix would have this block in its window, too
         return found
+
+    def _num_reusable(self, sequence: Sequence) -> int:
+        """Whole blocks, but for the last token, which is computed in any case."""
+        return (len(sequence.token_ids) - 1) // self.block_size
 
     def _missing_window_blocks(self, hashes: list[bytes], num_blocks: int) -> Iterator[int]:
         if self.sliding_window is None:

@@ -173,6 +173,8 @@ class NativeConfig:
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
     keep_weights: bool = False  # pack them into artefact_dir where they are not there yet
     tune: bool = False  # measure kernel variants and keep the fastest in artefact_dir
+    # The longest gap between two tokens of a stream that prefill beside it may make; None: any.
+    max_token_gap_ms: float | None = None
     batch_invariant: bool = False  # a request's logits are the same to the bit in any batch
     grammar_timeout_s: float = 10.0  # a grammar that takes longer to compile is refused
 

@@ -8,8 +8,12 @@ thrown away. Every request gets the same tokens from both.
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -27,11 +31,18 @@ from engines.native.backends.base import (
     TokenMasks,
 )
 from engines.native.block_manager import BlockManager
-from engines.native.config import ModelConfig, NativeConfig
+from engines.native.calibration import calibrate
+from engines.native.config import Device, ModelConfig, NativeConfig
 from engines.native.drafting import drafter_of
 from engines.native.failures import FailureCount, StepFailure, give_back
-from engines.native.scheduler import Chunk, Scheduler, SchedulerLimits
+from engines.native.options import seconds_of
+from engines.native.scheduler import Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
+from engines.native.step_plan import Chunk
+
+_CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.5}
+
+log = logging.getLogger(__name__)
 
 SequenceOutcome = tuple[Sequence, TokenEvent | EngineError]
 
@@ -43,6 +54,7 @@ class Launched:
     chunks: list[Chunk]
     step: Step
     masks: dict[Sequence, TokenMasks]  # of those with drafts, made before them
+    launched_s: float  # when its launch began
 
 
 class EngineCore:
@@ -55,12 +67,16 @@ class EngineCore:
         vocab_size: int,
         *,
         is_overlapped: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`: in seconds; the backend of a simulation has one of its own."""
         self.backend = backend
         self.scheduler = scheduler
         self.vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)  # of a mask
         self._is_overlapped = is_overlapped
+        self._clock = clock
+        self._collected_s = 0.0  # when the last step was
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._failures = FailureCount()
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
@@ -112,8 +128,10 @@ class EngineCore:
         if not chunks:
             return None
         chunks, masks = self._guided(chunks)
+        launched_s = self._clock()
         try:
-            return Launched(chunks, self.backend.launch(build_batch(chunks)), masks)
+            step = self.backend.launch(build_batch(chunks))
+            return Launched(chunks, step, masks, launched_s)
         except Exception as error:
             failure = self._failures.on_error(error, chunks)
         self._fail(failure, chunks)
@@ -184,6 +202,7 @@ class EngineCore:
         except Exception as error:
             failure = self._failures.on_error(error, launched.chunks)
         else:
+            self._learn(launched)
             self._take_in(launched.chunks, sampled)
             return True
         if ahead is not None:
@@ -191,6 +210,18 @@ class EngineCore:
             self.scheduler.cancel(ahead.chunks)
         self._fail(failure, launched.chunks)
         return False
+
+    def _learn(self, launched: Launched) -> None:
+        """Correct the costs of steps by one that was collected.
+
+        It began when it was launched, or when the one before it was done. Steps that waited for a
+        mask say nothing: the host made it meanwhile.
+        """
+        now_s = self._clock()
+        seconds = now_s - max(launched.launched_s, self._collected_s)
+        self._collected_s = now_s
+        if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
+            self.scheduler.costs.note(self.scheduler.work_of(launched.chunks), seconds)
 
     def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
         self.scheduler.counters.num_steps += 1
@@ -239,7 +270,7 @@ class EngineCore:
         scheduler, counters = self.scheduler, self.scheduler.counters
         return EngineStats(
             num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
+            num_waiting=scheduler.num_waiting,
             num_kv_blocks=scheduler.blocks.num_usable_blocks,
             num_free_kv_blocks=scheduler.blocks.num_free_blocks,
             num_preemptions=counters.num_preemptions,
@@ -274,14 +305,21 @@ def _throw_away(launched: Launched) -> None:
 def load_core(config: NativeConfig) -> EngineCore:
     """Load the checkpoint into a core; raises EngineStartError naming what is wrong with it."""
     model = ModelConfig.from_dir(config.model_dir)
-    backend = load_backend(config, model)
-    return assemble_core(config, backend, model.sliding_window, model.vocab_size)
+    core = assemble_core(
+        config, load_backend(config, model), model.sliding_window, model.vocab_size
+    )
+    if config.max_token_gap_ms is not None:
+        scheduler, begun_s = core.scheduler, time.monotonic()
+        budget_s = _CALIBRATION_S[config.device]
+        scheduler.costs = calibrate(core.backend, scheduler.limits, model.vocab_size, budget_s)
+        log.info("Measured what steps take, in %.1f s", time.monotonic() - begun_s)
+    return core
 
 
 def assemble_core(
     config: NativeConfig, backend: Backend, sliding_window: int, vocab_size: int
 ) -> EngineCore:
-    """A core of this backend, with a scheduler for its capacity."""
+    """A core of this backend, with a scheduler for its capacity; the costs of steps are made up."""
     capacity = backend.capacity
     drafter = drafter_of(config.speculation, capacity)
     blocks = BlockManager(
@@ -296,6 +334,7 @@ def assemble_core(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_drafts=0 if drafter is None else capacity.max_drafts,
+        max_token_gap_s=seconds_of(config.max_token_gap_ms),
     )
     return EngineCore(
         backend, Scheduler(blocks, limits, drafter), vocab_size, is_overlapped=config.overlap_steps

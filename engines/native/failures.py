@@ -10,8 +10,8 @@ from typing import Final
 import torch
 
 from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
-from engines.native.scheduler import Chunk
 from engines.native.sequence import Sequence
+from engines.native.step_plan import Chunk
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,19 @@ class StepOptions(Protocol):
         ...
 
     @property
+    def max_token_gap_ms(self) -> float | None:
+        """The longest gap between two tokens of a stream that prefill beside it may make."""
+        ...
+
+    @property
     def grammar_timeout_s(self) -> float:
         """How long a grammar may take to compile, in seconds."""
         ...
+
+
+def seconds_of(milliseconds: float | None) -> float | None:
+    """The same time in seconds; None stays None."""
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def check_numbers(options: StepOptions) -> None:
@@ -40,6 +50,10 @@ def check_numbers(options: StepOptions) -> None:
     if not 0 < options.memory_fraction <= 1:
         raise EngineStartError(
             f"memory_fraction is {options.memory_fraction}; use more than 0, at most 1"
+        )
+    if options.max_token_gap_ms is not None and options.max_token_gap_ms <= 0:
+        raise EngineStartError(
+            f"max_token_gap_ms is {options.max_token_gap_ms}; use more than 0, or leave it out"
         )
     if options.grammar_timeout_s <= 0:
         raise EngineStartError(f"grammar_timeout_s is {options.grammar_timeout_s}; use more than 0")

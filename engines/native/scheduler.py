@@ -3,8 +3,11 @@
 Who waits is admitted by priority and in order of arrival; tenants are told apart before the engine
 (engines/admission.py). The rank of an admitted sequence is (priority, number of its first
 admission); lower goes first everywhere.
-A step first takes the running sequences that need one token, then goes on with prefills, then
-admits waiting sequences. When blocks run out, the running sequence of the highest rank gives up
+A step first takes the running sequences that need one token. What prefill runs beside them is
+decided by time (step_plan.py): as much as keeps the step within the longest gap between two tokens.
+Half of that goes to the oldest prompt that is being read, the other half to the shortest ones and
+to those that wait: so a short prompt does not wait behind a long one, and a long one goes on. When
+blocks run out, the running sequence of the highest rank gives up
 its own and waits again, before all new ones of its priority; the lowest rank can therefore
 always go on.
 
@@ -16,9 +19,10 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import Final
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
 from engines.errors import PromptTooLong
@@ -27,24 +31,11 @@ from engines.native.block_manager import BlockManager
 from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
+from engines.native.step_costs import StepCosts, StepWork, assumed_costs
+from engines.native.step_plan import Chunk, StepPlan, work_of
 from engines.queue import FairQueue
 
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What one step computes of one sequence: positions [start, end), and the drafts after them."""
-
-    sequence: Sequence
-    start: int
-    end: int
-    is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
-    drafts: tuple[int, ...] = ()
-    num_wanted: int = 0  # guesses that the backend is to bring of what comes after it
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens to compute, drafts included."""
-        return self.end - self.start + len(self.drafts)
+_MOST_UNFINISHED: Final = 4  # prompts that are too long for a step and hold blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +46,7 @@ class SchedulerLimits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_drafts: int = 0  # guesses that one chunk may bring
+    max_token_gap_s: float | None = None  # of a step in which sequences decode
 
 
 @dataclass(slots=True)
@@ -71,47 +63,44 @@ class SchedulerCounters:
     accepted_draft_tokens: int = 0
 
 
-@dataclass(slots=True)
-class _Step:
-    """A step in the making."""
-
-    budget: int  # tokens the step may still take
-    chunks: dict[Sequence, Chunk] = field(default_factory=dict)
-    preempted: set[Sequence] = field(default_factory=set)
-
-    def take(self, chunk: Chunk) -> None:
-        self.chunks[chunk.sequence] = chunk
-        self.budget -= chunk.num_tokens
-
-    def drop(self, sequence: Sequence) -> None:
-        if (chunk := self.chunks.pop(sequence, None)) is not None:
-            self.budget += chunk.num_tokens
-        self.preempted.add(sequence)
-
-
 class Scheduler:
     """Holds every unfinished sequence, waiting or running, and shares out the blocks."""
 
     def __init__(
-        self, blocks: BlockManager, limits: SchedulerLimits, drafter: Drafter | None = None
+        self,
+        blocks: BlockManager,
+        limits: SchedulerLimits,
+        drafter: Drafter | None = None,
+        costs: StepCosts | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`costs`: what steps take; made up where nothing was measured."""
         self.blocks = blocks
         self.limits = limits
+        self.costs = costs or assumed_costs(limits.max_num_seqs, limits.max_num_batched_tokens)
+        self._clock = clock
         self.counters = SchedulerCounters()
         self.waiting: FairQueue[Sequence] = FairQueue()
         self.running: list[Sequence] = []  # by rank
+        self._held: dict[Sequence, bytes] = {}  # taken from the queue, in order: _next() says why
         self._drafter: Drafter = drafter or NoDrafter()
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
+        self._num_planned = 0  # steps
 
     @property
     def has_work(self) -> bool:
         """Whether a sequence waits or runs."""
-        return bool(self.running or self.waiting)
+        return bool(self.running or self.waiting or self._held)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that have not begun, or were preempted."""
+        return len(self.waiting) + len(self._held)
 
     def add(self, request: EngineRequest, guide: Guide | None = None) -> Sequence:
         """Queue a request that `check_request` let pass; raises PromptTooLong."""
-        sequence = Sequence(request, self.limits.max_model_len, guide)
+        sequence = Sequence(request, self.limits.max_model_len, guide, self._clock())
         self._check_fits(sequence)
         self.waiting.add(sequence, request.priority, tenant="")
         return sequence
@@ -124,12 +113,20 @@ class Scheduler:
         decoding, prefilling = self._by_turn()
         if self._waits(decoding):
             return []
-        step = _Step(self.limits.max_num_batched_tokens)
+        limits = self.limits
+        self._num_planned += 1
+        step = StepPlan(
+            limits.max_num_batched_tokens,
+            limits.max_token_gap_s,
+            self.costs,
+            is_oldest_turn=self._num_planned % 2 == 0,
+        )
         drafts = self._drafts(decoding)
-        for sequence in decoding + prefilling:
-            if step.budget > 0 and sequence not in step.preempted:
-                self._go_on(sequence, step, drafts.get(sequence, ()))
-        self._admit(step)
+        for sequence in decoding:
+            if step.num_left > 0 and sequence not in step.preempted:
+                self._decode(sequence, step, drafts.get(sequence, ()))
+        step.end_decoding(len(prefilling) + len(self.waiting))
+        self._prefill(prefilling, step)
         chunks = self._wanting([*step.chunks.values()])
         for chunk in chunks:
             sequence = chunk.sequence
@@ -138,6 +135,10 @@ class Scheduler:
             sequence.is_verifying = bool(chunk.drafts)
             sequence.num_wanted = chunk.num_wanted
         return chunks
+
+    def work_of(self, chunks: list[Chunk]) -> StepWork:
+        """What a step of these chunks computes, for its costs."""
+        return sum((work_of(chunk, self.costs) for chunk in chunks), StepWork())
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
         """Take in a collected chunk; `sampled` is what it brought if it is_last.
@@ -177,6 +178,7 @@ class Scheduler:
         if sequence in self.running:
             self._leave(sequence)
         self.waiting.discard(sequence)
+        self._held.pop(sequence, None)
         self.blocks.free(sequence)
 
     def _commit(self, sequence: Sequence, end: int) -> None:
@@ -209,24 +211,62 @@ class Scheduler:
         """Guesses for the sequences that decode; none while a token before them is not known."""
         return {} if _has_pending(decoding) else self._drafter.guess(decoding)
 
-    def _go_on(self, sequence: Sequence, step: _Step, drafts: tuple[int, ...] = ()) -> None:
-        """Reserve the sequence's next chunk; preempts, at worst the sequence itself."""
+    def _decode(self, sequence: Sequence, step: StepPlan, drafts: tuple[int, ...]) -> None:
+        """Reserve room for the sequence's next token and its guesses; preempts, at worst itself."""
         drafts = drafts[: self._max_drafts(sequence, step)]
-        if drafts and self.blocks.reserve(sequence, 1 + len(drafts)):
-            start = sequence.num_scheduled_tokens
-            step.take(Chunk(sequence, start, start + 1, True, drafts))
+        if not drafts or not self.blocks.reserve(sequence, 1 + len(drafts)):
+            drafts = ()
+            if not self._reserve(sequence, 1, step):
+                return
+        start = sequence.num_scheduled_tokens
+        step.take(Chunk(sequence, start, start + 1, True, drafts))
+
+    def _prefill(self, prefilling: list[Sequence], step: StepPlan) -> None:
+        """Share what is left of the step among the prompts that are being read and those that wait.
+
+        The oldest has its part kept, and takes last what is left. Meanwhile those go on, and begin,
+        whose prompts end in this step, the shortest first.
+        """
+        if prefilling and (len(prefilling) > 1 or self.waiting or self._held):
+            step.keep_part(prefilling[0])
+        later = prefilling[:1]
+        for sequence in sorted(prefilling[1:], key=_shortest):
+            self._go_on_or_later(sequence, step, later)
+        self._admit(step, later)
+        step.keep_nothing()
+        for sequence in sorted(later, key=_rank):
+            self._go_on(sequence, step)
+
+    def _go_on_or_later(self, sequence: Sequence, step: StepPlan, later: list[Sequence]) -> None:
+        if not later and (self.waiting or self._held) and not step.ends(sequence):
+            step.keep_part(sequence)
+        if step.is_tight or step.ends(sequence):
+            self._go_on(sequence, step)
+        else:
+            later.append(sequence)
+
+    def _go_on(self, sequence: Sequence, step: StepPlan) -> None:
+        """Reserve the sequence's next chunk, as long as the step has room for; may preempt."""
+        if sequence in step.preempted:
             return
-        num_left = sequence.num_schedulable_tokens
-        wanted = num_tokens = min(num_left, step.budget)
-        while not self.blocks.reserve(sequence, num_tokens):
+        num_tokens = step.most_tokens(sequence)
+        num_tokens = self._reserve(sequence, num_tokens, step)
+        if num_tokens:
+            num_left, start = sequence.num_schedulable_tokens, sequence.num_scheduled_tokens
+            step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
+
+    def _reserve(self, sequence: Sequence, wanted: int, step: StepPlan) -> int:
+        """Reserve blocks for so many tokens, or for as many as there is room for; preempts where
+        there is none for even one, at worst the sequence itself. The number of tokens."""
+        num_tokens = wanted
+        while num_tokens and not self.blocks.reserve(sequence, num_tokens):
             num_tokens = min(wanted, self.blocks.num_reservable_tokens(sequence))
             if num_tokens == 0:
                 self._preempt(self.running[-1], step)
                 if sequence in step.preempted:
-                    return
+                    return 0
                 num_tokens = wanted
-        start = sequence.num_scheduled_tokens
-        step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
+        return num_tokens
 
     def _wanting(self, chunks: list[Chunk]) -> list[Chunk]:
         """The chunks, with as many guesses wanted as pay and as there is free room for."""
@@ -244,12 +284,12 @@ class Scheduler:
         is_room = num > 0 and self.blocks.reserve(chunk.sequence, chunk.num_tokens + num)
         return num if is_room else 0
 
-    def _max_drafts(self, sequence: Sequence, step: _Step) -> int:
+    def _max_drafts(self, sequence: Sequence, step: StepPlan) -> int:
         """How many guesses the backend and the step take, and the answer has room for."""
         num_left = sequence.max_len - len(sequence.token_ids) - 1
-        return max(min(self.limits.max_drafts, step.budget - 1, num_left), 0)
+        return max(min(self.limits.max_drafts, step.num_left - 1, num_left), 0)
 
-    def _preempt(self, sequence: Sequence, step: _Step) -> None:
+    def _preempt(self, sequence: Sequence, step: StepPlan) -> None:
         step.drop(sequence)
         self._leave(sequence)
         self.blocks.free(sequence)
@@ -264,27 +304,60 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot = None
 
-    def _admit(self, step: _Step) -> None:
-        while self.waiting and len(self.running) < self.limits.max_num_seqs:
-            if step.budget == 0 or step.preempted:
-                return
-            sequence = self.waiting.head()
+    def _admit(self, step: StepPlan, later: list[Sequence]) -> None:
+        """Begin waiting sequences while the step has room; `later`: those that go on after them."""
+        for sequence in self._next(step):
             num_cached = self.blocks.attach_prefix(sequence)
             if self.running and not self.blocks.has_room_for_all(sequence):
                 self.blocks.free(sequence)
                 return
-            self.waiting.take()
+            self._take(sequence)
             self._count_admission(sequence, num_cached)
+            self.blocks.announce(sequence)
             sequence.slot, sequence.is_started = self._free_slots.pop(), False
             insort(self.running, sequence, key=_rank)
-            self._go_on(sequence, step)
+            self._go_on_or_later(sequence, step, later)
+            if len(later) > _MOST_UNFINISHED:
+                return
+
+    def _next(self, step: StepPlan) -> Iterator[Sequence]:
+        """Who may begin, as long as the step has room: first those that were held.
+
+        Held are those whose next block a running sequence computes: they will find it.
+        """
+        for sequence in [*self._held]:
+            if not self._has_place(step, sequence):
+                return
+            if self.blocks.is_coming(self._held[sequence]):
+                continue
+            if (awaited := self.blocks.awaited(sequence)) is not None:
+                self._held[sequence] = awaited
+                continue
+            yield sequence
+        while self.waiting and self._has_place(step, sequence := self.waiting.head()):
+            if (awaited := self.blocks.awaited(sequence)) is not None:
+                self._held[self.waiting.take()] = awaited
+            else:
+                yield sequence
+
+    def _has_place(self, step: StepPlan, sequence: Sequence) -> bool:
+        num = len(self.running) + len(self._held) - (sequence in self._held)
+        if num >= self.limits.max_num_seqs or step.preempted:
+            return False
+        return step.most_tokens(sequence) > 0
+
+    def _take(self, sequence: Sequence) -> None:
+        if sequence in self._held:
+            del self._held[sequence]
+        else:
+            self.waiting.take()
 
     def _count_admission(self, sequence: Sequence, num_cached: int) -> None:
         if sequence.is_resumed:
             return  # its prompt was counted the first time
         sequence.rank = (sequence.request.priority, next(self._admissions))
         sequence.num_cached_tokens = num_cached
-        sequence.queued_s = time.monotonic() - sequence.arrived_s
+        sequence.queued_s = self._clock() - sequence.arrived_s
         self.counters.prompt_tokens += sequence.num_prompt_tokens
         if self.blocks.is_prefix_caching:
             self.counters.prefix_cache_queries += len(sequence.token_ids)
@@ -317,6 +390,10 @@ class Scheduler:
 
 def _has_pending(sequences: list[Sequence]) -> bool:
     return any(sequence.num_pending_tokens for sequence in sequences)
+
+
+def _shortest(sequence: Sequence) -> tuple[int, int]:
+    return sequence.rank[0], sequence.num_schedulable_tokens  # of the most urgent
 
 
 def _rank(sequence: Sequence) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 
 from engines.base import EngineRequest, FinishReason, SamplingParams
 from engines.native.grammar import Guide
@@ -59,7 +58,11 @@ class Sequence:
     )
 
     def __init__(
-        self, request: EngineRequest, max_model_len: int, guide: Guide | None = None
+        self,
+        request: EngineRequest,
+        max_model_len: int,
+        guide: Guide | None = None,
+        arrived_s: float = 0.0,
     ) -> None:
         self.request = request
         self.guide = guide  # what may follow; keeps its place through preemptions
@@ -70,7 +73,7 @@ class Sequence:
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         self.num_cached_tokens = 0  # prompt tokens the prefix cache held at the first admission
-        self.arrived_s = time.monotonic()
+        self.arrived_s = arrived_s
         self.queued_s = 0.0  # until the first admission
         self.is_resumed = False  # preempted at least once
         self.rank = (request.priority, 0)  # the scheduler sets the number of its admission

@@ -31,6 +31,8 @@ from service.settings.settings import Settings, engine_environment, ngc_access, 
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
 
+_WITH_GAP: Final = ("native", "llama_cpp")  # engines with our scheduler
+
 log = logging.getLogger(__name__)
 
 
@@ -112,8 +114,6 @@ def _launch(
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
-    fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
-    spec = replace(spec, memory_fraction=fraction)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
@@ -123,7 +123,7 @@ def _launch(
         hardware=hardware,
         selection=selection,
         model_dir=model_dir,
-        spec=_invariant(spec, chosen.profile) if settings.batch_invariant else spec,
+        spec=_as_set(spec, chosen.profile, settings),
         served_name=(given or own_names)[0],
         more_names=given[1:],
         aliases=() if given else own_names[1:],
@@ -194,6 +194,24 @@ def spec_of(
         attention_dp=parallelism.attention_dp,
         environment=profile.environment,
     )
+
+
+def _as_set(spec: EngineSpec, profile: Profile, settings: Settings) -> EngineSpec:
+    """What the settings change of a profile; raises InvalidConstraint if the engine lacks it."""
+    if settings.kvcache_percent is not None:
+        spec = replace(spec, memory_fraction=settings.kvcache_percent)
+    if settings.max_token_gap_ms is not None:
+        spec = _with_gap(spec, profile, settings.max_token_gap_ms)
+    return _invariant(spec, profile) if settings.batch_invariant else spec
+
+
+def _with_gap(spec: EngineSpec, profile: Profile, milliseconds: float) -> EngineSpec:
+    if spec.engine not in _WITH_GAP:
+        raise InvalidConstraint(
+            f"NIM_MAX_TOKEN_GAP_MS is set, and {profile.title} runs by engine {spec.engine}, whose"
+            " own scheduler decides that: choose a profile of another engine, or unset it"
+        )
+    return replace(spec, options={**spec.options, "max_token_gap_ms": milliseconds or None})
 
 
 def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:

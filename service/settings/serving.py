@@ -63,6 +63,12 @@ class ModelSettings(BaseSettings):
         description="Share of each GPU's memory for weights, KV cache and work space (0 to 1)."
         " Unset: the profile's, mostly 0.9. Lower it where other programs use the GPU too.",
     )
+    max_token_gap_ms: float | None = Field(
+        None,
+        ge=0,
+        description="The longest gap between two tokens of a stream, in milliseconds, that reading"
+        " other prompts may make; 0: any. Unset: the profile's. Engines native and llama_cpp.",
+    )
     batch_invariant: bool = Field(
         False,
         description="A request's logits are the same to the bit whoever runs beside it, and after"

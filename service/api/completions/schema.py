@@ -9,7 +9,6 @@ from pydantic import Discriminator, Field, Tag
 from service.api.common.guidance import ResponseFormat, StructuredOutputs
 from service.api.common.schema import (
     NVEXT,
-    Refused,
     ResponseModel,
     SamplingFields,
     Stop,
@@ -68,8 +67,8 @@ class CompletionRequest(SamplingFields):
     )
 
     user: str | None = None
-    nvext: Refused = None
-    suffix: Refused = None
+    nvext: Any = None
+    suffix: Any = None
 
     _refuse = refusing(REFUSED)
 

@@ -121,7 +121,7 @@ _AssistantBlock = Annotated[
 ]
 
 
-class MessageTool(OfferedModel):
+class CustomTool(OfferedModel):
     """A function of the client's."""
 
     type: Literal["custom"] | None = None
@@ -165,7 +165,7 @@ class DefinedTool(Replayed):
     """A tool of which nothing is known yet."""
 
     type: Literal["tool_definition"]
-    definition: MessageTool
+    definition: CustomTool
 
 
 class ToolAddition(Replayed):

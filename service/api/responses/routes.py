@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
 from service.api.responses.background import BackgroundRun
@@ -24,20 +23,12 @@ from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(
-    route_class=JSONRoute,
-    responses=ERRORS,
-    tags=["Responses"],
-    generate_unique_id_function=operation_id,
-)
+router = APIRouter(route_class=JSONRoute, responses=ERRORS)
 
 Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
 
-_EVENTS: Final = event_stream("OpenAI's typed events, then `[DONE]`.")
-
-
-@router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
+@router.post("/v1/responses", response_model=ResponseObject)
 async def create_response(
     body: ResponseRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
@@ -69,7 +60,7 @@ async def compact() -> Response:
     )
 
 
-@router.get("/v1/responses/{response_id}", response_model=ResponseObject, responses=_EVENTS)
+@router.get("/v1/responses/{response_id}", response_model=ResponseObject)
 async def get_response(
     response_id: str,
     runtime: CurrentRuntime,

@@ -15,7 +15,7 @@ from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
-from profiles.errors import NoCompatibleProfile
+from profiles.errors import InvalidConstraint, NoCompatibleProfile
 from profiles.hardware.machine import GB
 from profiles.store import store
 from service.run.startup import environments_of, obtain, prepare, spec_of, tell
@@ -68,6 +68,18 @@ def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile(
     assert launch(model_name="gpt-oss-20b", kvcache_percent=0.4).spec.memory_fraction == 0.4
     with pytest.raises(NoCompatibleProfile, match="found 60"):
         launch(model_name="gpt-oss-120b", kvcache_percent=0.4)
+
+
+def test_the_longest_gap_reaches_the_engine_and_zero_is_none() -> None:
+    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native"}
+    found = {
+        given: launch(**wish, profile_goal=goal, max_token_gap_ms=given).spec.options
+        for given, goal in ((None, "latency"), (35, "throughput"), (0, "balanced"))
+    }
+    assert [each.get("max_token_gap_ms") for each in found.values()] == [20, 35, None]
+    assert "max_token_gap_ms" not in launch(**wish, profile_goal="throughput").spec.options
+    with pytest.raises(InvalidConstraint, match=r"NIM_MAX_TOKEN_GAP_MS is set, and .* engine vllm"):
+        launch(model_name="gpt-oss-20b", tags_selector="engine=vllm", max_token_gap_ms=35)
 
 
 @pytest.mark.parametrize("name", REACHES)

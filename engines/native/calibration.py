@@ -1,0 +1,137 @@
+"""Measures what steps take, by running some of each size before the engine serves.
+
+The steps go through the contract of a backend like any others. Their sequences are made up: what
+they leave in slots and blocks is void once a request takes these.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from engines.base import SamplingParams
+from engines.native.backends.base import Backend, Batch, Row, SlotStart
+from engines.native.scheduler import SchedulerLimits
+from engines.native.step_costs import SMALLEST_CHUNK, CostTable, StepCosts, StepWork, powers
+
+_SHORT: Final = 32  # tokens before a row that decodes
+_DEEPEST: Final = 65_536  # tokens before a chunk, to see what attention adds
+_AGAIN_S: Final = 0.05  # a step that took longer is not repeated
+
+Clock = Callable[[], float]
+
+
+def calibrate(
+    backend: Backend,
+    limits: SchedulerLimits,
+    vocab_size: int,
+    budget_s: float,
+    clock: Clock = time.perf_counter,
+) -> StepCosts:
+    """Measure within about so many seconds; what there was no time for is extrapolated."""
+    return _Calibration(backend, limits, vocab_size, budget_s, clock).run()
+
+
+class _Calibration:
+    def __init__(
+        self,
+        backend: Backend,
+        limits: SchedulerLimits,
+        vocab_size: int,
+        budget_s: float,
+        clock: Clock,
+    ) -> None:
+        self._backend, self._limits, self._clock = backend, limits, clock
+        self._vocab_size = vocab_size
+        self._end_s = clock() + budget_s
+        self._chance = random.Random(0)
+        capacity = backend.capacity
+        self._block_size = capacity.block_size
+        self._row_sizes = powers(1, limits.max_num_seqs)
+        longest = min(capacity.max_model_len - 1, limits.max_num_batched_tokens)
+        self._chunk_sizes = powers(SMALLEST_CHUNK, longest)
+
+    def run(self) -> StepCosts:
+        rows = self._table(self._row_sizes, lambda num: self._decode(num, _SHORT))
+        tokens = self._table(self._chunk_sizes, lambda num: self._prefill(0, num))
+        return self._with_depth(rows, tokens)
+
+    def _table(self, sizes: Sequence[int], batch_of: Callable[[int], Batch]) -> CostTable:
+        """Seconds of each size: first of the ends, then of what is between them."""
+        found: dict[int, float] = {}
+        for size in _ends_first(sizes):
+            if found and self._is_late(_line(found, size)):
+                continue
+            found[size] = self._time(partial(batch_of, size))
+        seconds = {size: found.get(size) or _line(found, size) for size in sizes}
+        return CostTable(seconds)
+
+    def _with_depth(self, decode: CostTable, prefill: CostTable) -> StepCosts:
+        """Add what context costs: one deep row, a short and a longer deep chunk."""
+        depth = min(_DEEPEST, self._backend.capacity.max_model_len - 1, self._most_tokens())
+        width = max((n for n in self._chunk_sizes if n <= min(1024, depth // 2)), default=0)
+        flat = StepCosts(decode, prefill, per_context=0.0, per_pair=0.0)
+        if not width or self._is_late(4 * prefill.seconds(width)):
+            return StepCosts(decode, prefill, per_context=1e-9, per_pair=1e-9)
+        start, few = depth - width, self._chunk_sizes[0]
+        row_s = self._time(lambda: self._decode(1, start)) - flat.seconds(StepWork(rows=1))
+        wide_s = self._time(lambda: self._prefill(start, width)) - prefill.seconds(width)
+        few_s = self._time(lambda: self._prefill(start, few)) - prefill.seconds(few)
+        per_pair = max(wide_s, 1e-9) / (width * start)
+        least = min(round(max(few_s, 0.0) / (per_pair * start)), width)
+        return StepCosts(decode, prefill, max(row_s, 1e-9) / start, per_pair, least)
+
+    def _is_late(self, next_s: float) -> bool:
+        return self._clock() + next_s > self._end_s
+
+    def _most_tokens(self) -> int:
+        """Tokens that one sequence may have here, with blocks of both kinds of layers."""
+        return (self._backend.capacity.num_blocks - 1) // 2 * self._block_size
+
+    def _time(self, batch_of: Callable[[], Batch]) -> float:
+        """Seconds of a step; of the faster of two, unless it is long."""
+        first = self._once(batch_of())
+        return first if first > _AGAIN_S else min(first, self._once(batch_of()))
+
+    def _once(self, batch: Batch) -> float:
+        begun_s = self._clock()
+        self._backend.launch(batch).collect()
+        return self._clock() - begun_s
+
+    def _decode(self, num: int, context: int) -> Batch:
+        """Rows of one token after `context` others; they share the blocks if there are too few."""
+        each = self._num_blocks(context + 1)
+        starts = tuple(self._start(slot, context + 1, slot * 2 * each) for slot in range(num))
+        return Batch(starts, tuple(Row(slot, context, context + 1, True) for slot in range(num)))
+
+    def _prefill(self, start: int, num: int) -> Batch:
+        return Batch((self._start(0, start + num, 0),), (Row(0, start, start + num, False),))
+
+    def _start(self, slot: int, num_tokens: int, first_block: int) -> SlotStart:
+        each, last = self._num_blocks(num_tokens), self._backend.capacity.num_blocks - 1
+        blocks = [1 + (first_block + i) % last for i in range(2 * each)]
+        tokens = tuple(self._chance.choices(range(self._vocab_size), k=num_tokens))
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        return SlotStart(
+            slot, tokens, num_tokens, tuple(blocks[:each]), tuple(blocks[each:]), sampling, seed=0
+        )
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
+
+
+def _ends_first(sizes: Sequence[int]) -> list[int]:
+    """The smallest, the largest, and the others from the small ones on."""
+    return [*dict.fromkeys([sizes[0], sizes[-1], *sizes])]
+
+
+def _line(seconds: Mapping[int, float], size: int) -> float:
+    """The seconds of a size, by the nearest that were measured; with one of them, a quarter of what
+    as many steps of it would take."""
+    if len(seconds) == 1:
+        [(only, found)] = seconds.items()
+        return found * max(1.0, 0.25 * size / only)
+    return CostTable(seconds).seconds(size)
