@@ -13,85 +13,44 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_disk import prompt_of, spec_for, together, write_vocabulary
+from benchmarks.gpu_disk import spec_for, together, write_vocabulary
 from benchmarks.published import write_published
+from benchmarks.serving.client import Connector, Server
+from benchmarks.serving.figures import Objective, figures
+from benchmarks.serving.traffic import Burst
 from benchmarks.startup import serving
 from engines.factory import create
 from engines.native.backends.cuda.random_model import gpt_oss
 
 PROMPT, ANSWER = 128, 512
 _LONGEST_START_S = 300.0
-_HEAD = (
-    "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-    "Connection: close\r\nContent-Length: {length}\r\n\r\n"
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """One streamed answer; seconds of the loop's clock."""
-
-    asked_at: float
-    first_at: float  # when the first byte of the body came
-    ended_at: float
-    is_whole: bool
-
-    @property
-    def s_per_token(self) -> float:
-        return (self.ended_at - self.first_at) / (ANSWER - 1)
-
-
-async def read_stream(port: int, prompt: Sequence[int], seed: int) -> Stream:
-    """Ask for ANSWER tokens and read all of them, as cheap as a client can be."""
-    body = json.dumps(
-        {
-            "model": "gpt-oss",
-            "prompt": list(prompt),
-            "max_tokens": ANSWER,
-            "temperature": 1.0,
-            "seed": seed,
-            "stream": True,
-        }
-    ).encode()
-    loop = asyncio.get_running_loop()
-    asked_at = loop.time()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    writer.write(_HEAD.format(length=len(body)).encode() + body)
-    received = await reader.readuntil(b"\r\n\r\n")
-    received += await reader.read(65536)
-    first_at = loop.time()
-    received += await reader.read()
-    ended_at = loop.time()
-    writer.close()
-    is_whole = b'"finish_reason":"length"' in received and b"data: [DONE]" in received
-    if not is_whole:
-        print(received[:600], received[-600:], flush=True)
-    return Stream(asked_at, first_at, ended_at, is_whole)
-
-
-async def read_together(port: int, streams: int, vocab_size: int) -> dict[str, Any]:
+async def read_together(port: int, streams: int) -> dict[str, Any]:
     """So many streams at once, to the end."""
-    prompts = [prompt_of(1000 * streams + n, PROMPT, vocab_size) for n in range(streams)]
-    answers = await asyncio.gather(*(read_stream(port, p, n) for n, p in enumerate(prompts)))
-    each = sorted(answer.s_per_token for answer in answers)
-    median = each[len(each) // 2]
+    connector = Connector(
+        Server("", f"http://127.0.0.1:{port}", "gpt-oss", extra={"ignore_eos": True})
+    )
+    load = Burst(streams, prompt=PROMPT, answer=ANSWER)
+    found = figures(await load.run(connector, seed=0), Objective())["groups"]["all"]
+    median_ms = found["ms_per_token"].get("p50", math.nan)
     return {
         "streams": streams,
-        "tokens_per_s": round(streams / median, 1),
-        "ms_per_token": round(median * 1e3, 4),
-        "first_token_ms": round(min(a.first_at - a.asked_at for a in answers) * 1e3, 2),
-        "is_whole": all(answer.is_whole for answer in answers),
+        "tokens_per_s": round(streams / median_ms * 1e3, 1),
+        "ms_per_token": median_ms,
+        "first_token_p50_ms": found["ttft_ms"].get("p50"),
+        "is_whole": found["whole"] == streams,
     }
 
 
@@ -111,9 +70,7 @@ async def measure_engine(
         await engine.stop()
 
 
-def measure_http(
-    folder: Path, cache: Path, model: str, streams: list[int], vocab_size: int
-) -> dict[str, Any]:
+def measure_http(folder: Path, cache: Path, model: str, streams: list[int]) -> dict[str, Any]:
     """Two starts, and the streams over HTTP after the second."""
     os.environ |= {
         "NIM_AUTH": "off",
@@ -130,10 +87,7 @@ def measure_http(
             ready_s.append(round(time.perf_counter() - began, 2))
             print("ready", ready_s, flush=True)
             port = int(url.rpartition(":")[2])
-            found = [
-                [asyncio.run(read_together(port, n, vocab_size)) for _ in range(2)][-1]
-                for n in asked
-            ]
+            found = [[asyncio.run(read_together(port, n)) for _ in range(2)][-1] for n in asked]
     return {"ready_s": ready_s, "streams": found}
 
 
@@ -154,7 +108,7 @@ def main() -> None:
             write_published(folder, model, torch.device("cuda"))
             write_vocabulary(folder / "vocabulary.tiktoken", model.vocab_size)
             torch.cuda.empty_cache()
-        http = measure_http(folder, cache, arguments.model, arguments.streams, model.vocab_size)
+        http = measure_http(folder, cache, arguments.model, arguments.streams)
         print("http", json.dumps(http), flush=True)
         # As the profile that is served has them.
         limits = {"max_model_len": 131072, "max_num_seqs": 256, "max_num_batched_tokens": 8192}

@@ -87,7 +87,7 @@ async def _measure(run: Run, folder: Path, model: str) -> None:
             await run.part("death", lambda: death(started, vocab_size))
         finally:
             await started.stop()
-    await run.part("start_http", lambda: asyncio.to_thread(_http, folder, model, vocab_size))
+    await run.part("start_http", lambda: asyncio.to_thread(_http, folder, model))
 
 
 # Throughput.
@@ -216,7 +216,7 @@ async def _talk(generate: Generate, salt: str, vocab_size: int) -> _Turns:
 # One command.
 
 
-def _http(folder: Path, model: str, vocab_size: int) -> dict[str, Any]:
+def _http(folder: Path, model: str) -> dict[str, Any]:
     """`harmonium serve` with as many replicas, from what the engines have left in the cache."""
     os.environ |= {
         "NIM_AUTH": "off",
@@ -230,7 +230,7 @@ def _http(folder: Path, model: str, vocab_size: int) -> dict[str, Any]:
     with serving(folder / "cache") as url:
         ready_s = time.perf_counter() - began
         port, streams = int(url.rpartition(":")[2]), STREAMS * len(gpus())
-        found = [asyncio.run(read_together(port, streams, vocab_size)) for _ in range(2)]
+        found = [asyncio.run(read_together(port, streams)) for _ in range(2)]
     return {"ready_s": round(ready_s, 2), "streams": found[-1]}
 
 

@@ -36,6 +36,12 @@ def _chat() -> click.Command:
     return chat
 
 
+def _clients() -> click.Command:
+    from service.cli.clients.command import clients
+
+    return clients
+
+
 def _completion() -> click.Command:
     from service.cli.completion import completion
 
@@ -95,6 +101,7 @@ COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
     "bench": _bench,
     "build-engine": _build_engine,
     "chat": _chat,
+    "clients": _clients,
     "completion": _completion,
     "config": _config,
     "doctor": _doctor,

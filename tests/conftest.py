@@ -18,6 +18,7 @@ import pytest
 from profiles.catalogue.catalogue import load
 from profiles.store.store import resolve
 from service.harmony.vocabulary import write_vocabulary
+from service.run import pythons
 from tests.sharing import Sharing, in_order
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,6 +43,10 @@ if not Path("/dev/nvidiactl").exists():
 
 # Each process of pytest-xdist has one core; threads of torch that wait for one another burn it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# Engines that `packaging/install.py` added to this checkout are not those of a fresh one.
+pythons.NOTE = Path(os.devnull)  # type: ignore[misc]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -156,6 +161,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.getoption("markexpr").startswith("not "):
         targets = "`make test-slow`, `make faults`, `make browser`, `make oidc`, `make rolling`, "
         targets += (
-            "`make image`, `make chart`, `make conformance`, `make clients` and `make monitoring`"
+            "`make image`, `make chart`, `make conformance`, `make clients`, "
+            "`make sdks` and `make monitoring`"
         )
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")

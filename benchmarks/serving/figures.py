@@ -110,4 +110,4 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
     if not seconds:
         return {}
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    return {name: round(quantile(seconds, share) * 1e3, 2) for name, share in shares.items()}
+    return {name: round(quantile(seconds, share) * 1e3, 3) for name, share in shares.items()}

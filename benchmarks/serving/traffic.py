@@ -12,7 +12,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -20,9 +20,7 @@ from typing import Any, Final, Protocol
 from benchmarks.serving.client import Connector, Exchange, all_ended
 
 COMPLETIONS: Final = "/v1/completions"
-CHAT: Final = "/v1/chat/completions"
 _IDS: Final = [str(number) for number in range(1000, 190_000)]  # plain words of o200k
-_WORDS: Final = ("apple", "bridge", "cloud", "drum", "engine", "forest", "garden", "harbour")
 _SCHEMA: Final = {
     "type": "object",
     "properties": {
@@ -88,15 +86,13 @@ class Bodies:
         body = json.dumps({**self._common(num_tokens), "prompt": [0]})
         return body.replace('"prompt": [0]', f'"prompt": [{ids}]').encode()
 
-    def guided(self, num_tokens: int) -> bytes:
-        """A chat whose answer has to follow a schema that never ends before its length."""
-        words = " ".join(self._random.choices(_WORDS, k=64))
-        messages = [{"role": "user", "content": f"Invent a list of items from: {words}"}]
+    def guided(self, ids: str, num_tokens: int) -> bytes:
+        """Continue these token ids by a document that its schema does not end before its length."""
         named = {"name": "list", "strict": True, "schema": _SCHEMA}
-        format = {"type": "json_schema", "json_schema": named}
-        body = {**self._common(num_tokens), "messages": messages, "response_format": format}
+        body = json.loads(self.completion("0", num_tokens))
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
         body.pop("ignore_eos", None)  # a document ends where its schema lets it
-        return json.dumps(body).encode()
+        return json.dumps(body).replace('"prompt": [0]', f'"prompt": [{ids}]').encode()
 
     def _common(self, num_tokens: int) -> dict[str, Any]:
         return {
@@ -258,26 +254,18 @@ class Guided:
 
     async def run(self, connector: Connector, seed: int) -> Traffic:
         bodies, traffic = Bodies(connector), Traffic()
-        alone, beside = ([self._plain(bodies) for _ in range(self.streams)] for _ in range(2))
-        guided = [(CHAT, bodies.guided(self.answer)) for _ in range(self.streams)]
+        plain = [bodies.completion(bodies.ids(128), self.answer) for _ in range(2 * self.streams)]
+        guided = [bodies.guided(bodies.ids(128), self.answer) for _ in range(self.streams)]
+        alone, beside = plain[: self.streams], plain[self.streams :]
         async with traffic.timed():
-            await self._all(connector, traffic, {"plain alone": alone})
-            await self._all(connector, traffic, {"plain": beside, "guided": guided})
+            for asked in ({"plain alone": alone}, {"plain": beside, "guided": guided}):
+                exchanges = [
+                    traffic.add(group, connector.start(COMPLETIONS, body))
+                    for group, of_group in asked.items()
+                    for body in of_group
+                ]
+                await all_ended(exchanges)
         return traffic
-
-    def _plain(self, bodies: Bodies) -> tuple[str, bytes]:
-        return COMPLETIONS, bodies.completion(bodies.ids(128), self.answer)
-
-    @staticmethod
-    async def _all(
-        connector: Connector, traffic: Traffic, asked: Mapping[str, Sequence[tuple[str, bytes]]]
-    ) -> None:
-        exchanges = [
-            traffic.add(group, connector.start(*request))
-            for group, requests in asked.items()
-            for request in requests
-        ]
-        await all_ended(exchanges)
 
 
 LOADS: Final[dict[str, Callable[..., Load]]] = {

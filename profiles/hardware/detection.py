@@ -100,7 +100,7 @@ def _with_gpus(nvml: Any, cpu: Cpu) -> Hardware:
     warnings: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            found = _board(nvml, index)
+            found = _board(nvml, index, cpu)
         except nvml.NVMLError as error:
             warnings.append(f"GPU {index} cannot be used: {error}")
         else:
@@ -116,12 +116,12 @@ def _with_gpus(nvml: Any, cpu: Cpu) -> Hardware:
     )
 
 
-def _board(nvml: Any, index: int) -> list[Gpu]:
+def _board(nvml: Any, index: int, cpu: Cpu) -> list[Gpu]:
     """Return the board as one GPU, or its slices: in MIG mode the whole cannot be used."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     if not _is_mig(nvml, handle):
-        return [_gpu(nvml, index, handle)]
-    return [_gpu(nvml, index, part, parent=handle) for part in _mig_slices(nvml, handle)]
+        return [_gpu(nvml, index, handle, cpu)]
+    return [_gpu(nvml, index, part, cpu, parent=handle) for part in _mig_slices(nvml, handle)]
 
 
 def _is_mig(nvml: Any, handle: Any) -> bool:
@@ -140,24 +140,40 @@ def _mig_slices(nvml: Any, handle: Any) -> Iterator[Any]:
             continue  # this number holds no slice
 
 
-def _gpu(nvml: Any, index: int, handle: Any, parent: Any = None) -> Gpu:
+def _gpu(nvml: Any, index: int, handle: Any, cpu: Cpu, parent: Any = None) -> Gpu:
     board = handle if parent is None else parent
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     name = _text(nvml.nvmlDeviceGetName(handle))
     pci_id = _pci_id(nvml.nvmlDeviceGetPciInfo(board).pciDeviceId)
     key = gpu_key(name, pci_id) if parent is None else None
+    is_unified = BY_KEY[key].is_unified if key else False
+    total, free = _memory(nvml, handle, cpu if is_unified else None)
     return Gpu(
         index=index,
         name=name,
         key=key,
         pci_id=pci_id,
         compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(board)),
-        total_bytes=int(memory.total),
-        free_bytes=int(memory.free),
+        total_bytes=total,
+        free_bytes=free,
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         is_mig=parent is not None,
+        is_unified=is_unified,
         nvlink=_num_joined(key) if parent is None and _has_nvlink(nvml, board) else 1,
     )
+
+
+def _memory(nvml: Any, handle: Any, machine: Cpu | None) -> tuple[int, int]:
+    """Total and free bytes of a GPU; `machine` has them where the memory is one for both.
+
+    NVML answers 'not supported' for such memory.
+    """
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        if machine is None:
+            raise
+        return machine.total_bytes, machine.free_bytes
+    return int(memory.total), int(memory.free)
 
 
 def _has_nvlink(nvml: Any, board: Any) -> bool:

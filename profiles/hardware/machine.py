@@ -10,7 +10,13 @@ GB = 10**9  # memory is told in GB as data sheets do; NVML and psutil count byte
 
 Family = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "other"]
 
-_FAMILY_BY_MAJOR: dict[int, Family] = {7: "turing", 9: "hopper", 10: "blackwell", 12: "blackwell"}
+_FAMILY_BY_MAJOR: dict[int, Family] = {
+    7: "turing",
+    9: "hopper",
+    10: "blackwell",
+    11: "blackwell",
+    12: "blackwell",
+}
 
 
 def family_of(compute_capability: tuple[int, int]) -> Family:
@@ -36,6 +42,7 @@ class Gpu:
     uuid: str = ""
     is_mig: bool = False
     nvlink: int = 1  # GPUs of its host that NVLink joins, itself included; 1: PCIe alone
+    is_unified: bool = False  # its memory is the machine's, which others use too
     host: int = 0  # which operating system has it; a found machine is one, a written rack is many
 
     @property

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from profiles.catalogue import catalogue
+from profiles.hardware.speeds import Architecture
 from profiles.roofline.constants import CONSTANTS, Constants, constants_of
 from profiles.roofline.figures import Figure, load
-from profiles.roofline.gpu import Architecture
 
 HEADER = "# Written by `python -m profiles.roofline.calibrate` from figures.yaml; do not edit.\n"
 TIMES = ("decode_layer_us", "prefill_layer_us", "sequence_us", "exchange_us")

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from profiles.roofline.gpu import Architecture
+from profiles.hardware.speeds import Architecture
 from profiles.roofline.work import Work
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from profiles.catalogue.models import KvDtype, Model, Parallelism
-from profiles.roofline.gpu import SPEEDS, Architecture, GpuSpeed
+from profiles.hardware.speeds import SPEEDS, Architecture, GpuSpeed
 from profiles.roofline.speed import Workload, mean_context, step_work
 from profiles.roofline.work import Deployment, Work, decode_work, prefill_work
 from profiles.selection.memory import KV_BYTES

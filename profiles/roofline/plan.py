@@ -15,9 +15,9 @@ from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
 from profiles.hardware.gpus import BY_KEY
 from profiles.hardware.machine import Hardware
+from profiles.hardware.speeds import SPEEDS, GpuSpeed
 from profiles.hardware.written import parse_hardware
 from profiles.roofline.constants import Calibration, calibration_of
-from profiles.roofline.gpu import SPEEDS, GpuSpeed
 from profiles.roofline.speed import Speed, Workload, speed
 from profiles.roofline.work import Deployment
 from profiles.selection.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES

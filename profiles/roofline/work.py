@@ -21,7 +21,7 @@ from profiles.catalogue.parameters import (
     router_parameters,
     vocabulary_parameters,
 )
-from profiles.roofline.gpu import GpuSpeed
+from profiles.hardware.speeds import GpuSpeed
 
 BF16_BYTES = 2
 # A large NVLink all-reduce of NCCL moved 240 of 450 GB/s: 11.8 MB between two H100 took 49 µs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from profiles.catalogue.models import GpuRequirement, Limits, Profile
@@ -14,6 +14,9 @@ MIN_CONTEXT = 8192  # tokens; a reasoning model given less ends in the middle of
 # The native engine's limits on a GPU, as parts of its profile's: the whole context goes before more
 # sequences and larger chunks, whose work space takes memory.
 _SHARES = (1, 2, 4)
+
+# Of memory that the GPU shares with the machine: the system and the server need the rest.
+UNIFIED_FRACTION = 0.75
 
 _Team = tuple[Gpu, ...]  # the GPUs of one engine
 
@@ -27,6 +30,7 @@ class Placement:
     usable_bytes: int  # of the device with the least
     limits: Limits  # the profile's, or what the memory holds of them
     num_replicas: int = 1  # engines that share the devices out
+    num_alike: int = 0  # GPUs of this kind in the machine, whether used or not
 
     @property
     def max_model_len(self) -> int:
@@ -37,6 +41,10 @@ class Placement:
     def kv_tokens(self) -> int:
         """How many tokens of context the devices of one engine hold, in one sequence."""
         return self.need.num_tokens(self.usable_bytes)
+
+    def memory_fraction(self, profile: Profile) -> float:
+        """The share of a device's memory that an engine may take."""
+        return fraction_of(self.gpus[0], profile) if self.gpus else profile.memory_fraction
 
     @property
     def by_replica(self) -> tuple[tuple[Gpu, ...], ...]:
@@ -88,11 +96,14 @@ def place(
         )
     best = max(kinds, key=lambda kind: _usable(kind[at_least - 1], profile))
     placed = _on_teams(profile, best[:at_least], max_model_len)
-    if num_replicas is not None or isinstance(placed, Shortage) or host_bytes:
-        return placed  # one engine takes the whole CPU already
-    needed = placed.need.total_bytes(placed.max_model_len)
-    roomy = [team for team in best if _usable(team, profile) >= needed]
-    return _on_teams(profile, roomy, placed.max_model_len)
+    if num_replicas is None and isinstance(placed, Placement) and not host_bytes:
+        needed = placed.need.total_bytes(placed.max_model_len)
+        roomy = [team for team in best if _usable(team, profile) >= needed]
+        placed = _on_teams(profile, roomy, placed.max_model_len)
+    if isinstance(placed, Shortage):
+        return placed
+    alike = [gpu for gpu in hardware.gpus if gpu.name == placed.gpus[0].name]
+    return replace(placed, num_alike=len(alike))
 
 
 def _on_teams(
@@ -141,8 +152,14 @@ def _teams(profile: Profile, hardware: Hardware) -> list[list[_Team]]:
 
 
 def _usable(team: _Team, profile: Profile) -> int:
-    fraction = profile.memory_fraction
+    fraction = fraction_of(team[0], profile)
     return min(int(min(gpu.free_bytes, fraction * gpu.total_bytes)) for gpu in team)
+
+
+def fraction_of(gpu: Gpu, profile: Profile) -> float:
+    """The share of a GPU's memory that a profile's engine may take there."""
+    most = UNIFIED_FRACTION if gpu.is_unified else 1.0
+    return min(profile.memory_fraction, most)
 
 
 def _fit(

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from profiles.catalogue.models import Goal
 from profiles.catalogue.parameters import num_parameters
+from profiles.hardware.speeds import memory_tb_per_s
 from profiles.selection.engine_order import Order, order_on
 from profiles.selection.verdicts import Candidate, Constraints
 
 ENOUGH_CONTEXT = 98_304  # tokens, three quarters: with less a smaller model serves better
+SHORT_CONTEXT = 16_384  # tokens, an eighth: with less, many prompts with tools do not fit
+FEW_TOKENS = 256  # of K/V for a sequence of the batch: with less, the batch is a promise
 MANY_TOKENS = 262_144  # of K/V: with less an engine is full of two long conversations
 
 # For each goal asked, the goals a profile may have, best first.
@@ -69,8 +72,11 @@ def _order(candidate: Candidate, constraints: Constraints) -> Order:
     return order_on(gpus[0] if gpus else None, candidate.profile, goal_of(constraints))
 
 
-def _is_short(candidate: Candidate, constraints: Constraints) -> int:
-    return constraints.max_model_len is None and not is_context_kept(candidate)
+def _shortness(candidate: Candidate, constraints: Constraints) -> int:
+    """Return 0 for three quarters of the context at least, 1 for an eighth, 2 for less."""
+    if constraints.max_model_len is not None or is_context_kept(candidate):
+        return 0
+    return 1 if candidate.max_model_len >= SHORT_CONTEXT else 2
 
 
 def _size_on_gpu(candidate: Candidate, _: Constraints) -> int:
@@ -89,6 +95,23 @@ def _goal_distance(candidate: Candidate, constraints: Constraints) -> int:
 
 def _engine(candidate: Candidate, constraints: Constraints) -> int:
     return _order(candidate, constraints).engines.index(candidate.profile.engine)
+
+
+def _is_starved(candidate: Candidate, _: Constraints) -> int:
+    """Whether the memory is full long before the batch is."""
+    placement = candidate.placement
+    if not placement.gpus:
+        return 0
+    return placement.kv_tokens < FEW_TOKENS * placement.limits.max_num_seqs
+
+
+def _slowness(candidate: Candidate, constraints: Constraints) -> int:
+    """Compare kinds of GPUs by memory bandwidth: of one GPU for latency, else of all there are."""
+    placement = candidate.placement
+    if not placement.gpus:
+        return 0
+    count = 1 if goal_of(constraints) == "latency" else placement.num_alike
+    return -round(1000 * memory_tb_per_s(placement.gpus[0]) * count)
 
 
 def _is_crowded(candidate: Candidate, constraints: Constraints) -> int:
@@ -128,7 +151,7 @@ _CRITERIA = (
         lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers, not a part"
     ),
     _Criterion(
-        _is_short,
+        _shortness,
         "it keeps a context of {context:,} tokens, where the other has {other_context:,}",
     ),
     _Criterion(
@@ -141,6 +164,8 @@ _CRITERIA = (
     _Criterion(_size_on_gpu, "it serves the larger model"),
     _Criterion(_size_on_cpu, "it serves the smaller model, of which a CPU reads less for a token"),
     _Criterion(_goal_distance, "it comes closer to the goal ({goal})"),
+    _Criterion(_is_starved, "its memory holds K/V for its whole batch"),
+    _Criterion(_slowness, "its GPUs are the faster ones of this machine"),
     _Criterion(_engine, "{engine} comes first here: {because}"),
     _Criterion(_is_crowded, "its memory holds more conversations at once"),
     _Criterion(_on_each_token, "more GPUs work on each token, which is what latency wants"),

@@ -17,24 +17,27 @@ Runnable profiles are ranked by, in this order:
 
  1. a model for work before the demonstration model;
  2. a GPU before a GPU with the CPU, and both before the CPU;
- 3. three quarters of the context at least: with less, a smaller model serves better;
-    then more layers on the GPU;
+ 3. three quarters of the context at least: with less, a smaller model serves better; and
+    with less than an eighth, a longer one; then more layers on the GPU;
  4. engines whose GPUs need not talk to each other over PCIe;
  5. on GPUs the larger model: who has the hardware for it wants it. On a CPU the smaller;
  6. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next
     best to an extreme is balanced, and next best to balanced is throughput, because a
     latency profile keeps its batch so small that a busy service would queue;
- 7. the engine that is the fastest on this GPU for this goal by measured or published
-    figures (profiles/data/engines.yaml);
- 8. room for K/V of 262,144 tokens in each engine, unless the goal is latency;
- 9. for latency more GPUs for each token; else as few GPUs for an engine as hold the
+ 7. room for K/V of 256 tokens for each sequence of the profile's batch;
+ 8. the faster GPUs, where a machine has several kinds: by memory bandwidth, of one GPU for
+    latency, else of all of a kind;
+ 9. the engine that is the fastest on this GPU for this goal by measured or published
+    figures (profiles/data/engines.yaml), one that this project has not run after those it has;
+10. room for K/V of 262,144 tokens in each engine, unless the goal is latency;
+11. for latency more GPUs for each token; else as few GPUs for an engine as hold the
     model, because several engines side by side give more tokens than one on all GPUs;
-10. less of the machine left idle;
-11. tuned on this board by this project, then published by the engine's makers for this
+12. less of the machine left idle;
+13. tuned on this board by this project, then published by the engine's makers for this
     board, then untuned;
-12. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
-13. made for this very GPU, then for its generation, then generic;
-14. the name, so that the order is total.
+14. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
+15. made for this very GPU, then for its generation, then generic;
+16. the name, so that the order is total.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ _FLAGS = (
         show_default=True,
         help="The server; also from OPENAI_BASE_URL.",
     ),
-    click.option("--key", envvar="OPENAI_API_KEY", help="Its API key; better in OPENAI_API_KEY."),
+    click.option(
+        "--key",
+        envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
+        help="Its API key; better in HARMONIUM_API_KEY or OPENAI_API_KEY.",
+    ),
     click.option("--model", help="The model; unset: the first that the server lists."),
 )

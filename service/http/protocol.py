@@ -8,6 +8,7 @@ answer keep their sockets for ever, and one endless header fills the memory.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
@@ -26,6 +27,7 @@ from service.http.connections import (
 from service.http.failures import ErrorKind, Failure
 from service.http.tls import peer_state
 
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _BAD_REQUEST = ErrorKind(400, "invalid_request_error", "invalid_http")
 _TIMED_OUT = ErrorKind(408, "invalid_request_error", "request_timeout")
 _TOO_MANY = ErrorKind(429, "rate_limit_error", "too_many_connections")
@@ -152,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """Parse a piece; a head that grows over its bound is refused before it is whole."""
         self._num_head_bytes += len(data)  # the parser's callbacks set it back
-        super().data_received(data)
+        super().data_received(_without_upgrade(data) if self._is_in_head else data)
         self._hand_on()
         if self._is_in_head and self._num_head_bytes > self.max_head_bytes:
             self._refuse(_HEAD_TOO_LARGE, self._too_large())
@@ -257,6 +259,8 @@ class BoundedProtocol(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             return Failure(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
+        if self.parser.should_upgrade():  # the header came in two pieces
+            return Failure(_BAD_REQUEST, "This port does not change protocols; leave out Upgrade.")
         num_hosts = sum(name == b"host" for name, _ in self.headers)
         if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
             message = f"The request has {num_hosts} Host headers; send exactly one."
@@ -321,6 +325,19 @@ def bounded_protocol(
     if on_slow_reader is not None:
         members["on_slow_reader"] = staticmethod(on_slow_reader)
     return type("Bounded", (BoundedProtocol,), members)
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A head, or a part of one, without the wish to speak another protocol after it.
+
+    A server may ignore that wish (RFC 9110 §7.8), but httptools would drop the body. Java's client
+    sends it with the first request of a connection. The header gets a name of the same length.
+    """
+    end = data.find(b"\r\n\r\n")
+    found = _UPGRADE.search(data, 0, len(data) if end < 0 else end)
+    if found is None:
+        return data
+    return data[: found.start()] + b"\r\nignored:" + data[found.end() :]
 
 
 def _answer(failure: Failure) -> bytes:

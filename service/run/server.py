@@ -29,6 +29,7 @@ from service.http.streaming import with_way_for_bodies
 from service.pages import absent as no_pages
 from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
+from service.run.openapi import Application
 from service.run.stop_signal import StopSignal, first_of
 from service.runtime import Runtime
 
@@ -175,19 +176,13 @@ class _Uvicorn(uvicorn.Server):
 
 def create_app(runtime: Runtime) -> FastAPI:
     """The ASGI application that serves this runtime; whoever calls starts and stops the runtime."""
-    app = FastAPI(
-        title="Harmonium",
-        summary="OpenAI-compatible inference for gpt-oss.",
-        version=health.RELEASE,
-        docs_url=None,  # service/pages has a page of its own: theirs asks another host
-        redoc_url=None,
-        # As they are: to include the routers would make each route and its fields once more.
-        routes=[
-            route
-            for family in (*_FAMILIES, pages if runtime.has_pages else no_pages)
-            for route in family.router.routes
-        ],
-    )
+    # As they are: to include the routers would make each route and its fields once more.
+    routes = [
+        route
+        for family in (*_FAMILIES, pages if runtime.has_pages else no_pages)
+        for route in family.router.routes
+    ]
+    app = Application(routes, needs_key=runtime.authenticator is not None)
     app.state.runtime = runtime
     add_error_handlers(app)
     authentication = None

@@ -114,6 +114,8 @@ def _launch(
     vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
+    fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
+    spec = replace(spec, memory_fraction=fraction)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
@@ -198,8 +200,6 @@ def spec_of(
 
 def _as_set(spec: EngineSpec, profile: Profile, settings: Settings) -> EngineSpec:
     """What the settings change of a profile; raises InvalidConstraint if the engine lacks it."""
-    if settings.kvcache_percent is not None:
-        spec = replace(spec, memory_fraction=settings.kvcache_percent)
     if settings.max_token_gap_ms is not None:
         spec = _with_gap(spec, profile, settings.max_token_gap_ms)
     return _invariant(spec, profile) if settings.batch_invariant else spec

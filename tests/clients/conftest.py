@@ -114,12 +114,22 @@ def run_as_documented(server: Server, run: Run) -> Run:
     """Run the command that a page of ours tells users to paste, then what the test adds to it."""
 
     def run_as_documented(client: Client, *more: str, folder: Path) -> Ended:
-        command = client["configuration"].strip().replace(DOCUMENTED_URL, server.url)
+        command = configuration(client, server).replace(DOCUMENTED_URL, server.url)
         bin = INSTALLED / client["environment"] / "bin" if "environment" in client else None
         words = [command, client["arguments"], *map(shlex.quote, more)]
         return run("bash", "-c", " ".join(words), folder=folder, bin=bin)
 
     return run_as_documented
+
+
+def configuration(client: Client, server: Server) -> str:
+    """The lines that a user pastes: what `harmonium clients` prints, or a page of ours has."""
+    if "command" not in client:
+        pasted: str = client["configuration"]
+        return pasted.strip()
+    ours = (sys.executable, "-m", "service", "clients", client["command"], "--url", server.url)
+    environment = os.environ | {"HARMONIUM_API_KEY": server.key}
+    return subprocess.check_output(ours, env=environment, text=True, cwd=ROOT).strip()
 
 
 @pytest.fixture(scope="session")

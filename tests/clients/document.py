@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from service.cli.clients.configurations import CONFIGURATIONS, Target
+
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "clients.md"
 BEGIN, END = "<!-- Written by make clients. -->\n", "<!-- Up to here. -->\n"
 URL, KEY = "http://127.0.0.1:8000", "KEY"
+DOCUMENTED = Target(URL, "gpt-oss-20b", 131_072, has_key=True)
 
 Client = dict[str, Any]
 Failures = dict[str, list[str]]
@@ -58,6 +61,8 @@ def package(client: Client) -> str:
 
 def configuration(client: Client) -> tuple[str, str]:
     """The language and the text of what points a client here."""
+    if "command" in client:
+        return "sh", CONFIGURATIONS[client["command"]](DOCUMENTED)
     if "configuration" in client:
         return "sh", client["configuration"].strip()
     is_python = "environment" in client

@@ -100,6 +100,10 @@ EDITS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("read_files", {"files": [{"path": "PATH"}]}),
         ("apply_patch", {"input": PATCH}),
     ],
+    "view": [  # GitHub Copilot
+        ("view", {"path": "PATH"}),
+        ("bash", {"command": "sed -i 's/teh/the/' PATH", "description": "Correct it"}),
+    ],
     "Read": [  # Claude Code
         ("Read", {"file_path": "PATH"}),
         ("Edit", {"file_path": "PATH", "old_string": "teh", "new_string": "the"}),
@@ -108,9 +112,13 @@ EDITS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("read_file", {"file_path": "PATH"}),
         ("edit", {"file_path": "PATH", "old_string": "teh", "new_string": "the"}),
     ],
-    "read": [  # opencode
+    "glob": [  # opencode
         ("read", {"filePath": "PATH"}),
         ("edit", {"filePath": "PATH", "oldString": "teh", "newString": "the"}),
+    ],
+    "read": [  # pi
+        ("read", {"path": "PATH"}),
+        ("edit", {"path": "PATH", "edits": [{"oldText": "teh", "newText": "the"}]}),
     ],
 }
 # aider offers no tools: it reads the whole file out of the answer.

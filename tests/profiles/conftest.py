@@ -23,6 +23,7 @@ class Board:
     mig: list[Board] | None = None
     links: list[int] | None = None  # the state of each NVLink; None: a board that has none
     error: str | None = None
+    no_memory: bool = False  # of its own: NVML does not say
 
 
 @dataclass
@@ -86,6 +87,8 @@ class FakeNvml:
         return board.mig[number]
 
     def nvmlDeviceGetMemoryInfo(self, board: Board) -> Any:
+        if board.no_memory:
+            raise self.NVMLError("Not Supported")
         return SimpleNamespace(total=board.total, free=board.free)
 
     def nvmlDeviceGetName(self, board: Board) -> str | bytes:

@@ -16,6 +16,7 @@ from service.api.about.schema import (
     Version,
     VllmVersion,
 )
+from service.api.common.operations import operation_id, plain_text
 from service.api.common.schema import ERRORS
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
@@ -23,49 +24,53 @@ from service.telemetry.metrics import CONTENT_TYPE
 RELEASE = version("harmonium")
 API_VERSION = "1"
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(
+    responses=ERRORS,
+    tags=["Service"],
+    generate_unique_id_function=operation_id,
+)
 
 
 @router.get("/v1/health/live")
-async def live() -> Health:
+async def check_live() -> Health:
     """This process answers; says nothing of the engine."""
     return Health(message="Service is live.")
 
 
 @router.get("/v1/health/ready")
-async def ready(runtime: CurrentRuntime) -> Health:
+async def check_ready(runtime: CurrentRuntime) -> Health:
     """A request would be served now; 503 with the reason otherwise."""
     await runtime.lifecycle.check_ready(runtime.engine)
     return Health(message="Service is ready.")
 
 
 @router.get("/health")
-async def ready_as_vllm(runtime: CurrentRuntime) -> Health:
+async def check_ready_as_vllm(runtime: CurrentRuntime) -> Health:
     """The same where vLLM has it, for load tools and gateways made for it."""
-    return await ready(runtime)
+    return await check_ready(runtime)
 
 
 @router.get("/ping")
-async def ready_as_sagemaker(runtime: CurrentRuntime) -> Health:
+async def ping(runtime: CurrentRuntime) -> Health:
     """The same where SageMaker asks for it."""
-    return await ready(runtime)
+    return await check_ready(runtime)
 
 
 @router.post("/ping")
-async def ready_as_sagemaker_by_post(runtime: CurrentRuntime) -> Health:
+async def ping_by_post(runtime: CurrentRuntime) -> Health:
     """The same by POST, as vLLM takes it."""
-    return await ready(runtime)
+    return await check_ready(runtime)
 
 
 @router.get("/load")
-async def load(runtime: CurrentRuntime) -> Load:
+async def get_load(runtime: CurrentRuntime) -> Load:
     """How many requests the engine runs or has waiting, in vLLM's shape."""
     stats = await runtime.engine.stats()
     return Load(server_load=stats.num_running + stats.num_waiting)
 
 
 @router.get("/version")
-async def version_as_vllm() -> VllmVersion:
+async def get_version_as_vllm() -> VllmVersion:
     """The release of this software, where vLLM has its own."""
     return VllmVersion(version=RELEASE)
 
@@ -77,7 +82,7 @@ async def get_version() -> Version:
 
 
 @router.get("/v1/metadata")
-async def metadata(runtime: CurrentRuntime) -> Metadata:
+async def get_metadata(runtime: CurrentRuntime) -> Metadata:
     """What is served: release, model and licence, and the profile with why it was chosen."""
     model = runtime.model
     return Metadata(
@@ -92,13 +97,13 @@ async def metadata(runtime: CurrentRuntime) -> Metadata:
     )
 
 
-@router.get("/v1/metrics", response_class=Response)
-async def metrics(runtime: CurrentRuntime) -> Response:
+@router.get("/v1/metrics", response_class=Response, responses=plain_text("Prometheus text."))
+async def get_metrics(runtime: CurrentRuntime) -> Response:
     """Prometheus text in NIM's names and ours; a dead engine's series are left out."""
     return Response(await runtime.metrics.render(runtime.engine), media_type=CONTENT_TYPE)
 
 
-@router.get("/metrics", response_class=Response)
-async def metrics_as_vllm(runtime: CurrentRuntime) -> Response:
+@router.get("/metrics", response_class=Response, responses=plain_text("Prometheus text."))
+async def get_metrics_as_vllm(runtime: CurrentRuntime) -> Response:
     """The same in vLLM's names, for routers, autoscalers and dashboards made for them."""
     return Response(await runtime.metrics.render(runtime.engine, "vllm"), media_type=CONTENT_TYPE)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from service.api.about.schema import ModelCard, ModelList
+from service.api.common.operations import operation_id
 from service.api.common.prompt import check_model
 from service.api.common.schema import ERRORS
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(
+    responses=ERRORS,
+    tags=["Models"],
+    generate_unique_id_function=operation_id,
+)
 
 
 @router.get("/v1/models")

@@ -10,11 +10,16 @@ from fastapi import APIRouter
 
 from profiles import manifest
 from service.api.about.schema import LicenseInfo, Manifest
+from service.api.common.operations import operation_id
 from service.api.common.schema import ERRORS
 from service.runtime import CurrentRuntime
 from service.work import in_thread
 
-router = APIRouter(responses=ERRORS)
+router = APIRouter(
+    responses=ERRORS,
+    tags=["Service"],
+    generate_unique_id_function=operation_id,
+)
 
 OWN_LICENSE = "Apache-2.0"
 _FILE = "licenses/LICENSE"  # in the distribution's folder

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from service.api.chat.schema import ChatMessage, Tool
-from service.api.common.schema import RequestModel, ResponseModel, refusing
+from service.api.common.schema import Refused, RequestModel, ResponseModel, refusing
 
 
 class ModelCard(ResponseModel):
@@ -18,7 +18,7 @@ class ModelCard(ResponseModel):
     created: int
     owned_by: str = "harmonium"
     root: str
-    parent: None = None
+    parent: str | None = None  # always null
     max_model_len: int
 
 
@@ -140,11 +140,11 @@ class TokenizeRequest(RequestModel):
     return_token_strs: bool | None = None
 
     add_special_tokens: bool | None = None
-    chat_template: Any = None
-    chat_template_kwargs: Any = None
-    continue_final_message: Any = None
-    media_io_kwargs: Any = None
-    mm_processor_kwargs: Any = None
+    chat_template: Refused = None
+    chat_template_kwargs: Refused = None
+    continue_final_message: Refused = None
+    media_io_kwargs: Refused = None
+    mm_processor_kwargs: Refused = None
 
     _refuse = refusing(REFUSED, harmless=(None, False))
 

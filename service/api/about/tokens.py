@@ -16,6 +16,7 @@ from service.api.about.schema import (
 )
 from service.api.chat.request import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
+from service.api.common.operations import operation_id
 from service.api.common.prompt import (
     check_model,
     counting_bound,
@@ -32,7 +33,12 @@ from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 from service.work import in_thread
 
-router = APIRouter(route_class=JSONRoute, responses=ERRORS)
+router = APIRouter(
+    route_class=JSONRoute,
+    responses=ERRORS,
+    tags=["Tokens"],
+    generate_unique_id_function=operation_id,
+)
 
 _FEW_TOKENS = 4096  # decoded in a few milliseconds
 

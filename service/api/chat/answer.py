@@ -23,7 +23,7 @@ class ChoiceLogprobs(ResponseModel):
     """The log-probabilities of a choice's tokens."""
 
     content: list[TokenLogprob]
-    refusal: None = None
+    refusal: list[TokenLogprob] | None = None  # always null
 
 
 class AnswerFunction(ResponseModel):
@@ -65,7 +65,7 @@ class AnswerMessage(ResponseModel):
 
     role: Literal["assistant"] = "assistant"
     content: str | None
-    refusal: None = None
+    refusal: str | None = None  # always null
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = Field(

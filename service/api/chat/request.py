@@ -8,15 +8,15 @@ from service.answer.plan import BUILTIN_OF, NO_OFFERED_TOOLS, OfferedTools, Plan
 from service.api.chat.schema import (
     AssistantMessage,
     BuiltinTool,
+    ChatCustomTool,
+    ChatFunctionTool,
     ChatMessage,
     ChatRequest,
-    CustomTool,
     Effort,
-    FunctionTool,
     ToolMessage,
     text_of,
 )
-from service.api.chat.schema import CustomToolCall as CalledCustom
+from service.api.chat.schema import ChatCustomToolCall as CalledCustom
 from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
 from service.api.common.guidance import (
@@ -126,8 +126,8 @@ def _check_together(request: ChatRequest) -> None:
         )
 
 
-def _tool(tool: FunctionTool | CustomTool, field: str) -> Tool:
-    if isinstance(tool, CustomTool):
+def _tool(tool: ChatFunctionTool | ChatCustomTool, field: str) -> Tool:
+    if isinstance(tool, ChatCustomTool):
         custom = tool.custom
         text, place = free_text(custom.format), f"{field}.custom.format.grammar.definition"
         return Tool(custom.name, custom.description or "", free_text=text, field=place)
@@ -174,7 +174,7 @@ def _check_names(tools: Sequence[GivenTool]) -> None:
     for index, tool in enumerate(tools):
         if isinstance(tool, BuiltinTool):
             continue
-        name = tool.custom.name if isinstance(tool, CustomTool) else tool.function.name
+        name = tool.custom.name if isinstance(tool, ChatCustomTool) else tool.function.name
         if name in seen:
             param = f"tools[{index}].{tool.type}.name"
             message = f"{param} repeats {name!r}; give each tool its own name."

@@ -11,15 +11,25 @@ from service.api.chat.answer import ChatAnswer, ChatChunks, ChatCompletion
 from service.api.chat.request import plan_chat
 from service.api.chat.schema import ChatRequest
 from service.api.common.answer import StreamedUsage
+from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(route_class=JSONRoute, responses=ERRORS)
+router = APIRouter(
+    route_class=JSONRoute,
+    responses=ERRORS,
+    tags=["Chat completions"],
+    generate_unique_id_function=operation_id,
+)
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion)
+@router.post(
+    "/v1/chat/completions",
+    response_model=ChatCompletion,
+    responses=event_stream("`chat.completion.chunk` objects, then `[DONE]`."),
+)
 async def create_chat_completion(
     body: ChatRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:

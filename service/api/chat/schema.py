@@ -30,6 +30,7 @@ from service.api.common.schema import (
     NVEXT,
     NestedInputFormat,
     OfferedModel,
+    Refused,
     Replayed,
     RequestModel,
     SamplingFields,
@@ -140,7 +141,7 @@ class ToolMessage(Replayed):
     name: ParticipantName = None
 
 
-class FunctionCall(Replayed):
+class CalledFunction(Replayed):
     """The function that an earlier answer called."""
 
     name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
@@ -152,7 +153,7 @@ class ToolCall(Replayed):
 
     id: str = Field(min_length=1, max_length=256)
     type: Literal["function"] = "function"
-    function: FunctionCall
+    function: CalledFunction
 
 
 class CustomCall(Replayed):
@@ -162,7 +163,7 @@ class CustomCall(Replayed):
     input: str
 
 
-class CustomToolCall(Replayed):
+class ChatCustomToolCall(Replayed):
     """An earlier answer's call of a custom tool."""
 
     id: str = Field(min_length=1, max_length=256)
@@ -177,7 +178,7 @@ def _call_tag(value: Any) -> str:
 
 
 AnyToolCall = Annotated[
-    Annotated[ToolCall, Tag("function")] | Annotated[CustomToolCall, Tag("custom")],
+    Annotated[ToolCall, Tag("function")] | Annotated[ChatCustomToolCall, Tag("custom")],
     Discriminator(_call_tag),
 ]
 
@@ -192,8 +193,8 @@ class AssistantMessage(Replayed):
     reasoning_content: str | None = Field(None, description="The same as `reasoning`.")
     tool_calls: list[AnyToolCall] | None = None
     name: ParticipantName = None
-    audio: Any = Field(None, description="Refused: gpt-oss has no audio.")
-    function_call: Any = Field(None, description="Refused: use `tool_calls`.")
+    audio: Refused = None
+    function_call: Refused = None
 
     _refuse = refusing(
         dict.fromkeys(
@@ -226,7 +227,7 @@ class FunctionDefinition(OfferedModel):
     )
 
 
-class FunctionTool(OfferedModel):
+class ChatFunctionTool(OfferedModel):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -241,7 +242,7 @@ class CustomDefinition(OfferedModel):
     format: NestedInputFormat | None = Field(None, description="What the input must be.")
 
 
-class CustomTool(OfferedModel):
+class ChatCustomTool(OfferedModel):
     """A tool that the client runs on free text."""
 
     type: Literal["custom"]
@@ -256,7 +257,7 @@ class BuiltinTool(RequestModel):
     type: Literal["web_search", "web_search_preview", "code_interpreter"]
 
 
-Tool = Annotated[FunctionTool | CustomTool | BuiltinTool, Field(discriminator="type")]
+Tool = Annotated[ChatFunctionTool | ChatCustomTool | BuiltinTool, Field(discriminator="type")]
 
 
 class ReasoningOptions(RequestModel):
@@ -320,12 +321,12 @@ class ChatRequest(SamplingFields):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
 
-    audio: Any = None
-    function_call: Any = None
-    functions: Any = None
-    moderation: Any = None
-    nvext: Any = None
-    prediction: Any = None
+    audio: Refused = None
+    function_call: Refused = None
+    functions: Refused = None
+    moderation: Refused = None
+    nvext: Refused = None
+    prediction: Refused = None
 
     _refuse = refusing(REFUSED)
 

@@ -41,7 +41,7 @@ class NamedCustomTool(RequestModel):
         return self.custom
 
 
-class AllowedTools(RequestModel):
+class AllowedFunctions(RequestModel):
     """Some of the tools, of which the model may or must call one."""
 
     mode: Literal["auto", "required"]
@@ -54,7 +54,7 @@ class AllowedToolsChoice(RequestModel):
     """The choice of a tool among some."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    allowed_tools: AllowedFunctions
 
 
 def _choice_tag(value: Any) -> str:

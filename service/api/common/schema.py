@@ -15,6 +15,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     Tag,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -54,6 +55,10 @@ NVEXT = (
     "like, `thinking_token_budget` for max_thinking_tokens, `top_k`, `min_p`, "
     "`repetition_penalty`, `ignore_eos`, `min_tokens`"
 )
+_REFUSED: Final = {"type": "null"}
+Refused = Annotated[Any, WithJsonSchema(_REFUSED)]
+"""A field that must be null; the OpenAPI document does not have it."""
+
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
@@ -116,9 +121,12 @@ class RequestModel(BaseModel):
     ) -> JsonSchemaValue:
         schema = handler.resolve_ref_schema(handler(core_schema))
         if schema.get("additionalProperties") is False:
-            schema["additionalProperties"] = {"type": "null"}
             ignored = sorted(cls.ignored - _names(cls))
-            schema["properties"] |= {name: {"description": _IGNORED} for name in ignored}
+            schema["properties"] = {
+                name: field
+                for name, field in schema["properties"].items()
+                if field.get("type") != _REFUSED["type"]
+            } | {name: {"description": _IGNORED} for name in ignored}
         return schema
 
 
@@ -147,6 +155,17 @@ class ResponseModel(BaseModel):
     """The base of all schemas of answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        # A constant that tells the members of a union apart is always sent.
+        constant = {name for name, field in schema["properties"].items() if "const" in field}
+        if required := sorted({*schema.get("required", ()), *constant}):
+            schema["required"] = required
+        return schema
 
 
 class ErrorBody(ResponseModel):

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage
+from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
 from service.api.completions.request import echoes, plan_completion
@@ -14,10 +15,19 @@ from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
 from service.runtime import CurrentContext, CurrentRuntime
 
-router = APIRouter(route_class=JSONRoute, responses=ERRORS)
+router = APIRouter(
+    route_class=JSONRoute,
+    responses=ERRORS,
+    tags=["Completions"],
+    generate_unique_id_function=operation_id,
+)
 
 
-@router.post("/v1/completions", response_model=Completion)
+@router.post(
+    "/v1/completions",
+    response_model=Completion,
+    responses=event_stream("`text_completion` objects, then `[DONE]`."),
+)
 async def create_completion(
     body: CompletionRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:

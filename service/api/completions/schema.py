@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from service.api.common.guidance import ResponseFormat, StructuredOutputs
 from service.api.common.schema import (
     NVEXT,
+    Refused,
     ResponseModel,
     SamplingFields,
     Stop,
@@ -67,8 +68,8 @@ class CompletionRequest(SamplingFields):
     )
 
     user: str | None = None
-    nvext: Any = None
-    suffix: Any = None
+    nvext: Refused = None
+    suffix: Refused = None
 
     _refuse = refusing(REFUSED)
 

@@ -121,7 +121,7 @@ _AssistantBlock = Annotated[
 ]
 
 
-class CustomTool(OfferedModel):
+class MessageTool(OfferedModel):
     """A function of the client's."""
 
     type: Literal["custom"] | None = None
@@ -165,7 +165,7 @@ class DefinedTool(Replayed):
     """A tool of which nothing is known yet."""
 
     type: Literal["tool_definition"]
-    definition: CustomTool
+    definition: MessageTool
 
 
 class ToolAddition(Replayed):

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from service.answer.choice import Choice
 from service.answer.generation import Generation
-from service.api.messages.response_schema import MessageUsage, OutputTokensDetails, StopReason
+from service.api.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
 from service.harmony.types import Delta, DeltaKind
 
 # Stands for an input that is no JSON object, so that what the model wrote is not lost.
@@ -110,7 +110,7 @@ def message_usage(generation: Generation) -> MessageUsage:
         input_tokens=generation.num_prompt_tokens - num_cached,
         cache_read_input_tokens=num_cached,
         output_tokens=generation.num_completion_tokens,
-        output_tokens_details=OutputTokensDetails(thinking_tokens=generation.num_reasoning_tokens),
+        output_tokens_details=MessageTokensDetails(thinking_tokens=generation.num_reasoning_tokens),
     )
 
 

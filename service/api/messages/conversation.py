@@ -10,8 +10,8 @@ from typing import Any
 from service.api.messages.block_schema import (
     AssistantTurn,
     ChangedTool,
-    CustomTool,
     DefinedTool,
+    MessageTool,
     SystemTurn,
     TextBlock,
     ThinkingBlock,
@@ -184,7 +184,7 @@ def _check_names(request: CountTokensRequest) -> None:
         seen.add(tool.name)
 
 
-def _tool(tool: CustomTool, field: str) -> Tool:
+def _tool(tool: MessageTool, field: str) -> Tool:
     return Tool(tool.name, tool.description or "", tool.input_schema, tool.strict, field=field)
 
 

@@ -45,7 +45,7 @@ class ToolUseAnswer(ResponseModel):
     caller: DirectCaller = DirectCaller()
 
 
-class OutputTokensDetails(ResponseModel):
+class MessageTokensDetails(ResponseModel):
     """Tokens of the answer that were thoughts."""
 
     thinking_tokens: int
@@ -66,10 +66,12 @@ class MessageUsage(ResponseModel):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: MessageTokensDetails
     service_tier: Literal["standard"] = "standard"
-    server_tool_use: None = Field(None, description="The server runs no tools of its own here.")
-    inference_geo: None = Field(None, description="The server runs where it runs.")
+    server_tool_use: dict[str, Any] | None = Field(
+        None, description="Null: the server runs no tools of its own here."
+    )
+    inference_geo: str | None = Field(None, description="Null: the server runs where it runs.")
 
 
 class ClearedThinking(ResponseModel):
@@ -104,8 +106,10 @@ class Message(ResponseModel):
     ]
     stop_reason: StopReason | None
     stop_sequence: str | None
-    stop_details: None = Field(None, description="Nothing is refused by a classifier.")
-    container: None = Field(None, description="The server runs no code.")
+    stop_details: dict[str, Any] | None = Field(
+        None, description="Null: nothing is refused by a classifier."
+    )
+    container: dict[str, Any] | None = Field(None, description="Null: the server runs no code.")
     usage: MessageUsage
     context_management: AppliedEdits | None = Field(None, description="Only where asked for.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
+from service.api.common.operations import event_stream, operation_id
 from service.api.common.prompt import counting_bound
 from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
 from service.api.messages.request import (
@@ -22,10 +23,16 @@ from service.runtime import CurrentContext, CurrentRuntime
 router = APIRouter(
     route_class=JSONRoute,
     responses={"4XX": {"model": MessageError}, "5XX": {"model": MessageError}},
+    tags=["Messages"],
+    generate_unique_id_function=operation_id,
 )
 
 
-@router.post("/v1/messages", response_model=Message)
+@router.post(
+    "/v1/messages",
+    response_model=Message,
+    responses=event_stream("Anthropic's typed events, the last `message_stop`."),
+)
 async def create_message(
     body: MessagesRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from service.api.common.schema import RequestModel, StopString, TokenLimit, refusing
-from service.api.messages.block_schema import CustomTool, TextContent, Turn
+from service.api.common.schema import Refused, RequestModel, StopString, TokenLimit, refusing
+from service.api.messages.block_schema import MessageTool, TextContent, Turn
 
 NO_EFFECT: dict[str, str] = {
     "cache_control": "shared prefixes are found without it",
@@ -106,7 +106,7 @@ class OutputConfig(RequestModel):
     format: JSONFormat | None = None
 
 
-class Metadata(RequestModel):
+class MessageMetadata(RequestModel):
     """Whom the request is for."""
 
     user_id: str | None = None
@@ -178,7 +178,7 @@ class CountTokensRequest(RequestModel):
     model: str
     messages: list[Turn] = Field(min_length=1)
     system: TextContent | None = None
-    tools: list[CustomTool] | None = Field(None, max_length=128)
+    tools: list[MessageTool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -186,14 +186,14 @@ class CountTokensRequest(RequestModel):
     context_management: ContextManagement | None = None
     cache_control: Any = None
 
-    billing_policy: Any = None
-    compaction: Any = None
-    container: Any = None
-    fallback_credit_token: Any = None
-    fallbacks: Any = None
-    inference_geo: Any = None
-    mcp_servers: Any = None
-    thread: Any = None
+    billing_policy: Refused = None
+    compaction: Refused = None
+    container: Refused = None
+    fallback_credit_token: Refused = None
+    fallbacks: Refused = None
+    inference_geo: Refused = None
+    mcp_servers: Refused = None
+    thread: Refused = None
 
     _refuse = refusing({name: REFUSED[name] for name in REFUSED if name != "thread"})
 
@@ -209,5 +209,5 @@ class MessagesRequest(CountTokensRequest):
     top_k: int | None = Field(None, ge=0, le=1 << 31)
 
     diagnostics: dict[str, Any] | None = None
-    metadata: Metadata | None = None
+    metadata: MessageMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -36,7 +36,7 @@ class InputText(Replayed):
     text: str
 
 
-class OutputText(Replayed):
+class ReplayedText(Replayed):
     """Text of an earlier answer."""
 
     type: Literal["output_text"]
@@ -72,7 +72,7 @@ def _content_tag(value: Any) -> str:
 
 
 Part = Annotated[
-    InputText | OutputText | Refusal, Field(discriminator="type"), BeforeValidator(_check_part)
+    InputText | ReplayedText | Refusal, Field(discriminator="type"), BeforeValidator(_check_part)
 ]
 Content = Annotated[
     Annotated[str, Tag("string")] | Annotated[list[Part], Tag("parts")],
@@ -93,7 +93,7 @@ class MessageItem(Replayed):
     )
 
 
-class ReasoningText(Replayed):
+class ReplayedReasoningText(Replayed):
     """Text of earlier thoughts."""
 
     type: Literal["reasoning_text"]
@@ -107,11 +107,11 @@ class SummaryText(Replayed):
     text: str
 
 
-class ReasoningItem(Replayed):
+class ReplayedReasoning(Replayed):
     """Earlier reasoning; its `content` is replayed while a tool loop runs."""
 
     type: Literal["reasoning"]
-    content: list[ReasoningText] | None = None
+    content: list[ReplayedReasoningText] | None = None
     summary: list[SummaryText] | None = Field(None, description="Accepted without effect.")
     encrypted_content: IgnoredText = None
     id: ItemId = None
@@ -176,7 +176,7 @@ class WebSearchCallItem(Replayed):
     output: str | None = None
 
 
-class CodeLogs(Replayed):
+class ReplayedLogs(Replayed):
     """What an earlier run of code printed."""
 
     type: Literal["logs"]
@@ -191,7 +191,7 @@ class CodeInterpreterCallItem(Replayed):
     status: IgnoredText = None
     code: str | None = None
     container_id: IgnoredText = None
-    outputs: list[CodeLogs] | None = None
+    outputs: list[ReplayedLogs] | None = None
 
 
 class ItemReference(Replayed):
@@ -222,7 +222,7 @@ def _item_tag(value: Any) -> str:
 
 InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ReplayedReasoning, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[CustomToolCallItem, Tag("custom_tool_call")]
@@ -235,7 +235,7 @@ InputItem = Annotated[
 ]
 
 
-def text_of(content: str | list[InputText | OutputText | Refusal]) -> str:
+def text_of(content: str | list[InputText | ReplayedText | Refusal]) -> str:
     """The parts' text end to end, nothing added between them."""
     if isinstance(content, str):
         return content

@@ -14,7 +14,7 @@ from service.api.responses.item_schema import (
     FunctionCallOutputItem,
     InputItem,
     MessageItem,
-    ReasoningItem,
+    ReplayedReasoning,
     WebSearchCallItem,
     text_of,
 )
@@ -78,7 +78,7 @@ def _listed(item: InputItem, key: str) -> Json:
                 "content": _parts(item),
                 **_given(phase=item.phase),
             }
-        case ReasoningItem():
+        case ReplayedReasoning():
             return {
                 "id": item.id or f"rs_{key}",
                 "type": "reasoning",

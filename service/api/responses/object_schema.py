@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from service.api.common.schema import ResponseModel, TokenLogprob
 
@@ -149,6 +149,14 @@ class IncompleteDetails(ResponseModel):
     reason: Literal["max_output_tokens"]
 
 
+class ChosenTools(ResponseModel):
+    """The tool, or the tools, that the request named."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
 class ResponseObject(ResponseModel):
     """A response, finished or not."""
 
@@ -177,7 +185,7 @@ class ResponseObject(ResponseModel):
     store: bool
     temperature: float
     text: dict[str, Any]
-    tool_choice: str | dict[str, Any]
+    tool_choice: str | ChosenTools
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
@@ -208,4 +216,4 @@ class DeletedResponse(ResponseModel):
 
     id: str
     object: Literal["response"] = "response"
-    deleted: Literal[True] = True
+    deleted: bool = True

@@ -24,8 +24,8 @@ from service.api.responses.items import listed, replay
 from service.api.responses.past import past_groups, resolved
 from service.api.responses.schema import (
     ContextRequest,
-    JsonObject,
-    JsonSchemaFormat,
+    JSONObjectText,
+    JSONSchemaText,
     ResponseRequest,
 )
 from service.api.responses.tools import (
@@ -193,9 +193,9 @@ def _num_logprobs(request: ResponseRequest) -> int | None:
 
 def _format(request: ContextRequest) -> AnswerFormat:
     match request.text.format if request.text else None:
-        case JsonObject():
+        case JSONObjectText():
             return AnswerFormat("json_object")
-        case JsonSchemaFormat(schema_=schema):
+        case JSONSchemaText(schema_=schema):
             return AnswerFormat("json_schema", schema)
         case _:
             return AnswerFormat()
@@ -203,7 +203,7 @@ def _format(request: ContextRequest) -> AnswerFormat:
 
 def _described_format(request: ContextRequest) -> ResponseFormat | None:
     match request.text.format if request.text else None:
-        case JsonSchemaFormat(schema_=schema, name=name, description=description):
+        case JSONSchemaText(schema_=schema, name=name, description=description):
             return ResponseFormat(schema, name, description or "")
         case _:
             return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
 from service.api.responses.background import BackgroundRun
@@ -23,12 +24,20 @@ from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
 
-router = APIRouter(route_class=JSONRoute, responses=ERRORS)
+router = APIRouter(
+    route_class=JSONRoute,
+    responses=ERRORS,
+    tags=["Responses"],
+    generate_unique_id_function=operation_id,
+)
 
 Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
 
-@router.post("/v1/responses", response_model=ResponseObject)
+_EVENTS: Final = event_stream("OpenAI's typed events, then `[DONE]`.")
+
+
+@router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
 async def create_response(
     body: ResponseRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
@@ -60,7 +69,7 @@ async def compact() -> Response:
     )
 
 
-@router.get("/v1/responses/{response_id}", response_model=ResponseObject)
+@router.get("/v1/responses/{response_id}", response_model=ResponseObject, responses=_EVENTS)
 async def get_response(
     response_id: str,
     runtime: CurrentRuntime,

@@ -21,6 +21,7 @@ from service.answer.plan import BUILTIN_OF
 from service.api.common.schema import (
     InputFormat,
     OfferedModel,
+    Refused,
     RequestModel,
     SamplingFields,
     Stop,
@@ -246,13 +247,13 @@ class PlainText(RequestModel):
     type: Literal["text"]
 
 
-class JsonObject(RequestModel):
+class JSONObjectText(RequestModel):
     """The answer is some JSON object."""
 
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(RequestModel):
+class JSONSchemaText(RequestModel):
     """The answer is JSON of a schema."""
 
     type: Literal["json_schema"]
@@ -266,7 +267,7 @@ class TextConfig(RequestModel):
     """What the answer's text looks like."""
 
     format: (
-        Annotated[PlainText | JsonObject | JsonSchemaFormat, Field(discriminator="type")] | None
+        Annotated[PlainText | JSONObjectText | JSONSchemaText, Field(discriminator="type")] | None
     ) = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="`low` and `high` are a line of the instructions."
@@ -309,11 +310,16 @@ Input = Annotated[
 ]
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    """Leave the default out of the document: openapi-generator cannot write that of a union."""
+    del schema["default"]
+
+
 class ContextRequest(RequestModel):
     """What the model reads: the body of POST /v1/responses/input_tokens."""
 
     model: str | None = None
-    input: Input = ""
+    input: Input = Field("", json_schema_extra=_without_default)
     instructions: str | None = None
     previous_response_id: str | None = Field(None, min_length=1, max_length=256)
     reasoning: Reasoning | None = None
@@ -323,7 +329,7 @@ class ContextRequest(RequestModel):
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
-    conversation: Any = None
+    conversation: Refused = None
 
     _refuse_conversation = refusing({"conversation": REFUSED["conversation"]})
 
@@ -357,10 +363,10 @@ class ResponseRequest(ContextRequest, SamplingFields):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
 
-    access_programs: Any = None
-    context_management: Any = None
-    image: Any = None
-    moderation: Any = None
-    prompt: Any = None
+    access_programs: Refused = None
+    context_management: Refused = None
+    image: Refused = None
+    moderation: Refused = None
+    prompt: Refused = None
 
     _refuse = refusing({name: REFUSED[name] for name in REFUSED if name != "conversation"})

@@ -87,14 +87,29 @@ class Client:
     def first_model(self) -> str:
         """Ask for the id of the first model served; raises ChatError."""
         try:
+            return str(self._models()[0]["id"])
+        except (LookupError, TypeError):
+            raise ChatError(f"{self.url}/v1/models lists no model") from None
+
+    def served(self, model: str | None) -> tuple[str, int]:
+        """Ask for a model's id and context in tokens, the first one's for None; raises
+        ChatError."""
+        name = model or self.first_model()
+        for card in self._models():
+            if card.get("id") == name and isinstance(card.get("max_model_len"), int):
+                return name, card["max_model_len"]
+        raise ChatError(f"{self.url}/v1/models does not tell the context (max_model_len) of {name}")
+
+    def _models(self) -> list[Any]:
+        try:
             answer = self._http.get("/v1/models")
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         check(answer)
         try:
-            return str(answer.json()["data"][0]["id"])
+            return list(answer.json()["data"])
         except (ValueError, LookupError, TypeError):
-            raise ChatError(f"{self.url}/v1/models lists no model") from None
+            return []
 
     def ask(self, body: Mapping[str, Any], answer: Answer) -> Iterator[AnswerPiece]:
         """Stream one answer into `answer`; raises ChatError. Closing the iterator cancels it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from engines.vllm.arguments import arguments_of
 from profiles.catalogue import catalogue
 from service.run.startup import spec_of
 from tests.engines.guest.refusals import REFUSED_BY_ALL, Row, untested_fields
+from tests.engines.vllm import surface
 from tests.engines.vllm.conftest import SURFACE
 
 SPEC = EngineSpec("vllm", model_dir="/model", num_devices=4, tensor_parallel=4)
@@ -85,6 +89,38 @@ def test_every_profile_of_the_catalogue_is_one_that_vllm_can_be_given() -> None:
         arguments = arguments_of(spec_of(profile, profile.limits, Path("/model")))
         check_names("option", arguments.engine, SURFACE["AsyncEngineArgs"])
         assert arguments.is_gpu == (profile.gpu is not None)
+
+
+def test_every_value_and_variable_of_a_profile_is_one_that_vllm_knows() -> None:
+    """vLLM passes over a variable that it lacks, and takes any word as `moe_backend`."""
+    known = surface.FILE.read_text(encoding="utf-8")
+    values, environment = (json.loads(known)[key] for key in ("values", "environment"))
+    assert "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8" not in environment
+    seen = set()
+    for profile in (p for p in catalogue.load().profiles if p.engine == "vllm"):
+        for name in profile.environment:
+            assert name in environment or not name.startswith("VLLM_"), (profile.title, name)
+        options = {**profile.options}
+        drafts = options.pop("speculative_config", {})
+        options |= {f"speculative_config.{name}": value for name, value in drafts.items()}
+        for name in options.keys() & values.keys():
+            assert options[name] in values[name], (profile.title, name)
+            seen.add(name)
+    assert seen == values.keys()
+
+
+@pytest.mark.slow
+def test_what_is_known_of_vllm_is_what_its_wheels_have(tmp_path: Path) -> None:
+    """Fetches a gigabyte: the wheels of every version that is supported."""
+    versions = json.loads(surface.FILE.read_text(encoding="utf-8"))["versions"]
+    wheels = []
+    for version in versions:
+        folder = tmp_path / version
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary", ":all:", "--dest", str(folder), f"vllm=={version}"]
+        subprocess.run(command, check=True)
+        wheels += [str(wheel) for wheel in folder.glob("*.whl")]
+    assert surface.main(["--check", *wheels]) == 0
 
 
 def test_an_option_that_vllm_does_not_have_is_named() -> None:

@@ -56,6 +56,16 @@ def test_a_lost_board_does_not_hide_the_others(nvml: Any, board: Any) -> None:
     assert machine.warnings == ("GPU 0 cannot be used: GPU is lost",)
 
 
+def test_memory_that_the_machine_shares_is_the_machines(nvml: Any, board: Any) -> None:
+    fake = nvml([board(name="NVIDIA GB10", pci_device_id=0x2E1210DE, no_memory=True)])
+    machine = detect(fake)
+    assert machine.gpus[0].is_unified
+    assert machine.gpus[0].total_bytes == machine.cpu.total_bytes
+    assert detect(nvml([board(no_memory=True)])).warnings == (
+        "GPU 0 cannot be used: Not Supported",
+    )
+
+
 def test_nvlink_is_what_the_links_say(nvml: Any, board: Any) -> None:
     boards = [
         board(links=[0, 1]),
@@ -154,6 +164,7 @@ def test_every_known_gpu_is_recognised_by_name_and_by_pci_id() -> None:
         ((7, 5), "turing"),
         ((8, 6), "ampere"),
         ((8, 9), "ada"),
+        ((11, 0), "blackwell"),
         ((12, 1), "blackwell"),
         ((5, 0), "other"),
     ],

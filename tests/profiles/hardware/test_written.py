@@ -39,7 +39,7 @@ def test_hardware_strings(text: str, summary: str) -> None:
     ("text", "complaint"),
     [
         ("h2000x8", "did you mean 'h200'"),
-        ("b20", "known: cpu, v100, t4, a100-40, a100"),
+        ("b20", "known: cpu, v100, t4, rtx5000, rtx6000, a100-40, a100"),
         ("mi300x", "'mi300x' is not an NVIDIA GPU"),
         ("rtx509", "did you mean 'rtx5090'"),
         ("8xrtx509", "'rtx509' is not a known name .did you mean 'rtx5090'"),
@@ -94,3 +94,22 @@ def test_every_known_gpu_can_be_written_down() -> None:
         for text in written:  # the x of rtx5090 is none of a count
             assert parse_hardware(text).summary == f"2 x {gpu.name}", text
     assert [gpu.key for gpu in parse_hardware("2xrtx5090+l4").gpus] == ["rtx5090", "rtx5090", "l4"]
+
+
+def test_any_board_can_be_written_down_by_capability_and_memory() -> None:
+    (board,) = parse_hardware("sm120:24gb").gpus
+    assert (board.compute_capability, board.family, board.key) == ((12, 0), "blackwell", None)
+    assert 24 * GB < board.total_bytes < 24 * 2**30
+    two = parse_hardware("sm89:48gbx2:used=50%+cpux8").gpus
+    assert [gpu.free_bytes / gpu.total_bytes for gpu in two] == pytest.approx([0.5, 0.5])
+    assert len(parse_hardware("4 x sm_90:80gb").gpus) == 4
+    for wrong in ("sm120", "sm120:0gb", "sm120:2g.20gb"):
+        with pytest.raises(InvalidHardware, match="say its memory too"):
+            parse_hardware(wrong)
+
+
+def test_a_board_of_unified_memory_is_the_machine() -> None:
+    for name in ("gb10", "dgx-spark", "thor", "jetson-thor", "orin"):
+        machine = parse_hardware(name)
+        assert machine.gpus[0].is_unified
+        assert machine.cpu.total_bytes == machine.gpus[0].total_bytes

@@ -11,11 +11,11 @@ from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import Parallelism
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.hardware.gpus import BY_KEY
+from profiles.hardware.speeds import SPEEDS
 from profiles.roofline.calibrate import as_yaml, calibrate, relative_error
 from profiles.roofline.constants import CONSTANTS, Constants, calibration_of
 from profiles.roofline.document import constants_for, first_token_s, render
 from profiles.roofline.figures import Figure, load
-from profiles.roofline.gpu import SPEEDS
 from profiles.roofline.plan import Demand, largest, machine_of, make_plan
 from profiles.roofline.speed import Workload, speed
 from profiles.roofline.work import Deployment, decode_work, expected_experts, prefill_work

@@ -26,7 +26,7 @@ from tests.profiles.surveys import ALL, GPU_SERVERS, NATIVE, PROFILES, reason_fo
         (
             "gpt-oss-120b/tensorrt_llm-blackwell-mxfp4-tp1-pp1-latency",
             "h200x8",
-            "needs 1 GPU (GB200, B300 or GB300), found 8 x NVIDIA H200",
+            "needs 1 GPU (B100, GB200, B300 or GB300), found 8 x NVIDIA H200",
         ),
         (
             "gpt-oss-120b/vllm-80gb-mxfp4-tp1-pp1-throughput",

@@ -18,7 +18,7 @@ from profiles.selection.placement import Placement, place
 from profiles.selection.selector import survey
 from profiles.selection.verdicts import Constraints, Fit, Selection
 from tests.examples import examples
-from tests.profiles.surveys import ALL, NATIVE, PROFILES, reason_for, surveyed
+from tests.profiles.surveys import ALL, NATIVE, PROFILES, chosen_on, reason_for, surveyed
 
 
 @st.composite
@@ -116,24 +116,60 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
 
 
 def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
-    installed = {**ALL, "tensorrt_llm": "not installed: no adapter"}
+    installed = {**ALL, "vllm": "not installed: no adapter"}
     wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=installed)
-    (note,) = survey(PROFILES, parse_hardware("b200"), wish).notes
-    assert note.startswith("gpt-oss-120b/tensorrt_llm-b200-mxfp4-tp1-pp1-throughput would come fi")
+    note = survey(PROFILES, parse_hardware("b200"), wish).notes[0]
+    assert note.startswith("gpt-oss-120b/vllm-b200-mxfp4-tp1-pp1-throughput would come first")
     assert "25,943 tok/s" in note
-    assert note.endswith("but engine tensorrt_llm is not installed: no adapter.")
+    assert note.endswith("but engine vllm is not installed: no adapter.")
     # On an H100 what is installed is the faster one.
     assert survey(PROFILES, parse_hardware("h100"), wish).notes == ()
+
+
+def test_an_engine_that_was_never_run_comes_after_those_that_were() -> None:
+    for machine in ("h100x8", "h200x8", "b200x8", "gb200x4", "l40s", "a100x8"):
+        for goal in ("latency", "balanced", "throughput"):
+            selection = surveyed(machine, goal=goal, model="gpt-oss-120b")
+            engines = [candidate.profile.engine for candidate in selection.compatible]
+            assert engines[0] != "tensorrt_llm", (machine, goal)
 
 
 def test_rivals_differ_in_engine_gpus_and_model() -> None:
     selection = survey(PROFILES, parse_hardware("b200x8"), Constraints(installed=ALL))
     first, *rivals = [selection.chosen.profile, *(r.profile for r in selection.rivals)]
-    assert [rival.engine for rival in rivals] == ["vllm", "tensorrt_llm", "tensorrt_llm"]
+    assert first.engine == "vllm"
+    assert rivals[0].engine != "vllm"
     assert rivals[1].num_devices != first.num_devices
     assert rivals[2].model.name == "gpt-oss-20b"
     assert selection.rivals[2].reason == "it serves the larger model"
-    assert f"comes before {rivals[0].title} because tensorrt_llm comes fir" in selection.reason
+    assert f"comes before {rivals[0].title} because " in selection.reason
+
+
+def test_of_two_kinds_of_gpus_the_faster_serves() -> None:
+    for goal in ("latency", "balanced", "throughput"):
+        chosen = chosen_on("h100x4+a100x4", goal=goal)
+        assert {gpu.key for gpu in chosen.placement.gpus} == {"h100"}
+        assert len(chosen.placement.gpus) == 4
+    # Many slower boards together read more than one fast one, for many users.
+    many = chosen_on("h200+a100x8", model="gpt-oss-20b", goal="throughput")
+    assert {gpu.key for gpu in many.placement.gpus} == {"a100"}
+    one = chosen_on("h200+a100x8", model="gpt-oss-20b", goal="latency")
+    assert {gpu.key for gpu in one.placement.gpus} == {"h200"}
+
+
+def test_a_batch_gets_the_memory_that_it_needs() -> None:
+    for goal in ("latency", "balanced", "throughput"):
+        placement = chosen_on("h200:1g.18gbx7", goal=goal).placement
+        assert placement.kv_tokens >= 60_000
+        assert placement.kv_tokens >= 256 * placement.limits.max_num_seqs
+
+
+def test_of_unified_memory_a_quarter_is_left_to_the_system() -> None:
+    chosen = chosen_on("gb10")
+    total = chosen.placement.gpus[0].total_bytes
+    assert chosen.placement.usable_bytes == int(0.75 * total)
+    assert chosen.placement.memory_fraction(chosen.profile) == 0.75
+    assert chosen_on("h100").placement.memory_fraction(chosen.profile) == 0.9
 
 
 def test_a_large_model_that_nobody_named_comes_with_the_smaller_one() -> None:

@@ -17,7 +17,7 @@ from engines.fake.sequence import FakeOptions
 from service.api.chat import schema as chat
 from service.api.completions import schema as text
 from service.api.messages import schema as messages
-from service.api.messages.block_schema import CustomTool
+from service.api.messages.block_schema import MessageTool
 from service.api.responses import schema as responses
 
 Fixture = Callable[..., Any]
@@ -229,7 +229,7 @@ def refusal(response: httpx.Response) -> dict[str, Any]:
 @over_routes
 def test_the_page_names_every_field_and_every_reason(route: Route) -> None:
     fields = {*route.schema.model_fields} - {"reasoning", "text"}  # their parts are
-    fields |= {*CustomTool.model_fields} if route is ROUTES["messages"] else set()
+    fields |= {*MessageTool.model_fields} if route is ROUTES["messages"] else set()
     assert [name for name in fields if f"`{name}" not in route.section] == []
     reasons = (route.no_effect | route.refused).values()
     assert [reason for reason in reasons if reason not in route.section] == []

@@ -137,6 +137,25 @@ async def test_what_the_parser_lets_pass_is_refused(talk: Talk, head: bytes, say
     assert says in error["message"]
 
 
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
+
+
+async def test_a_wish_for_http_2_is_ignored_and_the_body_is_read(talk: Talk) -> None:
+    assert b"3 bytes" in await talk(HEAD + UPGRADE, b"abc")
+    assert b"3 bytes" in await talk(HEAD + UPGRADE + b"abc")
+    # Of a body that looks like that header nothing is changed, and its size is the same.
+    body = b"\r\nUpgrade: h2c"
+    head = HEAD + b"Connection: Upgrade\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert b"%d bytes" % len(body) in await talk(head + body)
+
+
+async def test_a_wish_for_http_2_that_comes_in_two_pieces_is_refused(talk: Talk) -> None:
+    head, rest = HEAD + UPGRADE[:-30], UPGRADE[-30:]
+    status, error = error_of(await talk(head, rest, b"abc"))
+    assert (status, error["code"]) == (b"400", "invalid_http")
+    assert "Upgrade" in error["message"]
+
+
 async def test_http_1_0_needs_no_host(talk: Talk) -> None:
     assert b"0 bytes" in await talk(b"GET / HTTP/1.0\r\n\r\n")
 

@@ -1,0 +1,1 @@
+"""The command `clients`: how foreign clients are pointed at this server."""

@@ -1,0 +1,131 @@
+"""The OpenAPI document: what FastAPI makes of the routes, with servers, keys and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+
+from service.api.about import health
+from service.http.paths import is_open
+
+Schema = dict[str, Any]
+Schemas = dict[str, Schema]
+
+_TAGS: Final = {
+    "Chat completions": "OpenAI's Chat Completions API.",
+    "Responses": "OpenAI's Responses API.",
+    "Messages": "Anthropic's Messages API.",
+    "Completions": "OpenAI's older API for raw prompts.",
+    "Tokens": "Text and conversations as tokens, as vLLM has it.",
+    "Models": "The served model.",
+    "Service": "Health, version, metadata and metrics.",
+}
+_SCHEMES: Final = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, or a token of the OpenID provider.",
+    },
+    "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+_LISTS: Final = {"string": "Strings", "integer": "Integers", "array": "Lists"}
+_ANY_SCHEME: Final[list[dict[str, list[str]]]] = [{name: []} for name in _SCHEMES]
+
+
+class Application(FastAPI):
+    """The ASGI application with our OpenAPI document."""
+
+    def __init__(self, routes: list[BaseRoute], *, needs_key: bool) -> None:
+        """`needs_key`: callers must say who they are, on all routes but the open ones."""
+        super().__init__(
+            title="Harmonium",
+            summary="OpenAI-compatible inference for gpt-oss.",
+            version=health.RELEASE,
+            docs_url=None,  # service/pages has a page of its own: theirs asks another host
+            redoc_url=None,
+            routes=routes,
+            servers=[{"url": "/"}],  # relative to the document's own address
+            openapi_tags=[{"name": name, "description": says} for name, says in _TAGS.items()],
+            license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        )
+        self._needs_key = needs_key
+
+    def openapi(self) -> dict[str, Any]:
+        """The document; made once."""
+        document = super().openapi()
+        components = document["components"]
+        if "securitySchemes" not in components:
+            components["securitySchemes"] = _SCHEMES
+            components["schemas"] = _for_generators(components["schemas"])
+            for path, operation in _operations(document):
+                operation["security"] = self._security(path)
+        return document
+
+    def _security(self, path: str) -> list[dict[str, list[str]]]:
+        if is_open(path):
+            return []
+        return _ANY_SCHEME if self._needs_key else [*_ANY_SCHEME, {}]  # {}: none is needed
+
+
+def _for_generators(schemas: Schemas) -> Schemas:
+    """The schemas as code generators take them; they mean the same."""
+    bare = {name: _without_titles(schema) for name, schema in schemas.items()}
+    lists: Schemas = {}
+    named = {name: _with_named_lists(schema, name, lists) for name, schema in bare.items()}
+    return named | lists
+
+
+def _with_named_lists(value: Any, name: str, lists: Schemas) -> Any:
+    """A schema whose unions name their lists: Java has no class of a `List<String>`.
+
+    `name` is what the lists' names begin with; their schemas are added to `lists`.
+    """
+    if isinstance(value, list):
+        return [_with_named_lists(item, name, lists) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _with_named_lists(item, name, lists) for key, item in value.items()}
+    if "properties" in value:
+        found["properties"] = {
+            key: _with_named_lists(field, name + _capitalized(key), lists)
+            for key, field in value["properties"].items()
+        }
+    for union in {"anyOf", "oneOf"} & found.keys():
+        if sum(member.get("type") != "null" for member in found[union]) > 1:
+            found[union] = [_named(member, name, lists) for member in found[union]]
+    return found
+
+
+def _named(member: Schema, name: str, lists: Schemas) -> Schema:
+    if member.get("type") != "array":
+        return member
+    name += _LISTS.get(member["items"].get("type"), "Items")
+    lists[name] = member
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _capitalized(field: str) -> str:
+    return "".join(part.capitalize() for part in field.split("_"))
+
+
+def _without_titles(value: Any) -> Any:
+    """A schema without pydantic's titles: generators would name inner types after them, as in
+    `Content_1`."""
+    if isinstance(value, list):
+        return [_without_titles(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    bare = {key: _without_titles(item) for key, item in value.items() if key != "title"}
+    if "properties" in value:  # by name, and a field may be called `title`
+        fields = value["properties"].items()
+        bare["properties"] = {name: _without_titles(field) for name, field in fields}
+    return bare
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            yield path, operation

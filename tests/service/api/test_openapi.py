@@ -1,0 +1,108 @@
+"""/openapi.json as code generators need it; `make sdks` lets them write clients from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from auth.authenticators import ApiKeys
+from service.api.chat.schema import ChatRequest
+from service.api.messages.schema import MessagesRequest
+from service.api.responses.schema import ResponseRequest
+from service.run.server import create_app
+
+Fixture = Callable[..., Any]
+Object = dict[str, Any]
+
+STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
+
+
+@pytest.fixture(scope="module")
+def document(make_runtime: Fixture) -> Object:
+    return create_app(make_runtime("<|return|>")).openapi()
+
+
+@pytest.fixture(scope="module")
+def schemas(document: Object) -> Object:
+    return document["components"]["schemas"]  # type: ignore[no-any-return]
+
+
+def operations(document: Object) -> Iterator[Object]:
+    for methods in document["paths"].values():
+        yield from methods.values()
+
+
+def objects(value: Any) -> Iterator[Object]:
+    """All objects in a document."""
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from objects(item)
+
+
+def test_names_are_words_that_differ_in_more_than_case(document: Object, schemas: Object) -> None:
+    assert [name for name in schemas if not name.isalnum()] == []
+    assert len({name.lower() for name in schemas}) == len(schemas)  # they become files
+    ids = [operation["operationId"] for operation in operations(document)]
+    assert len(set(ids)) == len(ids)
+    assert [id for id in ids if not id.isidentifier() or "v1" in id] == []
+
+
+def test_no_field_is_only_null(schemas: Object) -> None:
+    """The Python of openapi-generator has no type for it."""
+    fields = [field for value in schemas.values() for field in value.get("properties", {}).items()]
+    assert [name for name, schema in fields if schema.get("type") == "null"] == []
+
+
+def test_references_lead_somewhere(document: Object, schemas: Object) -> None:
+    refs = {value["$ref"] for value in objects(document) if isinstance(value.get("$ref"), str)}
+    assert {ref.removeprefix("#/components/schemas/") for ref in refs} <= schemas.keys()
+
+
+def test_every_operation_is_in_a_group_that_is_described(document: Object) -> None:
+    tags = [operation["tags"] for operation in operations(document)]
+    assert {tag for (tag,) in tags} == {tag["name"] for tag in document["tags"]}
+
+
+@pytest.mark.parametrize("needs_key", [True, False])
+def test_it_says_which_routes_need_a_key(make_runtime: Fixture, needs_key: bool) -> None:
+    authenticator = ApiKeys(["secret"]) if needs_key else None
+    document = create_app(make_runtime("<|return|>", authenticator=authenticator)).openapi()
+    either: list[Object] = [{"bearer": []}, {"api_key": []}]
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert chat["security"] == either if needs_key else [*either, {}]
+    assert document["paths"]["/v1/health/live"]["get"]["security"] == []
+    assert document["components"]["securitySchemes"].keys() == {"bearer", "api_key"}
+
+
+@pytest.mark.parametrize("path", STREAMED)
+def test_a_route_that_streams_says_so(document: Object, path: str) -> None:
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+    assert [*content] == ["application/json", "text/event-stream"]
+
+
+def test_what_is_refused_is_not_in_it(schemas: Object) -> None:
+    for request, refused in (
+        (ChatRequest, {"audio", "functions", "prediction"}),
+        (ResponseRequest, {"prompt", "conversation", "moderation"}),
+        (MessagesRequest, {"mcp_servers", "container", "fallbacks"}),
+    ):
+        schema = schemas[request.__name__]
+        assert refused <= request.model_fields.keys()
+        assert refused & schema["properties"].keys() == set()
+        assert schema["additionalProperties"] is False
+
+
+def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:
+    unions = [
+        [member for member in value[key] if member.get("type") != "null"]
+        for value in objects(schemas)
+        for key in ("anyOf", "oneOf")
+        if key in value
+    ]
+    assert unions
+    beside = [member for union in unions if len(union) > 1 for member in union]
+    assert [member for member in beside if member.get("type") == "array"] == []
