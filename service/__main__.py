@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from service.cli import foreign
 from service.cli.flags import with_hint
 from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
@@ -135,6 +136,10 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
+            if answer := foreign.COMMANDS.get(error.command_name):
+                raise click.UsageError(
+                    f"No such command {error.command_name!r}. {answer}", ctx
+                ) from None
             names = self.list_commands(ctx)
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 

@@ -10,39 +10,18 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
+from service.cli import foreign
 from service.settings.settings import Settings, flag_name, group_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-# What other servers of gpt-oss call it (vLLM, SGLang, TensorRT-LLM, llama.cpp, Ollama).
-FOREIGN: Final = {
-    "--port": "--server-port",
-    "--host": "--server-host",
-    "--model": "--model-name or --model-path",
-    "--model-dir": "--model-path",
-    "--alias": "--served-model-name",
-    "--ctx-size": "--max-model-len",
-    "--context-length": "--max-model-len",
-    "--max-seq-len": "--max-model-len",
-    "--download-dir": "--cache-path",
-    "--api-key": "the variable NIM_API_KEYS (other users can read flags), or --api-keys-path",
-    "--gpu-memory-utilization": "--max-model-len or --model-profile: a profile says how much memory"
-    " its engine takes",
-    "--mem-fraction-static": "--max-model-len or --model-profile: a profile says how much memory"
-    " its engine takes",
-    "--data-parallel-size": "--replicas",
-    "--dp-size": "--replicas",
-    "--tensor-parallel-size": "--tags-selector tp=N",
-    "--tp-size": "--tags-selector tp=N",
-    "--tp": "--tags-selector tp=N",
-    "--dtype": "--tags-selector precision=...",
-    "--quantization": "--tags-selector precision=...",
-    "--max-num-seqs": "--model-profile: how many requests a step holds is the profile's",
-    "--uvicorn-log-level": "--log-level",
-    "--ssl-keyfile": "--ssl-key-path",
-    "--ssl-certfile": "--ssl-certs-path",
-    "--allowed-origins": "--cors-allow-origins",
+# Other servers' names of a setting, taken as they are.
+_SECOND_FLAGS: Final = {
+    "server_port": ("--port",),
+    "server_host": ("--host",),
 }
+# How other servers write the size of tensor parallelism; here it is a tag of profiles.
+TENSOR_PARALLEL: Final = ("-tp", "--tp", "--tp-size", "--tensor-parallel-size")
 
 
 class SettingsCommand(click.Command):
@@ -70,6 +49,7 @@ class SettingOption(click.Option):
         kind = _without_none(info.annotation)
         choices = get_args(kind) if get_origin(kind) is Literal else ()
         names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+        names += _SECOND_FLAGS.get(field, ())
         super().__init__(
             [field, *names],
             default=None,
@@ -102,10 +82,11 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_hint(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error; for a flag of another server one that says what it is called here."""
-    if error.option_name not in FOREIGN:
+    """Return the error; for a flag of another server one that says what to do here."""
+    answer = foreign.FLAGS.get(error.option_name)
+    if answer is None:
         return error
-    return click.UsageError(f"{error.message} Use {FOREIGN[error.option_name]}.", error.ctx)
+    return click.UsageError(f"No such option: {error.option_name}. {answer}", error.ctx)
 
 
 def _without_none(annotation: Any) -> Any:

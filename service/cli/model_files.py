@@ -51,7 +51,7 @@ from service.telemetry import logs
 @click.option("--all", "is_all", is_flag=True, help="Every model of the catalogue.")
 @click.option("--verify", is_flag=True, help="Hash what is there, and fetch anew what is damaged.")
 @click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch nothing.")
-@click.argument("more", nargs=-1, metavar="")
+@click.argument("more", nargs=-1, metavar="[NAME ...]")
 def download_to_cache(
     names: Sequence[str],
     listed: Sequence[str],
@@ -66,7 +66,7 @@ def download_to_cache(
     settings = _settings({} if model_uri is None else {"model_path": model_uri})
     try:
         # NIM's operator writes `--profiles ID ID ID`: what follows the first is an argument.
-        asked = [*names, *_listed(listed, more)]
+        asked = [*names, *listed, *more]
         if settings.model_path is not None and not asked and not is_all:
             _download_own(settings, verify=verify, dry_run=dry_run)
         else:
@@ -171,12 +171,6 @@ def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bo
     if draft is not None:
         draft.obtain(fetching)
         click.echo(f"{draft.name}, which drafts for it, is whole in {draft.folder}")
-
-
-def _listed(first: Sequence[str], more: Sequence[str]) -> list[str]:
-    if more and not first:
-        raise InvalidConstraint(f"{more[0]!r} stands alone; write --profile {more[0]}")
-    return [*first, *more]
 
 
 def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:

@@ -50,6 +50,7 @@ class Asked:
 
 
 @click.command
+@click.argument("machine", required=False, metavar="[HARDWARE]")
 @click.option(
     "--hardware",
     metavar="H200X8",
@@ -61,8 +62,11 @@ class Asked:
 @click.option("--max-model-len", type=int, metavar="TOKENS", help="Context length to fit.")
 @click.option("--all-engines", is_flag=True, help="Take every engine as installed, as in an image.")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
-def profiles(**options: Any) -> int:
+def profiles(machine: str | None, **options: Any) -> int:
     """List the profiles: which fits, which is chosen, and why not the rest."""
+    if machine is not None and options["hardware"] is not None:
+        raise click.UsageError("The machine is given twice: as HARDWARE and by --hardware.")
+    options["hardware"] = machine or options["hardware"]
     try:
         return run(Asked(**options), load_settings())
     except BrokenPipeError:  # `harmonium profiles | head`

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import time
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,8 +27,9 @@ from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
 from profiles.errors import NoCompatibleProfile, ProfileError
+from service.cli import config_file
 from service.cli.config import as_text
-from service.cli.flags import SettingsCommand, given, settings_flags
+from service.cli.flags import TENSOR_PARALLEL, SettingsCommand, given, settings_flags
 from service.run.first_key import tell_access, with_made_key
 from service.run.listener import (
     ListenError,
@@ -68,12 +71,68 @@ _ENGINE_GRACE_S = 5.0
     is_flag=True,
     help="Print the settings and what would be served, and start nothing.",
 )
+@click.option(
+    "--config",
+    "file",
+    type=Path,
+    metavar="FILE",
+    help="Settings as YAML, e.g. `server-port: 8080`; flags and variables take precedence.",
+)
+@click.option(
+    *TENSOR_PARALLEL,
+    "tensor_parallel_size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only profiles that split the model over N GPUs: --tags-selector tp=N.",
+)
+@click.argument("model", required=False)
 @settings_flags
 @click.pass_obj
-def serve(started_at: float, /, dry_run: bool, **flags: Any) -> int:
-    """Pick a profile for this machine and serve it."""
-    settings = load(given(flags))
-    return tell_plan(settings, given(flags)) if dry_run else run(settings, started_at)
+def serve(
+    started_at: float,
+    /,
+    dry_run: bool,
+    file: Path | None,
+    tensor_parallel_size: int | None,
+    model: str | None,
+    **flags: Any,
+) -> int:
+    """Pick a profile for this machine and serve it.
+
+    MODEL is a name (gpt-oss-20b, openai/gpt-oss-120b, nano), a folder, a GGUF file or a URI, as
+    NIM_MODEL_NAME and NIM_MODEL_PATH take them.
+    """
+    own = {"model": model, "tensor_parallel_size": tensor_parallel_size}
+    chosen = with_own_names(
+        given(flags) | given(own), {} if file is None else config_file.read(file)
+    )
+    settings = load(chosen)
+    return tell_plan(settings, chosen) if dry_run else run(settings, started_at)
+
+
+def with_own_names(flags: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the command line and a file's, MODEL and the tensor parallelism among them.
+
+    Raises click.UsageError where two of them name a model, or the parallelism.
+    """
+    chosen = {**config_file.unset(held, flags), **flags}
+    model, size = chosen.pop("model", None), chosen.pop("tensor_parallel_size", None)
+    if model is not None:
+        if chosen.keys() & {"model_name", "model_path"}:
+            raise click.UsageError(f"The model is named twice: {model}, and --model-name or -path.")
+        chosen["model_path" if _is_place(model) else "model_name"] = model
+    if size is not None:
+        tags = str(chosen.get("tags_selector", ""))
+        if re.search(r"(^|,)\s*tp=", tags):
+            raise click.UsageError(f"-tp {size} and --tags-selector {tags} name it twice.")
+        chosen["tags_selector"] = f"{tags},tp={size}" if tags else f"tp={size}"
+    return chosen
+
+
+def _is_place(model: str) -> bool:
+    """Whether MODEL is a folder, a file or a URI; a name without a slash never is."""
+    is_path = model.startswith((".", "/", "~")) or model.endswith(".gguf")
+    return "://" in model or is_path or ("/" in model and Path(model).exists())
 
 
 def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:

@@ -27,6 +27,7 @@ from service.harmony.vocabulary import write_vocabulary
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
+from service.settings.foreign import VARIABLES, by_answer
 from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
 
 _WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
@@ -270,7 +271,12 @@ def _vocabulary(settings: Settings) -> Path | None:
 
 def warn_of_unknown_names() -> None:
     """Warn of unread NIM_* variables: a typing error must not pass silently."""
-    for name, nearest in unknown_names():
+    unknown = dict(unknown_names())
+    for answer, names in by_answer(unknown).items():
+        log.warning("%s: %s", ", ".join(names), answer)
+    for name, nearest in unknown.items():
+        if name in VARIABLES:
+            continue
         hint = f"; did you mean {nearest}?" if nearest else "; docs/settings.md lists the settings"
         log.warning("%s is not a setting of this server and has no effect%s", name, hint)
 

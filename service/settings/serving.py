@@ -48,7 +48,7 @@ class ModelSettings(BaseSettings):
         " know it (`openai/gpt-oss-20b`, `gpt-oss:20b`).",
     )
     max_model_len: int | None = Field(
-        None, ge=1, description="Most tokens of prompt and answer together; unset: the profile's."
+        None, ge=128, description="Most tokens of prompt and answer together; unset: the profile's."
     )
     replicas: int | None = Field(
         None,

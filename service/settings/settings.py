@@ -95,17 +95,26 @@ def _second_names() -> dict[str, str]:
 
 def origins(overrides: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Where each setting's value comes from: a flag's name, a variable's name, or `default`."""
-    standard = standard_names(os.environ, ENV_PREFIX)
+    return {
+        field: (flag_name(field) or env_name(field))
+        if field in (overrides or {})
+        else _variable_of(field) or "default"
+        for field in Settings.model_fields
+    }
 
-    def origin(field: str) -> str:
-        if field in (overrides or {}):
-            return flag_name(field) or env_name(field)
-        if os.environ.get(env_name(field)):
-            return env_name(field)
-        second = next((name for name, of in SECOND_NAMES.items() if of == field), "")
-        return second if os.environ.get(second) else standard.get(field, "default")
 
-    return {field: origin(field) for field in Settings.model_fields}
+def is_set(field: str) -> bool:
+    """Whether the environment sets a field, under any of its names."""
+    return _variable_of(field) is not None
+
+
+def _variable_of(field: str) -> str | None:
+    if os.environ.get(env_name(field)):
+        return env_name(field)
+    second = next((name for name, of in SECOND_NAMES.items() if of == field), "")
+    if os.environ.get(second):
+        return second
+    return standard_names(os.environ, ENV_PREFIX).get(field)
 
 
 def group_of(field: str) -> str:
@@ -191,7 +200,7 @@ def flag_name(field: str) -> str | None:
 
 
 def _nearest(name: str, known: list[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None)
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), None)
 
 
 def _complaint(error: Any, flags: Mapping[str, Any]) -> str:

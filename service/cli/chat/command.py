@@ -15,6 +15,7 @@ from service.cli.server_flags import server_flags
 
 @click.command
 @server_flags
+@click.argument("words", nargs=-1, metavar="[QUESTION]")
 @click.option("--quick", metavar="QUESTION", help="Answer this one question and end.")
 @click.option("--json", "is_json", is_flag=True, help="With one question: the answer as JSON.")
 @click.option("--system", metavar="TEXT", help="Instructions.")
@@ -25,6 +26,7 @@ def chat(
     url: str,
     key: str | None,
     model: str | None,
+    words: tuple[str, ...],
     quick: str | None,
     is_json: bool,
     system: str | None,
@@ -33,7 +35,9 @@ def chat(
     max_tokens: int | None,
 ) -> int:
     """Talk to this or any OpenAI-compatible server, in the terminal."""
-    question = quick
+    if words and quick is not None:
+        raise click.UsageError("The question is given twice: as QUESTION and by --quick.")
+    question = " ".join(words) if words else quick
     if question is None and not sys.stdin.isatty():
         question = sys.stdin.read().strip()
     if question == "" or (is_json and question is None):

@@ -14,12 +14,16 @@ from pydantic import SecretStr
 
 from engines.factory import installed_engines
 from profiles.hardware.written import parse_hardware
-from service.__main__ import main
-from service.cli.flags import FOREIGN
+from service.__main__ import COMMANDS, main
+from service.cli import foreign
 from service.cli.serve import curl_line
 from service.run import startup
-from service.settings.settings import Settings, flag_name
+from service.run.startup import warn_of_unknown_names
+from service.settings.foreign import VARIABLES
+from service.settings.settings import Settings, env_name, flag_name, unknown_names
 from service.telemetry.logs import STANDS_OUT, Redactor, TextFormatter
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])
@@ -39,10 +43,12 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
     [
         (["serv"], "'serve'"),
         (["serve", "--sever-port", "1"], "'--server-port'"),
-        (["serve", "--port", "24001"], "--server-port"),
-        (["serve", "--gpu-memory-utilization", "0.9"], "--model-profile"),
-        (["nim-serve", "--tensor-parallel-size=2"], "--tags-selector tp=N"),
+        (["serve", "--gpu-memory-utilization", "0.9"], "--kvcache-percent"),
+        (["serve", "--enable-lora"], "LoRA"),
+        (["serve", "--tool-call-parser", "openai"], "built in"),
         (["serve", "--api-key", "x"], "NIM_API_KEYS"),
+        (["pull", "gpt-oss:20b"], "download-to-cache"),
+        (["nim-optimize"], "build-engine"),
         (["profiles", "--jsn"], "'--json'"),
     ],
 )
@@ -53,11 +59,52 @@ def test_what_is_misspelt_or_anothers_is_met_with_what_is_meant(
     assert nearest in capsys.readouterr().err
 
 
-def test_every_flag_of_another_server_names_flags_that_exist() -> None:
+def test_every_answer_names_flags_variables_and_commands_that_exist() -> None:
     ours = {flag for field in Settings.model_fields if (flag := flag_name(field))}
-    named = {flag for advice in FOREIGN.values() for flag in re.findall(r"--[a-z-]+", advice)}
-    assert named <= ours
-    assert not FOREIGN.keys() & ours
+    answers = [*foreign.FLAGS.values(), *foreign.COMMANDS.values(), *VARIABLES.values()]
+    options = {"--model", "--quick", "--help", "--engine"}  # of other commands
+    for answer in answers:
+        assert {*re.findall(r"--[a-z-]*[a-z]", answer)} <= ours | options, answer
+        assert {*re.findall(r"`harmonium ([a-z-]+)", answer)} <= COMMANDS.keys(), answer
+        variables = {*re.findall(r"NIM_[A-Z_]*[A-Z]", answer)}
+        assert variables <= {env_name(field) for field in Settings.model_fields}, answer
+    assert not foreign.FLAGS.keys() & ours
+    assert not foreign.COMMANDS.keys() & COMMANDS.keys()
+    assert not VARIABLES.keys() & {env_name(field) for field in Settings.model_fields}
+
+
+def test_every_variable_of_nims_is_a_setting_or_answered() -> None:
+    names = (GOLDEN / "nim_variables.txt").read_text(encoding="utf-8").split()
+    unknown = dict(unknown_names(dict.fromkeys(names, "1")))
+    assert unknown.keys() <= VARIABLES.keys()
+
+
+def test_every_flag_of_the_recipes_is_a_flag_or_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Those of vLLM's, SGLang's and llama.cpp's recipes for gpt-oss."""
+    main(["serve", "--help"])
+    taken = {*re.findall(r"(?<![\w-])--?[a-z][a-z_-]*", capsys.readouterr().out)}
+    names = (GOLDEN / "foreign_flags.txt").read_text(encoding="utf-8").split()
+    assert [name for name in names if name not in taken | foreign.FLAGS.keys()] == []
+
+
+def test_foreign_variables_are_told_in_groups(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NIM_PEFT_SOURCE", "/loras")
+    monkeypatch.setenv("NIM_MAX_GPU_LORAS", "8")
+    monkeypatch.setenv("NIM_SEVER_PORT", "8001")
+    warn_of_unknown_names()
+    lora, typing_error = (record.getMessage() for record in caplog.records)
+    assert lora == "NIM_MAX_GPU_LORAS, NIM_PEFT_SOURCE: not supported: LoRA adapters"
+    assert typing_error.endswith("did you mean NIM_SERVER_PORT?")
+
+
+def test_no_guess_is_made_of_a_name_that_means_something_else() -> None:
+    """NIM_DRAFT_MODEL_PATH is not NIM_MODEL_PATH: it would serve the draft."""
+    for name in ("NIM_DRAFT_MODEL_PATH", "NIM_FT_MODEL", "NIM_DYNAMO_WORKER"):
+        assert dict(unknown_names({name: "1"}))[name] is None or name in VARIABLES
 
 
 @pytest.mark.parametrize("command", ["profiles", "list-model-profiles"])

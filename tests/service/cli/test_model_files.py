@@ -128,11 +128,6 @@ def test_nims_operator_fetches_several_profiles_and_gets_a_manifest(
     assert files.keys() == {p.name for p in folder.iterdir() if p.name[0] != "."}
 
 
-def test_a_profile_without_its_flag_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["download-to-cache", MODEL]) == 2
-    assert f"write --profile {MODEL}" in capsys.readouterr().err
-
-
 def test_a_checkpoint_is_fetched_straight_into_a_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,8 +59,8 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
 
 
 def test_the_context_length_reaches_the_engine() -> None:
-    assert launch(model_name="nano", max_model_len=100).spec.limits["max_model_len"] == 100
-    assert launch(model_name="nano").spec.limits["max_model_len"] > 100
+    assert launch(model_name="nano", max_model_len=200).spec.limits["max_model_len"] == 200
+    assert launch(model_name="nano").spec.limits["max_model_len"] > 200
 
 
 def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile() -> None:

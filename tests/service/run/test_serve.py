@@ -298,7 +298,7 @@ ONE, TWO = "one-key-of-the-test", "two-keys-of-the-test"
 
 def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     server = serve(
-        "--max-model-len=64",
+        "--max-model-len=128",
         NIM_SERVED_MODEL_NAME="my/model",
         NIM_API_KEYS=f"{ONE},{TWO}",
         NIM_JSONL_LOGGING="1",

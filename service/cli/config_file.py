@@ -1,0 +1,60 @@
+"""`--config FILE`: settings as YAML, under the names of their flags or variables.
+
+A flag takes precedence over a variable, a variable over the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from service.settings.settings import Settings, SettingsError, env_name, is_set
+
+# Names of vLLM's configuration files for settings of another name.
+_SECOND_NAMES: Final = {"port": "server_port", "host": "server_host"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings of a file, by field; `model` stays as it is. Raises SettingsError."""
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"--config {path} cannot be read: {error}") from None
+    if held is None:
+        return {}
+    if not isinstance(held, dict):
+        raise SettingsError(
+            f"--config {path} must hold names and values, as in `server-port: 8000`."
+        )
+    return {_field(str(key), path): _text(key, value, path) for key, value in held.items()}
+
+
+def unset(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a file's values that neither a flag nor a variable sets."""
+    return {
+        field: value for field, value in values.items() if field not in flags and not is_set(field)
+    }
+
+
+def _field(key: str, path: Path) -> str:
+    name = key.strip().lower().replace("-", "_").removeprefix("nim_")
+    field = _SECOND_NAMES.get(name, name)
+    if field in Settings.model_fields or field in ("model", "tensor_parallel_size"):
+        return field
+    near = difflib.get_close_matches(field, [*Settings.model_fields], n=1, cutoff=0.75)
+    hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
+    raise SettingsError(f"--config {path}: {key!r} is not a setting{hint}")
+
+
+def _text(key: object, value: object, path: Path) -> object:
+    """YAML's value as a variable would say it; a list stands for commas."""
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, str | int | float) or value is None:
+        return value
+    name = env_name(str(key).lower().replace("-", "_"))
+    raise SettingsError(f"--config {path}: {key} must be one value, as {name} is.")
