@@ -56,7 +56,7 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_KV_CACHE_PERCENT": _MEMORY,
     "NIM_LEADER_ROLE": _NODES,
     "NIM_LOW_MEMORY_MODE": "use NIM_MAX_MODEL_LEN, or a smaller NIM_KVCACHE_PERCENT",
-    "NIM_MANIFEST_ALLOW_UNSAFE": "not supported: files are checked; use NIM_MODEL_PATH for your own",
+    "NIM_MANIFEST_ALLOW_UNSAFE": "not supported: use NIM_MODEL_PATH for your own files",
     "NIM_MAX_CPU_LORAS": _LORA,
     "NIM_MAX_GPU_LORAS": _LORA,
     "NIM_MAX_LORA_RANK": _LORA,
