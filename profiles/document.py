@@ -151,6 +151,8 @@ def _kind(gpu: GpuRequirement) -> str:
     kinds = [*gpu.names, *([gpu.family] if gpu.family else [])]
     if gpu.min_compute_capability:
         kinds.append("capability {}.{} or newer".format(*gpu.min_compute_capability))
+    if gpu.below_compute_capability:
+        kinds.append("capability below {}.{}".format(*gpu.below_compute_capability))
     if gpu.min_memory_gb:
         kinds.append(f"from {gpu.min_memory_gb} GB")
     return ", ".join(kinds)

@@ -111,6 +111,7 @@ class GpuRequirement(Record):
     names: tuple[str, ...] = ()  # keys of gpus.KNOWN_GPUS
     family: Family | None = None
     min_compute_capability: tuple[int, int] | None = None
+    below_compute_capability: tuple[int, int] | None = None  # the first that does not match
     min_memory_gb: Positive | None = None  # of the board; where an engine is known to need more
     label: str = ""  # in the profile's name, where the first of several boards would mislead
 

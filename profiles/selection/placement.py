@@ -126,7 +126,9 @@ def is_match(gpu: Gpu, requirement: GpuRequirement) -> bool:
         return False
     if gpu.total_bytes < (requirement.min_memory_gb or 0) * GB:
         return False
-    lowest = requirement.min_compute_capability
+    lowest, beyond = requirement.min_compute_capability, requirement.below_compute_capability
+    if beyond is not None and gpu.compute_capability >= beyond:
+        return False
     return lowest is None or gpu.compute_capability >= lowest
 
 
@@ -246,6 +248,8 @@ def _wanted(requirement: GpuRequirement, count: int) -> str:
         text += f" of the {requirement.family.capitalize()} family"
     if requirement.min_compute_capability is not None:
         text += f" of compute capability {_version(requirement.min_compute_capability)} or newer"
+    if requirement.below_compute_capability is not None:
+        text += f" of compute capability below {_version(requirement.below_compute_capability)}"
     if requirement.min_memory_gb is not None:
         text += f" with at least {requirement.min_memory_gb} GB"
     return text
