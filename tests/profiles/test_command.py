@@ -68,7 +68,7 @@ def test_gpus_that_a_machine_lacks_take_a_line_not_a_hundred(
 def test_engines_without_an_adapter_are_told_apart(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command("--hardware", "b200", "--model", "gpt-oss-20b") == 3
+    assert command("--hardware", "t4", "--model", "gpt-oss-20b") == 3
     text = capsys.readouterr().out
     assert "- Compatible with system and runnable:\n  (none)\n" in text
     assert "- Compatible with system but not installed:\n  - engine " in text

@@ -33,7 +33,7 @@ def test_the_gpus_with_the_most_free_memory_are_taken() -> None:
 
 
 def test_a_context_that_nobody_asked_for_is_as_long_as_fits_and_said() -> None:
-    wish = Constraints(installed={"vllm": None, "native": None})
+    wish = Constraints(installed={"vllm": None})
     selection = survey(PROFILES, with_free("l4", 20), wish)
     assert selection.chosen.profile.model.name == "gpt-oss-20b"
     length = selection.chosen.max_model_len

@@ -48,14 +48,27 @@ from tests.profiles.surveys import ALL, GPU_SERVERS, NATIVE, PROFILES, reason_fo
         ),
         (
             "gpt-oss-20b/native-blackwell-mxfp4-tp1-pp1-latency",
+            "rtx5090",
+            "needs 1 GPU of the Blackwell family of compute capability below 12.0, found 1 x NVIDIA "
+            "GeForce RTX 5090",
+        ),
+        (
+            "gpt-oss-20b/native-blackwell-rtx-mxfp4-tp1-pp1-latency",
             "b200",
-            "is planned only: the native engine's GPU kernels run on Hopper; the same code has not "
-            "been run on Blackwell yet, and these limits are untuned",
+            "needs 1 GPU of the Blackwell family of compute capability 12.0 or newer with at least "
+            "20 GB, found 1 x NVIDIA B200 of compute capability 10.0",
         ),
     ],
 )
 def test_hardware_reasons(title: str, hardware: str, reason: str) -> None:
     assert reason_for(title, hardware) == reason
+
+
+def test_what_is_planned_only_is_told_and_not_served() -> None:
+    planned = PROFILES[0].model_copy(update={"status": "planned", "source": "next year"})
+    selection = survey((planned,), parse_hardware("h200x8"), Constraints(installed=ALL))
+    assert not selection.compatible
+    assert selection.rejections[0].reason == "is planned only: next year"
 
 
 def test_a_missing_engine_is_a_class_of_its_own() -> None:
@@ -80,7 +93,7 @@ def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(wish: dict[s
     installed = {"native": None, "vllm": "not installed: run `install vllm`"}
     unnamed = Constraints(goal="latency", installed=installed, tags={"precision": "fp32"})
     for nothing in (Constraints(installed=installed), unnamed):
-        assert not survey(PROFILES, parse_hardware("l40s"), nothing).compatible
+        assert not survey(PROFILES, parse_hardware("t4"), nothing).compatible
     refused = refusal_of(parse_hardware("t4:ram=8gb"), Constraints(installed=installed))
     assert str(refused).splitlines()[0].endswith(" Only to try the server: NIM_MODEL_NAME=nano.")
     named = survey(PROFILES, parse_hardware("l40s"), Constraints(installed=installed, **wish))
@@ -146,7 +159,7 @@ def test_where_only_the_library_is_missing_that_is_the_remedy() -> None:
 
 
 def test_a_refusal_names_the_context_that_would_fit() -> None:
-    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed=GPU_SERVERS)
+    wish = Constraints(model="gpt-oss-20b", max_model_len=131_072, installed={"vllm": None})
     text = str(refusal_of(with_free("l4", 20), wish))
     assert text.startswith("Set NIM_MAX_MODEL_LEN=")
     assert ": gpt-oss-20b/vllm" in text.splitlines()[0]

@@ -67,7 +67,9 @@ def test_another_shape_is_a_model_of_its_own_with_the_nearest_generic_profiles(l
     found = look()
     assert found.model.name == "my-pruned-oss"
     assert "20 layers of 2880, 24 experts" in found.model.description
-    assert {p.gpu_label for p in found.profiles} == {"gpu", "hopper", "blackwell", "cpu"}
+    assert {p.gpu_label for p in found.profiles} == {
+        *("gpu", "hopper", "blackwell", "blackwell-rtx", "ada", "ampere", "cpu")
+    }
     assert not any("/native-hopper-bf16" in p.source for p in found.profiles)  # nano's own
     assert len({p.id for p in found.profiles}) == len(found.profiles)
     chosen = named(found, "vllm-gpu-mxfp4-tp1-pp1-balanced")

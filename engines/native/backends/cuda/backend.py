@@ -173,6 +173,13 @@ class CudaBackend:
         check_room(device, Need.of(model, config, expected))
         weights = artefact.weights(checkpoint, longest, device)
         torch.cuda.empty_cache()
+
+        def tune(choices: CardChoices) -> CardChoices:
+            most, size = config.max_num_seqs, config.block_size
+            return measured(choices, Shape(model), weights, size, most)
+
+        choices = artefact.choices(Card.of(device), tune)
+        torch.cuda.empty_cache()
         head = None if config.draft_dir is None else load_head(config, model, weights, longest)
         beside = 0 if head is None else head.block_bytes(config.block_size)
         check_room(device, Need.of(model, config, torch.cuda.memory_reserved(device), beside))
@@ -189,12 +196,6 @@ class CudaBackend:
         cache = torch.zeros(
             (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
         )
-
-        def tune(choices: CardChoices) -> CardChoices:
-            most, size = config.max_num_seqs, config.block_size
-            return measured(choices, Shape(model), weights, size, most)
-
-        choices = artefact.choices(Card.of(device), tune)
         with artefact.kernels(torch.cuda.get_device_capability(device)):
             return cls(
                 model,
