@@ -29,6 +29,7 @@ from profiles.checkpoints.checkpoint import (
     read_json,
 )
 from profiles.checkpoints.gguf import first_file
+from profiles.checkpoints.packed import replaced
 from profiles.download.fetch import GUEST, fetch, missing
 from profiles.download.source import NgcAccess, Wanted, source_of
 from profiles.download.verified import Verified
@@ -67,6 +68,7 @@ def resolve(
     if artifacts is None:
         return _bundled_folder(profile, cache_dir)
     folder = folder_of(profile, cache_dir)
+    artifacts = _without_replaced(profile, artifacts, folder)
     if fetching.is_allowed and missing(artifacts.files, folder):
         source = source_of(artifacts, fetching.override)
         fetch(model.name, artifacts.files, folder, source, fetching.ngc)
@@ -83,8 +85,19 @@ def folder_of(profile: Profile, cache_dir: Path) -> Path:
 
 def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
     """Return the model's files that the cache lacks; none for a model the package ships."""
-    artifacts = profile.artifacts
-    return missing(artifacts.files, folder_of(profile, cache_dir)) if artifacts else []
+    artifacts, folder = profile.artifacts, folder_of(profile, cache_dir)
+    if artifacts is None:
+        return []
+    return missing(_without_replaced(profile, artifacts, folder).files, folder)
+
+
+def _without_replaced(profile: Profile, artifacts: Artifacts, folder: Path) -> Artifacts:
+    """Leave out the shards that packed weights replace, for the engine that reads those."""
+    if profile.engine != "native" or profile.gpu is None:
+        return artifacts
+    gone = {name for name in replaced(folder) if not (folder / name).exists()}
+    kept = tuple(file for file in artifacts.files if file.name not in gone)
+    return artifacts.model_copy(update={"files": kept})
 
 
 def damaged(files: Iterable[Wanted], folder: Path) -> list[str]:

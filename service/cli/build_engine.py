@@ -18,6 +18,7 @@ import click
 from engines.errors import EngineStartError
 from engines.factory import prebuilt
 from engines.process.supervisor import EngineSupervisor
+from profiles.checkpoints.packed import delete_shards
 from profiles.errors import ProfileError
 from profiles.hardware.machine import GB
 from service.cli.flags import SettingsCommand, given, settings_flags
@@ -40,8 +41,11 @@ BUILT, NOT_BUILT = 0, 1
 @click.command(cls=SettingsCommand)
 @click.option("--dry-run", is_flag=True, help="Say what is there and what is not; build nothing.")
 @click.option("--tune", is_flag=True, help="Measure kernel variants on this GPU; keep the fastest.")
+@click.option(
+    "--packed-only", is_flag=True, help="Then delete the checkpoint's shards: half the disk."
+)
 @settings_flags
-def build_engine(dry_run: bool, tune: bool, **flags: Any) -> int:
+def build_engine(dry_run: bool, tune: bool, packed_only: bool, **flags: Any) -> int:
     """Pack the weights and compile the kernels that `serve` would, so that it starts fast."""
     settings = load(given(flags))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
@@ -51,11 +55,31 @@ def build_engine(dry_run: bool, tune: bool, **flags: Any) -> int:
         tell(launch)
         if dry_run:
             return _tell_states(launch)
+        if packed_only:
+            _check_deletable(launch)
         obtain(settings, launch)
-        return _build(launch, tune=tune)
+        built = _build(launch, tune=tune)
+        if packed_only and built == BUILT:
+            freed = delete_shards(launch.model_dir)
+            click.echo(f"{launch.model_dir} has no shards any more: {freed / GB:.1f} GB are free")
+        return built
     except (ProfileError, EngineStartError) as error:
         log.error("%s", error)
         return NOT_BUILT
+
+
+def _check_deletable(launch: Launch) -> None:
+    """Raise EngineStartError unless packed weights can replace the checkpoint, and it is ours."""
+    if launch.spec.artefact_dir is None:
+        title = launch.selection.chosen.profile.title
+        raise EngineStartError(
+            f"--packed-only: {title} reads the checkpoint itself; nothing is packed"
+        )
+    if launch.own is not None:
+        raise EngineStartError(
+            f"--packed-only deletes shards, and {launch.model_dir} is not the cache's own:"
+            " NIM_MODEL_PATH names it"
+        )
 
 
 def _build(launch: Launch, *, tune: bool) -> int:

@@ -8,13 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from profiles.checkpoints.packed import replaced
+
 
 def checkpoint_facts(model_dir: Path) -> dict[str, Any]:
-    """The checksum of config.json, and of each file of weights its size and time in seconds.
+    """The checksum of config.json, and of each file of weights its size and time in seconds, also
+    of those that packed weights replace.
 
     Whole seconds, as archives and layers of images keep no others.
     """
-    files = {}
+    files = dict(replaced(model_dir))
     for path in sorted(model_dir.glob("*.safetensors*")):
         stat = path.stat()
         files[path.name] = [stat.st_size, int(stat.st_mtime)]

@@ -12,7 +12,7 @@ from profiles.hardware.machine import GB, Cpu, Gpu, Hardware
 from profiles.hardware.written import parse_hardware
 from profiles.selection.selector import select, survey
 from profiles.selection.verdicts import Constraints, Fit
-from tests.profiles.surveys import ALL, GPU_SERVERS, NATIVE, PROFILES, reason_for, with_free
+from tests.profiles.surveys import ALL, NATIVE, PROFILES, reason_for, with_free
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ from tests.profiles.surveys import ALL, GPU_SERVERS, NATIVE, PROFILES, reason_fo
         (
             "gpt-oss-20b/native-blackwell-mxfp4-tp1-pp1-latency",
             "rtx5090",
-            "needs 1 GPU of the Blackwell family of compute capability below 12.0, found 1 x NVIDIA "
-            "GeForce RTX 5090",
+            "needs 1 GPU of the Blackwell family of compute capability below 12.0, found 1 x "
+            "NVIDIA GeForce RTX 5090",
         ),
         (
             "gpt-oss-20b/native-blackwell-rtx-mxfp4-tp1-pp1-latency",

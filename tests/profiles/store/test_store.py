@@ -16,9 +16,10 @@ import pytest
 
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import ArtifactFile, Artifacts, Profile
+from profiles.checkpoints.packed import delete_shards
 from profiles.download.verified import NAME as VERIFIED
 from profiles.errors import ModelStoreError
-from profiles.store.store import content_hash, expand_once, resolve
+from profiles.store.store import content_hash, expand_once, resolve, to_fetch
 
 
 def shard(*tensors: str, num_bytes: int = 8) -> bytes:
@@ -96,6 +97,26 @@ def test_missing_files_are_named_with_the_command_that_gets_them(
     assert "hf download openai/gpt-oss-20b config.json" in message
     assert f"--revision abc --local-dir {folder}" in message
     assert "NIM_MODEL_PATH" in message
+
+
+def test_packed_weights_replace_shards_for_the_engine_that_reads_them(
+    tmp_path: Path, catalogue: Catalogue, files: dict[str, bytes], profile: Profile
+) -> None:
+    def of(engine: str) -> Profile:
+        kinds = [p for p in catalogue.profiles if p.model.name == "gpt-oss-20b"]
+        found = next(p for p in kinds if p.engine == engine and p.gpu is not None)
+        return found.model_copy(update={"model": profile.model})
+
+    folder = fill(tmp_path / "models" / "gpt-oss-20b", files)
+    shards = sorted(path.name for path in folder.glob("*.safetensors"))
+    delete_shards(folder)
+    assert resolve(of("native"), tmp_path) == folder
+    assert to_fetch(of("native"), tmp_path) == []
+    assert sorted(file.name for file in to_fetch(of("vllm"), tmp_path)) == shards
+    with pytest.raises(ModelStoreError, match="lacks 2 of 4 files"):
+        resolve(of("vllm"), tmp_path)
+    (folder / "packed.json").write_text("{")
+    assert sorted(file.name for file in to_fetch(of("native"), tmp_path)) == shards
 
 
 def test_an_empty_cache_names_everything(tmp_path: Path, catalogue: Catalogue) -> None:

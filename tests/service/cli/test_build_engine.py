@@ -91,3 +91,22 @@ def test_an_engine_that_cannot_be_built_is_an_error_that_says_why(
 ) -> None:
     assert main(["build-engine", f"--cache-path={tmp_path / 'cache'}"]) == 1
     assert "no CUDA device is there" in capsys.readouterr().err
+
+
+def test_packed_only_refuses_what_reads_the_checkpoint_itself(
+    nano_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--packed-only", "--model-name=nano", f"--cache-path={nano_cache}"]
+    assert main(["build-engine", *arguments]) == 1
+    assert "reads the checkpoint itself; nothing is packed" in capsys.readouterr().err
+    assert [*nano_cache.glob("models/*/*.safetensors")]
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_packed_only_deletes_nothing_that_was_not_packed(
+    tmp_path: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    assert main(["build-engine", "--packed-only", f"--cache-path={tmp_path / 'cache'}"]) == 1
+    assert "no CUDA device is there" in capsys.readouterr().err
+    assert (checkpoint / "model.safetensors").exists()

@@ -8,15 +8,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from engines.errors import EngineStartError
 from engines.native.artefact.store import (
     Checksums,
     Damaged,
     NotKept,
+    PartPlace,
     Recipe,
     Store,
     StoredPart,
@@ -34,7 +37,8 @@ from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.load import load_weights
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.weights import Checkpoint
+from engines.native.weights import Checkpoint, tensor_specs
+from profiles.checkpoints.packed import PACKED, replaced
 
 _CHOICES: Final = "choices.json"
 
@@ -48,29 +52,71 @@ class Artefact:
         self._config, self._model = config, model
         self._store = None if config.artefact_dir is None else Store(config.artefact_dir)
 
-    def weights(
-        self, checkpoint: Checkpoint, num_positions: int, device: torch.device
-    ) -> ModelWeights:
-        """The weights from their part, if it is there or to be made; else from the checkpoint."""
+    @cached_property
+    def _checkpoint(self) -> Checkpoint | None:
+        """None if packed weights have replaced its shards."""
+        folder = self._config.model_dir
+        if replaced(folder) and not any(folder.glob("*.safetensors")):
+            return None
+        return Checkpoint(folder, tensor_specs(self._model))
+
+    def weights_bytes(self) -> int:
+        """What the weights take on the GPU."""
+        if self._checkpoint is not None:
+            return packed_files.num_bytes(self._checkpoint, self._model)
+        with self._packed_alone() as place:
+            return sum(path.stat().st_size for path in place.folder.glob("*.safetensors"))
+
+    def weights(self, num_positions: int, device: torch.device) -> ModelWeights:
+        """The weights from their part, if it is there or to be made; else from the checkpoint.
+
+        EngineStartError where there is no checkpoint and the part cannot be used.
+        """
         model, config, started_s = self._model, self._config, time.monotonic()
+
+        def read(found: StoredPart) -> ModelWeights:
+            return packed_files.read(found, model, num_positions, device)
+
+        if self._checkpoint is None:
+            with self._packed_alone() as place:
+                try:
+                    weights = read(place.found())
+                except Damaged as damage:
+                    raise EngineStartError(self._remedy(f"are damaged: {damage}")) from damage
+            _tell("The packed weights were loaded", started_s)
+            return weights
         if self._store is not None:
             part = weights_part(config)
             if config.keep_weights or self._store.slot(part).why_not() is None:
-                recipe = packed_files.recipe(checkpoint, model, device)
+                recipe = packed_files.recipe(self._checkpoint, model, device)
                 try:
-                    weights = self._store.use(
-                        part,
-                        recipe,
-                        lambda found: packed_files.read(found, model, num_positions, device),
-                    )
+                    weights = self._store.use(part, recipe, read)
                 except NotKept as reason:
                     log.warning("The packed weights are not kept: %s", reason)
                 else:
                     _tell("The packed weights were loaded", started_s)
                     return weights
-        weights = load_weights(checkpoint, model, num_positions, device)
+        weights = load_weights(self._checkpoint, model, num_positions, device)
         _tell("The checkpoint was loaded and packed", started_s)
         return weights
+
+    @contextmanager
+    def _packed_alone(self) -> Iterator[PartPlace]:
+        """A block in which nobody changes the part of a checkpoint whose shards are gone."""
+        if self._store is None:
+            raise EngineStartError(self._remedy("are not there"))
+        with self._store.shared(weights_part(self._config)) as place:
+            reason = place.why_not()
+            if reason is not None:
+                raise EngineStartError(self._remedy(f"cannot be used: {place.folder} {reason}"))
+            yield place
+
+    def _remedy(self, state: str) -> str:
+        return (
+            f"the packed weights of {self._config.model_dir} {state}; its checkpoint was deleted by"
+            f" `build-engine --packed-only`: delete {self._config.model_dir / PACKED} and get the"
+            " checkpoint again with `harmonium download-to-cache`"
+        )
 
     def choices(self, card: Card, tune: Callable[[CardChoices], CardChoices]) -> CardChoices:
         """The kernel variants that were measured on this card, else its architecture's.

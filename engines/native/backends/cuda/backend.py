@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMasks
-from engines.native.backends.cuda import packed_files
 from engines.native.backends.cuda.artefact import Artefact
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.card import Card
@@ -47,7 +46,6 @@ from engines.native.kv_pool import (
     layers_per_group,
     longest_sequence,
 )
-from engines.native.weights import Checkpoint, tensor_specs
 
 
 class CudaBackend:
@@ -166,12 +164,11 @@ class CudaBackend:
         """Load the weights and allocate the cache; raises EngineStartError if either cannot be."""
         check_computable(config, model)
         device = torch.device("cuda")
-        checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         artefact = Artefact(config, model)
         longest = config.max_model_len or model.max_position_embeddings
-        expected = packed_files.num_bytes(checkpoint, model)  # a full GPU is told before the load
-        check_room(device, Need.of(model, config, expected))
-        weights = artefact.weights(checkpoint, longest, device)
+        # A full GPU is told before the load.
+        check_room(device, Need.of(model, config, artefact.weights_bytes()))
+        weights = artefact.weights(longest, device)
         torch.cuda.empty_cache()
 
         def tune(choices: CardChoices) -> CardChoices:

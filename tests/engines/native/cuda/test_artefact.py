@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import tarfile
 from dataclasses import fields, replace
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from engines.native.backends.cuda.artefact_parts import (
 )
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
+from profiles.checkpoints.packed import delete_shards
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
 
 from engines.native.backends.cuda.artefact import Artefact  # isort: skip
@@ -63,8 +65,7 @@ def config(tmp_path: Path) -> NativeConfig:
 
 
 def load(config: NativeConfig) -> ModelWeights:
-    checkpoint = Checkpoint(config.model_dir, tensor_specs(MODEL))
-    return Artefact(config, MODEL).weights(checkpoint, 8, DEVICE)
+    return Artefact(config, MODEL).weights(8, DEVICE)
 
 
 def tensors(weights: ModelWeights) -> list[torch.Tensor]:
@@ -357,3 +358,36 @@ def test_without_being_asked_a_start_keeps_no_weights(config: NativeConfig) -> N
     made = files(config)
     assert are_equal(load(plain), directly(config))  # from what is kept
     assert files(config) == made
+
+
+def test_packed_weights_serve_without_the_checkpoint(config: NativeConfig) -> None:
+    before = load(config)
+    expected = Artefact(config, MODEL).weights_bytes()
+    size = sum(path.stat().st_size for path in config.model_dir.glob("*.safetensors"))
+    assert delete_shards(config.model_dir) == size
+    assert not [*config.model_dir.glob("*.safetensors")]
+    for wanted in (config, replace(config, keep_weights=False)):
+        assert are_equal(load(wanted), before)
+    assert Artefact(config, MODEL).weights_bytes() >= expected
+    assert delete_shards(config.model_dir) == 0
+    assert are_equal(load(config), before)
+
+
+def test_packed_weights_that_are_damaged_or_gone_name_the_remedy(config: NativeConfig) -> None:
+    load(config)
+    delete_shards(config.model_dir)
+    assert config.artefact_dir is not None
+    folder = config.artefact_dir / weights_part(config).name
+    path = folder / "layer-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(EngineStartError, match=r"are damaged: .*`harmonium download-to-cache`"):
+        load(config)
+    assert folder.exists()  # nothing else has these weights
+    shutil.rmtree(folder)
+    for wanted in (config, replace(config, artefact_dir=None)):
+        with pytest.raises(EngineStartError, match=r"packed-only.*packed\.json"):
+            load(wanted)
+        with pytest.raises(EngineStartError, match="packed-only"):
+            Artefact(wanted, MODEL).weights_bytes()

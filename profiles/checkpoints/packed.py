@@ -1,0 +1,35 @@
+"""A checkpoint whose shards were deleted, as packed weights hold all of them.
+
+`packed.json` beside config.json names the shards with size and time, by which packed weights are
+known to be of this checkpoint. Deleting it makes the checkpoint one that lacks its shards.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+PACKED: Final = "packed.json"
+
+
+def replaced(folder: Path) -> dict[str, list[int]]:
+    """The shards that are not there any more: bytes and time in whole seconds, by name."""
+    try:
+        found: dict[str, list[int]] = json.loads((folder / PACKED).read_text())["shards"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found
+
+
+def delete_shards(folder: Path) -> int:
+    """Delete the shards of a folder once packed weights replace them; return the bytes freed."""
+    shards = sorted(folder.glob("*.safetensors"))
+    facts = {path.name: path.stat() for path in shards}
+    named = {name: [fact.st_size, int(fact.st_mtime)] for name, fact in facts.items()}
+    unfinished = folder / f".{PACKED}"
+    unfinished.write_text(json.dumps({"shards": {**replaced(folder), **named}}, indent=1))
+    unfinished.rename(folder / PACKED)  # before any is deleted: a start in between has both
+    for path in shards:
+        path.unlink()
+    return sum(fact.st_size for fact in facts.values())
