@@ -6,9 +6,9 @@ import hashlib
 import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from profiles.checkpoints.packed import replaced
+PACKED: Final = "packed.json"
 
 
 def checkpoint_facts(model_dir: Path) -> dict[str, Any]:
@@ -17,12 +17,24 @@ def checkpoint_facts(model_dir: Path) -> dict[str, Any]:
 
     Whole seconds, as archives and layers of images keep no others.
     """
-    files = dict(replaced(model_dir))
+    files: dict[str, list[int]] = dict(replaced_shards(model_dir))
     for path in sorted(model_dir.glob("*.safetensors*")):
         stat = path.stat()
         files[path.name] = [stat.st_size, int(stat.st_mtime)]
     config = (model_dir / "config.json").read_bytes()
     return {"config": hashlib.sha256(config).hexdigest(), "files": files}
+
+
+def replaced_shards(model_dir: Path) -> dict[str, list[int]]:
+    """Size and time of the shards that were deleted once packed weights replaced them.
+
+    profiles/checkpoints/packed.py writes the file; this package imports nothing of that one.
+    """
+    try:
+        found: dict[str, list[int]] = json.loads((model_dir / PACKED).read_text())["shards"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found
 
 
 def versions(*packages: str) -> dict[str, str | None]:

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
+from engines.native.artefact.identity import PACKED, replaced_shards
 from engines.native.artefact.store import (
     Checksums,
     Damaged,
@@ -38,7 +39,6 @@ from engines.native.backends.cuda.load import load_weights
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
-from profiles.checkpoints.packed import PACKED, replaced
 
 _CHOICES: Final = "choices.json"
 
@@ -56,7 +56,7 @@ class Artefact:
     def _checkpoint(self) -> Checkpoint | None:
         """None if packed weights have replaced its shards."""
         folder = self._config.model_dir
-        if replaced(folder) and not any(folder.glob("*.safetensors")):
+        if replaced_shards(folder) and not any(folder.glob("*.safetensors")):
             return None
         return Checkpoint(folder, tensor_specs(self._model))
 
