@@ -26,7 +26,7 @@ from engines.validation import check_request
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Run:
     """One request: the library's parameters of it, and the task that follows it once begun."""
 

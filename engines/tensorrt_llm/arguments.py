@@ -37,7 +37,6 @@ GROUPS: Final[Mapping[str, str]] = {
     "attention_dp_config": "AttentionDpConfig",
     "scheduler_config": "SchedulerConfig",
     "torch_compile_config": "TorchCompileConfig",
-    "speculative_config": "EagleDecodingConfig",
 }
 _DTYPES: Final = {"mxfp4": "bfloat16", "bf16": "bfloat16"}  # by precision
 _KV_DTYPES: Final = {"fp8": "fp8", "bf16": "auto"}
@@ -142,7 +141,7 @@ def _parallelism(spec: EngineSpec) -> dict[str, Any]:
 
 
 def _drafts(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """EAGLE3's, beside the model: within it, release 1.2 takes no notice of a temperature."""
+    """EAGLE3's; how a release names its options is drafts.py's."""
     kind = group.get("decoding_type")
     if kind not in _EAGLE:
         raise EngineStartError(
@@ -152,10 +151,8 @@ def _drafts(group: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in ("max_draft_len", "speculative_model_dir"):
         if not group.get(name):
             raise EngineStartError(f"speculative_config.{name} is missing; EAGLE3 needs it")
-    if group.get("eagle3_one_model", False):
+    if "eagle3_one_model" in group:
         raise EngineStartError(
-            "speculative_config.eagle3_one_model is true, which answers greedily whatever the "
-            "temperature of a request; leave it out"
+            "speculative_config.eagle3_one_model is chosen by what the release can do; leave it out"
         )
-    named = {name: value for name, value in group.items() if name != "decoding_type"}
-    return {**named, "eagle3_one_model": False}
+    return {name: value for name, value in group.items() if name != "decoding_type"}

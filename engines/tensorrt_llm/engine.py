@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from engines.admission import QueuedEngine
 from engines.base import EngineInfo, EngineRequest, Receive, TokenEvent
@@ -24,6 +25,7 @@ from engines.guest.tokenizer import tokenizer_folder
 from engines.spec import EngineSpec, check_names
 from engines.tensorrt_llm.arguments import CAPABILITIES, GROUPS, LIBRARY, Arguments, arguments_of
 from engines.tensorrt_llm.counters import TrtLlmCounters
+from engines.tensorrt_llm.drafts import decoding_config
 from engines.tensorrt_llm.release import is_wanted, unwanted
 from engines.tensorrt_llm.requests import Outputs, sampling_of
 
@@ -34,6 +36,9 @@ _STATS_PAUSE_S: Final = 0.5
 _STATS_WAIT_S: Final = 60.0  # for the next step's: once given up, they end until a new request
 # How its guided decoder begins what it raises of a grammar (pyexecutor/grammar_matcher.py).
 _GRAMMAR_ERROR: Final = "LLGuidance matcher error"
+# Steps that fail one after the other without a token between them: after an illegal access to
+# memory every step fails, each as an error of its requests alone.
+_MAX_FAILED_STEPS: Final = 3
 
 
 log = logging.getLogger(__name__)
@@ -60,10 +65,13 @@ class TrtLlmRunner(GuestRunner):
         self._llm: LLM | None = None
         self._death_words: str | None = None  # it shuts itself down when its model's process dies
         self._watching: asyncio.Task[None] | None = None
+        self._num_failed_steps = 0
+        self._since_failure: WeakSet[Run] = WeakSet()  # begun after the last step that failed
 
     def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
         """Follow the request in a task, and the engine's steps in another; raises EngineDead."""
         super().begin(run, receive, arrived_s)
+        self._since_failure.add(run)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name=f"{LIBRARY}-stats")
 
@@ -120,6 +128,7 @@ class TrtLlmRunner(GuestRunner):
                 if (event := outputs.event(output)) is not None:
                     self._trt_counters.count(event, len(request.prompt_token_ids), is_first)
                     is_first = False
+                    self._num_failed_steps = 0
                     yield event
         finally:
             if not result.finished:
@@ -138,12 +147,29 @@ class TrtLlmRunner(GuestRunner):
 
         if not isinstance(error, RequestError | ValueError):
             self._death_words = self._death_words or f"{type(error).__name__}: {error}"
+        elif not self._is_refusal(error):
+            self._count_failure(run, str(error))
         return await super()._error_of(run, error)
 
+    def _count_failure(self, run: Run, words: str) -> None:
+        """Count a step that failed once, however many requests were in it."""
+        if run not in self._since_failure:
+            return
+        self._since_failure.clear()
+        self._num_failed_steps += 1
+        if self._num_failed_steps >= _MAX_FAILED_STEPS:
+            steps = f"{self._num_failed_steps} steps failed one after the other"
+            self._death_words = (
+                self._death_words or f"{steps} without a token, the last by: {words}"
+            )
+
     async def _check(self) -> None:
-        self._running()
+        llm = self._running()
         if self._death_words is not None:
             raise EngineDead(self._death_words)
+        is_healthy = getattr(llm, "_check_health", None)  # of 1.3; trtllm-serve asks the same
+        if is_healthy is not None and not is_healthy():
+            raise EngineDead("its own health check fails")
 
     def _shut_down(self) -> None:
         llm, self._llm = self._llm, None
@@ -168,12 +194,14 @@ class TrtLlmRunner(GuestRunner):
 
 def _grouped(name: str, value: Any) -> Any:
     """A mapping as the class that a field has; the class names what it does not know."""
-    if name not in GROUPS or value is None:
+    if name not in (*GROUPS, "speculative_config") or value is None:
         return value
     from tensorrt_llm import llmapi
 
-    make: Callable[..., Any] = getattr(llmapi, GROUPS[name])
     try:
+        if name == "speculative_config":
+            return decoding_config(llmapi, value)
+        make: Callable[..., Any] = getattr(llmapi, GROUPS[name])
         return make(**value)
     except (TypeError, ValueError, AssertionError) as error:  # as its class and release have it
         raise EngineStartError(f"{LIBRARY}'s option {name!r}: {error}") from error

@@ -74,6 +74,7 @@ async def test_a_stop_token_ends_what_goes_on(
 async def test_every_wish_counts_what_was_generated(
     model: Engine, make_request: Any, needs: Any, is_rounded: bool, wish: dict[str, Any]
 ) -> None:
+    needs(model, *wish)
     if "presence_penalty" in wish:
         needs(model, "exact_continuation")
     greedy = ids(await events(model, make_request()))

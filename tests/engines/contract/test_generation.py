@@ -59,7 +59,10 @@ async def test_a_stop_id_ends_the_answer_and_is_its_last_token(
     assert [event.finish_reason for event in events if event.finish_reason] == [FinishReason.STOP]
 
 
-async def test_no_stop_id_comes_before_min_tokens(engine: Engine, make_request: Any) -> None:
+async def test_no_stop_id_comes_before_min_tokens(
+    engine: Engine, make_request: Any, needs: Any
+) -> None:
+    needs(engine, "min_tokens")
     free = ids(await collect(engine, make_request(max_tokens=20)))
     stops = tuple({free[3], free[7]})
     early = ids(await collect(engine, make_request(max_tokens=40, stop=stops)))
@@ -138,7 +141,10 @@ async def test_concurrent_streams_answer_as_they_would_alone(
     await until_idle(engine)
 
 
-async def test_the_same_seed_repeats_the_same_tokens(engine: Engine, make_request: Any) -> None:
+async def test_the_same_seed_repeats_the_same_tokens(
+    engine: Engine, make_request: Any, needs: Any
+) -> None:
+    needs(engine, "seed")
     request = make_request(max_tokens=20, temperature=1.0, seed=7)
     first, second = [ids(await collect(engine, request)) for _ in range(2)]
     assert first == second

@@ -45,7 +45,12 @@ def asked(grammar: Grammar, seed: int = 0, stop: tuple[int, ...] = (END, OTHER))
 
 
 async def written(engine: Engine, request: EngineRequest) -> tuple[str, FinishReason | None]:
-    """What was written, control tokens as <id>, and why it ended."""
+    """What was written, control tokens as <id>, and why it ended.
+
+    An engine without seeds draws as it likes.
+    """
+    if not engine.info.capabilities.seed:
+        request = replace(request, sampling=replace(request.sampling, seed=None))
     events = [event async for event in engine.generate(request)]
     ids = [id for event in events for id in event.token_ids]
     text = b"".join(bytes([id]) if id < 256 else b"<%d>" % id for id in ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec
 from engines.tensorrt_llm.arguments import GROUPS, arguments_of
+from engines.tensorrt_llm.drafts import decoding_config
 from engines.tensorrt_llm.engine import _grouped
 from profiles.catalogue import catalogue
 from service.run.startup import spec_of
@@ -61,11 +63,7 @@ TAKEN: list[Row] = [
     (
         {"options": {"speculative_config": DRAFTS}},
         {
-            "speculative_config": {
-                "max_draft_len": 3,
-                "speculative_model_dir": "/draft",
-                "eagle3_one_model": False,
-            }
+            "speculative_config": {"max_draft_len": 3, "speculative_model_dir": "/draft"},
         },
     ),
 ]
@@ -84,7 +82,7 @@ REFUSED: list[Row] = [
     ),
     (
         {"options": {"speculative_config": {**DRAFTS, "eagle3_one_model": True}}},
-        "answers greedily",
+        "leave it out",
     ),
 ]
 
@@ -129,7 +127,72 @@ def test_a_wrong_name_or_value_in_a_group_is_named(library: Plan) -> None:
 
 def test_groups_are_what_the_source_has_as_classes() -> None:
     known = SURFACE["classes"]["TorchLlmArgs"]
-    assert {name: GROUPS[name] for name in GROUPS} == {
-        name: has["class"] for name, has in known.items() if "class" in has
+    assert {name: has["class"] for name, has in known.items() if "class" in has} == {
+        **GROUPS,
+        "speculative_config": "EagleDecodingConfig",
     }
     assert {*GROUPS.values()} <= {*SURFACE["exports"]["tensorrt_llm.llmapi"]}
+
+
+def release(name: str, *fields: str) -> SimpleNamespace:
+    """A release's llmapi, by the class that EAGLE3's options have there."""
+
+    def __init__(self: Any, **given: Any) -> None:
+        assert given.keys() <= {*fields}
+        self.given = given
+
+    made = type(name, (), {"__init__": __init__, "model_fields": dict.fromkeys(fields)})
+    return SimpleNamespace(**{name: made})
+
+
+GROUP = {"max_draft_len": 3, "speculative_model_dir": "/draft"}
+
+
+@pytest.mark.parametrize(
+    ("llmapi", "expected"),
+    [
+        (
+            release(
+                "EagleDecodingConfig", "max_draft_len", "speculative_model_dir", "eagle3_one_model"
+            ),
+            {"speculative_model_dir": "/draft", "eagle3_one_model": False},
+        ),
+        (
+            release(
+                "EagleDecodingConfig", "max_draft_len", "speculative_model", "eagle3_one_model"
+            ),
+            {"speculative_model": "/draft", "eagle3_one_model": False},
+        ),
+        (
+            release(
+                "Eagle3DecodingConfig",
+                *("max_draft_len", "speculative_model", "eagle3_one_model"),
+                "allow_advanced_sampling",
+            ),
+            {
+                "speculative_model": "/draft",
+                "eagle3_one_model": True,
+                "allow_advanced_sampling": True,
+            },
+        ),
+        (
+            release(
+                "Eagle3DecodingConfig",
+                *("max_draft_len", "speculative_model", "allow_advanced_sampling"),
+            ),
+            {"speculative_model": "/draft", "allow_advanced_sampling": True},
+        ),
+    ],
+    ids=["1.2 candidates", "1.2.1", "late 1.3", "1.4"],
+)
+def test_drafts_are_asked_for_by_the_names_of_the_release(
+    llmapi: SimpleNamespace, expected: dict[str, Any]
+) -> None:
+    assert decoding_config(llmapi, GROUP).given == {"max_draft_len": 3, **expected}
+
+
+def test_a_release_that_drafts_greedily_is_refused() -> None:
+    with pytest.raises(EngineStartError, match="greedily whatever the temperature"):
+        decoding_config(release("EagleDecodingConfig", "max_draft_len", "speculative_model"), GROUP)
+    with pytest.raises(EngineStartError, match="no option for the model that drafts"):
+        decoding_config(release("EagleDecodingConfig", "max_draft_len"), GROUP)

@@ -266,6 +266,44 @@ async def test_any_other_error_is_its_death(library: Plan, spec: EngineSpec) -> 
             await engine.check_health()
 
 
+async def test_steps_that_fail_one_after_the_other_are_its_death(
+    library: Plan, spec: EngineSpec
+) -> None:
+    """As after an illegal access to memory: each request fails by itself, and all do."""
+    library.error, library.good = RequestError("CUDA error: an illegal memory access"), 0
+    async with running(spec) as engine:
+
+        async def fail(num_together: int, error: type[Exception]) -> None:
+            asked = [answer(engine, request()) for _ in range(num_together)]
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [error] * num_together
+
+        await fail(8, RequestFailed)  # one step with eight requests
+        await fail(1, RequestFailed)
+        await engine.check_health()
+        library.error = None
+        assert len(await answer(engine, request())) == 4  # a token: the count begins again
+        library.error = RequestError("CUDA error: an illegal memory access")
+        await fail(3, RequestFailed)
+        await fail(1, RequestFailed)
+        await engine.check_health()
+        await fail(1, EngineDead)
+        with pytest.raises(EngineDead, match=r"3 steps failed .*illegal memory access"):
+            await engine.check_health()
+
+
+async def test_its_own_health_check_is_asked_where_there_is_one(
+    library: Plan, spec: EngineSpec
+) -> None:
+    async with running(spec) as engine:
+        llm: Any = library.llms[0]
+        llm._check_health = lambda: True
+        await engine.check_health()
+        llm._check_health = lambda: False
+        with pytest.raises(EngineDead, match="its own health check fails"):
+            await engine.check_health()
+
+
 async def test_statistics_of_steps_and_requests_add_up(
     library: Plan, spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
