@@ -19,7 +19,10 @@ def test_no_other_distribution_provides_our_package(package: str) -> None:
 
 
 def test_no_test_folder_is_a_package() -> None:
-    assert list((ROOT / "tests").rglob("__init__.py")) == []
+    # A library's stand-in is one: it is imported in an environment of its own.
+    stand_ins = ROOT / "tests" / "engines" / "tensorrt_llm" / "computing"
+    found = (ROOT / "tests").rglob("__init__.py")
+    assert [path for path in found if stand_ins not in path.parents] == []
 
 
 # Each takes a tenth of a second or more to import, and few servers need it: for tools, a Redis,
