@@ -10,7 +10,7 @@ from typing import Any
 
 from auth import audit
 from auth.base import Credentials, InvalidCredentials, Principal, Scope
-from auth.jwt_verify import TokenPolicy, read_header, verify
+from auth.jwt_verify import ForeignSignature, TokenPolicy, read_header, verify
 from auth.key_source import KeySource
 
 _MAX_KNOWN = 10_000
@@ -44,7 +44,13 @@ class JwtBearer:
             return None
         header = read_header(credentials.value)
         key = await self._keys.key(header.kid)
-        claims = verify(credentials.value, header, key, self._policy)
+        try:
+            claims = verify(credentials.value, header, key, self._policy)
+        except ForeignSignature as error:
+            newer = await self._keys.newer(header.kid, key)  # a key may be replaced under its id
+            if newer is None:
+                raise InvalidCredentials(str(error)) from None
+            claims = verify(credentials.value, header, newer, self._policy)
         principal = self._principal(claims)
         self._introduce(principal.id, claims)
         return principal

@@ -79,6 +79,10 @@ def _checked(header: dict[str, object]) -> TokenHeader:
     return TokenHeader(alg, kid)
 
 
+class ForeignSignature(InvalidCredentials):
+    """The token was not signed with the key that it names; its issuer may have replaced that."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenPolicy:
     """Whose tokens count, and for how long at most."""
@@ -111,11 +115,11 @@ def verify(
 def _signed_claims(token: str, header: TokenHeader, key: PublicKey) -> dict[str, Any]:
     if header.alg not in key.algorithms:
         takes = ", ".join(key.algorithms)
-        raise InvalidCredentials(f"token: its alg is {header.alg!r}, the key's is {takes}")
+        raise ForeignSignature(f"token: its alg is {header.alg!r}, the key's is {takes}")
     try:
         payload = jws.verify(token, dict(key.jwk), algorithms=[header.alg])
     except Exception:  # whatever a forgery provokes in the library, it is a refusal
-        raise InvalidCredentials("token: the signature is not the key's") from None
+        raise ForeignSignature("token: the signature is not the key's") from None
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
     except (ValueError, RecursionError, msgspec.DecodeError):

@@ -35,6 +35,10 @@ class KeySource(Protocol):
         """The key that a token names; raises InvalidCredentials when there is none of that id."""
         ...
 
+    async def newer(self, id: str | None, key: PublicKey) -> PublicKey | None:
+        """The key that has taken the place of `key` under its id; None when none is known."""
+        ...
+
 
 class OneKey:
     """A key from a file: the id in a token chooses nothing."""
@@ -45,6 +49,9 @@ class OneKey:
     async def key(self, id: str | None) -> PublicKey:
         """The one key, whatever the id."""
         return self._key
+
+    async def newer(self, id: str | None, key: PublicKey) -> None:
+        """None: a file is read once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,16 @@ class FetchedKeys:
             reason = self._found.unfit.get(id, "the provider has none of this id")
             raise InvalidCredentials(f"token: the key {id!r} cannot be used: {reason}")
         return self._found.keys[id]
+
+    async def newer(self, id: str | None, key: PublicKey) -> PublicKey | None:
+        """What the provider has now in the place of a key that did not sign a token; else None.
+
+        Anybody can send such tokens: they share the one fetch in a cool-down with made-up ids.
+        """
+        if id is None or self._found.keys.get(id) == key:
+            await self._refreshed()
+        found = self._found.keys.get(id) if id is not None else None
+        return found if found != key else None
 
     async def _refreshed(self) -> None:
         fetching = self._start()

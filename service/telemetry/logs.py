@@ -39,8 +39,23 @@ _SHAPES = re.compile(
 )
 
 
+# Those of C0 and C1, what else ends a line somewhere, and what turns the direction of writing.
+_CONTROLS = re.compile(
+    "\n(?!\n|\\Z)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
+    return "\n    " if char == "\n" else char.encode("unicode_escape").decode()
+
+
 class TextFormatter(logging.Formatter):
-    """Writes lines like `INFO 2026-03-03 12:00:10.079 message`, in colours for a terminal."""
+    """Writes lines like `INFO 2026-03-03 12:00:10.079 message`, in colours for a terminal.
+
+    Only a record's first line begins at the margin, and control characters are escaped: no text
+    that comes from elsewhere can look like a record or move the cursor.
+    """
 
     def __init__(self, redact: Redactor, *, is_coloured: bool = False) -> None:
         super().__init__("%(levelname)-7s %(asctime)s.%(msecs)03d %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -49,7 +64,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record as one line or several, without secrets."""
-        line = self._redact(super().format(record))
+        line = _CONTROLS.sub(_escaped, self._redact(super().format(record)))
         if not self._is_coloured:
             return line
         if record.__dict__.get("stands_out"):

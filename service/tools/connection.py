@@ -15,10 +15,15 @@ from mcp import ClientSession, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from service.http.body import BodyError, BodyScan
+from service.work import Budget
+
 _CLOSE_TIMEOUT_S = 1.0
 _RESUMPTION_S = 3.0  # longer than the library's two tries to take up an answer that broke off
 _TLS = ssl.create_default_context()  # once: it reads the system's certificates
 _MAX_BODY_BYTES = 16 << 20  # of one HTTP answer: what comes after it is an error
+_MAX_OBJECTS = 4096  # in one HTTP answer: the library validates each in the event loop
+_PLAIN = "identity"  # what is compressed may unfold to a thousand times what was read
 
 # The library logs every failure with a traceback; a failed call says itself what happened.
 logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
@@ -37,8 +42,8 @@ class Connection:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """`headers`: of every request to the server, beside MCP's own."""
         self._url = url
-        self._broken = asyncio.Event()
-        self._client = _client_with(headers, self._broken)
+        self._watch = _Watch()
+        self._client = _client_with(headers, self._watch)
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -49,26 +54,32 @@ class Connection:
         """Call a tool; raises whatever keeps the server from answering."""
         if self._task is None:
             self._task = asyncio.create_task(self._hold(), name="mcp connection")
-        session = await asyncio.shield(self._ready)
-        self._broken.clear()
-        calling = asyncio.create_task(
-            session.call_tool(tool, dict(arguments), meta={"client_id": client_id})
-        )
+        self._watch.broken.clear()
+        calling = asyncio.create_task(self._call(tool, arguments, client_id))
         losing = asyncio.create_task(self._lose())
         try:  # a connection that breaks does not always end the calls that wait for it
             await asyncio.wait((calling, losing, self._task), return_when=asyncio.FIRST_COMPLETED)
             if not calling.done():
-                raise ConnectionError("the connection was lost")
+                raise ConnectionError(self._watch.refusal or "the connection was lost")
             return calling.result()
         finally:
             calling.cancel()
             losing.cancel()
             await asyncio.wait((calling, losing))
 
+    async def _call(
+        self, tool: str, arguments: Mapping[str, Any], client_id: str
+    ) -> types.CallToolResult:
+        session = await asyncio.shield(self._ready)
+        self._watch.broken.clear()
+        return await session.call_tool(tool, dict(arguments), meta={"client_id": client_id})
+
     async def _lose(self) -> None:
-        """Return once an answer broke off and was not taken up again: the library says nothing."""
-        await self._broken.wait()
-        await asyncio.sleep(_RESUMPTION_S)
+        """Return once an answer was refused, or broke off and was not taken up again: the library
+        says nothing."""
+        await self._watch.broken.wait()
+        if not self._watch.refusal:
+            await asyncio.sleep(_RESUMPTION_S)
 
     async def close(self) -> None:
         """End the session; a server that does not take its leave is not waited for."""
@@ -92,7 +103,14 @@ class Connection:
                 await self._closing.wait()
         except Exception as error:
             if not self._ready.done():
-                self._ready.set_exception(error)
+                self._ready.set_exception(_first(error))
+
+
+def _first(error: BaseException) -> BaseException:
+    """What happened: the library's task groups wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @contextlib.asynccontextmanager
@@ -108,11 +126,22 @@ async def _streams(url: str, client: MakeClient) -> AsyncIterator[tuple[Any, Any
             yield read, write
 
 
-def _client_with(ours: Mapping[str, str], broken: asyncio.Event) -> MakeClient:
-    """Makes clients without timeouts of their own: each call has one.
+class _Watch:
+    """What the transport has seen of one connection's answers."""
 
-    `broken`: is set when the answer to a call ends before the call is answered.
-    """
+    def __init__(self) -> None:
+        self.broken = asyncio.Event()  # the answer to a call ended before the call was answered
+        self.refusal = ""  # why an answer was not read
+
+    def refuse(self, reason: str) -> httpx.ReadError:
+        """Note that an answer is not read; gives the error to raise."""
+        self.refusal = reason
+        self.broken.set()
+        return httpx.ReadError(reason)
+
+
+def _client_with(ours: Mapping[str, str], watch: _Watch) -> MakeClient:
+    """Makes clients without timeouts of their own: each call has one."""
 
     def client(
         headers: dict[str, str] | None = None,
@@ -120,26 +149,29 @@ def _client_with(ours: Mapping[str, str], broken: asyncio.Event) -> MakeClient:
         auth: httpx.Auth | None = None,
     ) -> httpx.AsyncClient:
         return httpx.AsyncClient(
-            headers={**ours, **(headers or {})},
+            headers={"accept-encoding": _PLAIN, **ours, **(headers or {})},
             timeout=None,
             auth=auth,
-            transport=_WatchedTransport(broken),
+            transport=_WatchedTransport(watch),
         )
 
     return client
 
 
 class _WatchedTransport(httpx.AsyncHTTPTransport):
-    def __init__(self, broken: asyncio.Event) -> None:
+    def __init__(self, watch: _Watch) -> None:
         super().__init__(verify=_TLS)
-        self._broken = broken
+        self._watch = watch
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await super().handle_async_request(request)
+        if (coding := response.headers.get("content-encoding", _PLAIN)) != _PLAIN:
+            await response.aclose()
+            raise self._watch.refuse(f"the answer is compressed ({coding[:20]!r})")
         assert isinstance(response.stream, httpx.AsyncByteStream)
         is_call = request.method == "POST"
         is_events = "text/event-stream" in response.headers.get("content-type", "")
-        response.stream = _WatchedStream(response.stream, self._broken, is_call, is_events)
+        response.stream = _WatchedStream(response.stream, self._watch, is_call, is_events)
         return response
 
 
@@ -151,12 +183,14 @@ class _WatchedStream(httpx.AsyncByteStream):
     """
 
     def __init__(
-        self, stream: httpx.AsyncByteStream, broken: asyncio.Event, is_call: bool, is_events: bool
+        self, stream: httpx.AsyncByteStream, watch: _Watch, is_call: bool, is_events: bool
     ) -> None:
         self._stream = stream
-        self._broken = broken
+        self._watch = watch
         self._is_call = is_call
         self._is_events = is_events
+        self._scan = BodyScan()
+        self._scan.objects = Budget(_MAX_OBJECTS, "objects and lists")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         num_bytes = 0
@@ -164,14 +198,22 @@ class _WatchedStream(httpx.AsyncByteStream):
             async for chunk in self._stream:
                 num_bytes += len(chunk)
                 if num_bytes > _MAX_BODY_BYTES:
-                    raise httpx.ReadError(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
+                    raise self._watch.refuse(f"the answer is larger than {_MAX_BODY_BYTES} bytes")
+                await self._check(chunk)
                 yield chunk
         except httpx.TransportError:
             if self._is_call:
-                self._broken.set()
+                self._watch.broken.set()
             raise
         if self._is_call and self._is_events:
-            self._broken.set()
+            self._watch.broken.set()
+
+    async def _check(self, chunk: bytes) -> None:
+        try:
+            await self._scan.feed(chunk)
+        except BodyError:
+            reason = "the answer has too many objects, keys or values"
+            raise self._watch.refuse(reason) from None
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from service.tools.connection import Connection
 
+_MOST_TOLD = 1000  # characters of an error, in the log
+
 log = logging.getLogger(__name__)
 
 
@@ -99,7 +101,8 @@ class ToolSession:
             reason = f"{tool} gave no answer within {self._limits.timeout_s:g} seconds"
         except Exception as error:
             # The log alone has the words of the error: addresses and keys may stand in them.
-            log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, error)
+            told = ascii(str(error)[:_MOST_TOLD])  # the server's words: they make no lines of ours
+            log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, told)
             reason = f"{tool} cannot be reached now"
         else:
             return self._told(result)

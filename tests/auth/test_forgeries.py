@@ -35,6 +35,9 @@ class Keys:
             raise InvalidCredentials("unknown key")
         return self._keys[str(id)]
 
+    async def newer(self, id: str | None, key: PublicKey) -> None:
+        """None of them is ever replaced."""
+
 
 def bearer_of(idp: Any, document: Any = None) -> JwtBearer:
     keys = keys_of(document or idp.jwks()).keys

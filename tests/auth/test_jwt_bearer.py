@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import SecretStr
 
 from auth.base import Credentials, InvalidCredentials, Principal
-from auth.jwk import PublicKeyError, keys_of, read_public_key
+from auth.jwk import KeySet, PublicKeyError, keys_of, read_public_key
 from auth.jwt_bearer import ClaimNames, JwtBearer
 from auth.jwt_verify import TokenPolicy
-from auth.key_source import OneKey
+from auth.key_source import CachePolicy, FetchedKeys, OneKey
 from service.run.wiring import authenticator_of
 from service.settings.settings import SettingsError, load
 
@@ -27,6 +27,28 @@ async def principal_of(idp: Any, *, names: ClaimNames | None = None, **claims: A
     principal = await bearer.authenticate(Credentials("bearer", idp.token(**claims)))
     assert principal is not None
     return principal
+
+
+@pytest.mark.parametrize("new_alg", ["RS256", "ES256"])
+async def test_a_key_replaced_under_its_kid_is_taken_with_the_next_token(
+    idp: Any, new_alg: str
+) -> None:
+    """RFC 7517 asks for no new `kid`; some providers put another key under the same one."""
+    published = [idp.jwk("one", "RS256", idp.rsa)]
+
+    async def fetch() -> KeySet:
+        return keys_of({"keys": published})
+
+    keys = FetchedKeys(fetch, CachePolicy(cooldown_s=0.0))
+    bearer = JwtBearer(keys, TokenPolicy(idp.issuer, idp.audience))
+    before = idp.token(header={"kid": "one"})
+    assert await bearer.authenticate(Credentials("bearer", before))
+    idp.rsa = rsa.generate_private_key(65537, 2048)
+    published[:] = [idp.jwk("one", new_alg, idp.rsa if new_alg == "RS256" else idp.ec)]
+    after = idp.token(new_alg, header={"kid": "one"})
+    assert await bearer.authenticate(Credentials("bearer", after))
+    with pytest.raises(InvalidCredentials):
+        await bearer.authenticate(Credentials("bearer", before))
 
 
 @pytest.mark.parametrize(

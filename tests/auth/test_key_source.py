@@ -31,6 +31,7 @@ class Provider:
     def __init__(self, *ids: str) -> None:
         self.ids = ids
         self.is_down = False
+        self.kind: str | None = None  # of every key; else its id
         self.num_asked = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -42,7 +43,9 @@ class Provider:
         if self.is_down:
             raise OSError("down")
         unfit = {"sealed": "its use is 'enc', not 'sig'"}
-        return KeySet({id: PublicKey({"kty": id}, ("RS256",)) for id in self.ids}, unfit)
+        return KeySet(
+            {id: PublicKey({"kty": self.kind or id}, ("RS256",)) for id in self.ids}, unfit
+        )
 
 
 class Clock:
@@ -107,6 +110,26 @@ async def test_a_rotated_key_is_found_by_its_new_id(clock: Clock) -> None:
     await until(lambda: keys._fetching is None)
     with pytest.raises(InvalidCredentials):
         await keys.key("old")
+
+
+async def test_a_key_replaced_under_its_id_is_found_and_strangers_cause_no_flood(
+    clock: Clock,
+) -> None:
+    provider = Provider("a")
+    keys = FetchedKeys(provider, POLICY, clock)
+    old = await keys.key("a")
+    assert await keys.newer("a", old) is None
+    assert provider.num_asked == 1, "too soon to ask again"
+    clock.now_s += 16
+    for _ in range(50):
+        assert await keys.newer("a", old) is None
+    assert provider.num_asked == 2
+    provider.kind = "another"
+    clock.now_s += 16
+    newer = await keys.newer("a", old)
+    assert newer == await keys.key("a") != old
+    assert await keys.newer("a", old) == newer
+    assert provider.num_asked == 3
 
 
 @pytest.mark.parametrize("is_down", [False, True])

@@ -149,6 +149,25 @@ def test_text_lines_hide_secrets_too() -> None:
     assert "correct-horse" not in formatter.format(record)
 
 
+@pytest.mark.parametrize("place", ["message", "traceback"])
+def test_no_text_from_elsewhere_can_look_like_a_line_of_its_own(place: str) -> None:
+    forged = "x\nINFO 2026-01-01 auth.granted caller=root\r\x1b[2K\x9b\u2028INFO\u202e"
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        told = {"msg": "the tool said: %s", "args": (forged,)}
+        failed = {"msg": "it failed", "exc_info": (ValueError, error, error.__traceback__)}
+    record = logging.makeLogRecord(
+        {"levelname": "WARNING", **(told if place == "message" else failed)}
+    )
+    written = logs.TextFormatter(Redactor()).format(record)
+    lines = written.splitlines()
+    assert lines[0].startswith("WARNING ")
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert written.replace("\n", "").isprintable()
+    assert r"\r\x1b[2K\x9b\u2028INFO\u202e" in written
+
+
 def test_long_lines_that_look_like_secrets_take_no_longer_than_others() -> None:
     redact = Redactor()
     started = time.process_time()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import socket
 import subprocess
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -76,6 +79,65 @@ async def test_a_server_that_is_down_is_said_to_be(path: str) -> None:
 async def test_a_url_without_a_tool_server_is_said_to_be_one(tool_urls: dict[str, str]) -> None:
     result = await call(f"{tool_urls['mcp']}/nothing", "python", "print(1)")
     assert result.text == "Error: python cannot be reached now."
+
+
+@contextlib.asynccontextmanager
+async def answering(headers: str, body: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that gives every request this answer; its URL, and the requests' heads."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{headers}"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", heads
+
+
+async def test_a_compressed_answer_is_not_unfolded(caplog: pytest.LogCaptureFixture) -> None:
+    bomb = gzip.compress(b" " * 30_000_000)
+    async with answering("Content-Encoding: gzip\r\n", bomb) as (url, heads):
+        tracemalloc.start()
+        try:
+            result = await call(url, "python", "1")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert result.text == "Error: python cannot be reached now."
+    assert "the answer is compressed ('gzip')" in caplog.text
+    assert b"accept-encoding: identity\r\n" in heads[0].lower()
+    assert most < 10_000_000
+
+
+@pytest.mark.parametrize("block", [b'{"type":"text","text":""}', b'"x"', b'{"t\\u0079pe":[[]]}'])
+async def test_an_answer_of_too_many_parts_is_not_read(
+    block: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocks = b",".join([block] * 300_000)
+    async with answering("", b'{"jsonrpc":"2.0","id":0,"result":{"content":[%b]}}' % blocks) as (
+        url,
+        _,
+    ):
+        result = await call(url, "python", "1")
+    assert result.text == "Error: python cannot be reached now."
+    assert "too many objects, keys or values" in caplog.text
+
+
+async def test_a_servers_error_makes_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    words = r"no\nINFO 2026-01-01 auth.granted caller=root\u001b[2K"
+    error = f'{{"jsonrpc":"2.0","id":0,"error":{{"code":-32000,"message":"{words}"}}}}'
+    async with answering("", error.encode()) as (url, _):
+        result = await call(url, "python", "1")
+    assert result.is_error
+    [message] = [r.getMessage() for r in caplog.records if r.name == "service.tools.toolbox"]
+    assert "auth.granted" in message
+    assert message.isprintable()
 
 
 async def test_a_slow_tool_is_left(
