@@ -12,9 +12,10 @@ part of a forgery was wrong.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class AccessError(Exception):
@@ -70,6 +71,14 @@ class PrincipalLimits:
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
     max_concurrent: int | None = None
+
+
+_CALLER_ID: Final = re.compile(r"(key|jwt|cert)-[0-9a-f]+")
+
+
+def is_caller_id(name: str) -> bool:
+    """Whether a tenant's name is spelled like the id of a caller, whose own tenant that is."""
+    return _CALLER_ID.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

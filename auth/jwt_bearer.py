@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auth import audit
-from auth.base import Credentials, InvalidCredentials, Principal, Scope
+from auth.base import Credentials, InvalidCredentials, Principal, Scope, is_caller_id
 from auth.jwt_verify import ForeignSignature, TokenPolicy, read_header, verify
 from auth.key_source import KeySource
 
@@ -70,6 +70,10 @@ class JwtBearer:
         tenant = claims.get(self._names.tenant, "") if self._names.tenant else ""
         if not isinstance(tenant, str) or len(tenant) > 128 or not tenant.isprintable():
             raise InvalidCredentials(f"token: its {self._names.tenant} is no name of a tenant")
+        if is_caller_id(tenant):
+            raise InvalidCredentials(
+                f"token: its {self._names.tenant} is spelled like a caller's id"
+            )
         return tenant
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:

@@ -165,6 +165,7 @@ class Notes:
 
     headers: dict[str, str] = field(default_factory=dict)  # of the answer
     error_code: str | None = None  # of the error that was answered
+    is_quiet: bool = False  # its lines are for debugging alone
     generation: Counted | None = None  # once there is one
     phases: list[tuple[str, float, float]] = field(default_factory=list)  # name, begin, end
 

@@ -304,10 +304,12 @@ def _layer_types(read: Reader, num_layers: int) -> tuple[LayerType, ...]:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raises EngineStartError naming the file."""
     try:
+        if path.exists() and not path.is_file():
+            raise EngineStartError(f"{path}: is no regular file")
         raw = json.loads(path.read_text())
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineStartError(f"{path}: is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise EngineStartError(f"{path}: expected a JSON object")

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engines.errors import EngineStartError
-from engines.native.config import ModelConfig
+from engines.native.config import ModelConfig, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -145,16 +145,20 @@ def _read_entries(model_dir: Path) -> dict[str, _Entry]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    try:
-        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EngineStartError(f"{index}: is not a safetensors index: {error!r}") from error
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise EngineStartError(f"{index}: is not a safetensors index: it has no weight_map")
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or file in ("", ".", "..") or Path(file).name != file:
+            raise EngineStartError(f"{index}: {name} is in {str(file)[:80]!r}, no plain file name")
     return weight_map
 
 
 def _read_header(path: Path) -> dict[str, _Entry]:
     """Parse one file's header and check that the file holds all it promises."""
     try:
+        if path.exists() and not path.is_file():
+            raise EngineStartError(f"{path}: is no regular file")
         size = path.stat().st_size
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
@@ -165,7 +169,7 @@ def _read_header(path: Path) -> dict[str, _Entry]:
             entries = {n: _Entry(path, tuple(h["shape"]), h["dtype"]) for n, h in header.items()}
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EngineStartError(f"{path}: is not a safetensors file: {error!r}") from error
     _check_complete(path, header, size - 8 - header_bytes)
     return entries

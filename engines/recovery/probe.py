@@ -8,8 +8,8 @@ import math
 import time
 from typing import Final
 
-from engines.base import PROBE_ID, Engine, EngineRequest, SamplingParams
-from engines.errors import EngineDead
+from engines.base import PROBE_ID, Engine, EngineRequest, EngineStats, SamplingParams
+from engines.errors import EngineDead, RequestFailed
 from engines.fleet import Fleet
 
 INTERVAL_S: Final = 10.0  # an engine that made a step so recently is not asked for one
@@ -30,7 +30,9 @@ class Probe:
         self._engine = engine
         self._interval_s = interval_s
         self._stall_s = stall_s
-        self._work_done = 0
+        self._work_done: int | None = None  # at the last look
+        self._num_tokens = 0
+        self._failure: str | None = None  # of the last token that was asked for
         self._proved_s = -math.inf  # when the engine was last seen to work
         self._still_s = math.inf  # since when it has been busy without a step
         self._probing: asyncio.Task[None] | None = None
@@ -38,17 +40,29 @@ class Probe:
     async def check(self) -> None:
         """Return if the engine generates; raises EngineDead. Who cannot wait may cancel it."""
         now_s = time.monotonic()
-        if now_s - self._proved_s < self._interval_s:
+        if self._failure is None and now_s - self._proved_s < self._interval_s:
             return
         stats = await self._engine.stats()
-        has_worked = stats.work_done > self._work_done
-        self._work_done = stats.work_done
-        if has_worked:
+        if self._has_worked(stats):
             self._prove()
-        elif stats.num_running and self._probing is None:
+        elif stats.num_running and self._proved_s > -math.inf and self._probing is None:
             self._check_busy(now_s)
         else:
             await self._generate_once()
+
+    def _has_worked(self, stats: EngineStats) -> bool:
+        """Whether it did anything since the last look.
+
+        Steps may end without a token (weights of NaN): until a first token, and after a failure,
+        only tokens prove anything.
+        """
+        work_done, self._work_done = self._work_done, stats.work_done
+        num_tokens, self._num_tokens = self._num_tokens, stats.generated_tokens
+        if num_tokens > stats.generated_tokens:  # of an engine process that is gone
+            num_tokens = 0
+        if work_done is None or self._failure is not None or self._proved_s == -math.inf:
+            return stats.generated_tokens > num_tokens
+        return stats.work_done > work_done
 
     async def stop(self) -> None:
         """End a probe that still runs."""
@@ -58,8 +72,11 @@ class Probe:
 
     def _prove(self) -> None:
         self._proved_s, self._still_s = time.monotonic(), math.inf
+        self._failure = None
 
     def _check_busy(self, now_s: float) -> None:
+        if self._failure is not None:
+            raise EngineDead(self._failure)
         self._still_s = min(self._still_s, now_s)
         if now_s - self._still_s > self._stall_s:
             raise EngineDead(f"it runs requests and did nothing for {self._stall_s:g} s")
@@ -80,8 +97,13 @@ class Probe:
                 async for _ in events:
                     pass
         except TimeoutError:
-            raise EngineDead(f"it generated nothing within {TIMEOUT_S:g} s") from None
-        self._prove()
+            self._failure = f"it generated nothing within {TIMEOUT_S:g} s"
+        except RequestFailed as error:
+            self._failure = f"it cannot generate a token: {error}"
+        else:
+            self._prove()
+            return
+        raise EngineDead(self._failure)
 
     def _forget(self, probing: asyncio.Task[None]) -> None:
         self._probing = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from profiles.errors import ModelStoreError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 GGUF_HEAD = ".gguf.json"  # what the head of a GGUF file says, while its files are still to come
+_MAX_JSON_BYTES = 64 * 1024 * 1024  # gpt-oss-120b's index has 0.1 MB
 _MAX_HEADER_BYTES = 100 * 1024 * 1024  # the format's own bound
 
 
@@ -63,16 +65,32 @@ def read_config(place: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a checkpoint."""
+    """Read a JSON object of a checkpoint; raises ModelStoreError."""
+    check_file(path, _MAX_JSON_BYTES)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ModelStoreError(f"{path} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ModelStoreError(f"{path} is nested too deep") from None
     if not isinstance(content, dict):
         raise ModelStoreError(f"{path} must hold a JSON object")
     return content
+
+
+def check_file(path: Path, max_bytes: int | None = None) -> None:
+    """Raise ModelStoreError for what reading could wait for, or never end: pipes, devices, and
+    files above `max_bytes`."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ModelStoreError(f"{path} is no regular file")
+    if max_bytes is not None and found.st_size > max_bytes:
+        raise ModelStoreError(f"{path} has {found.st_size:,} bytes, at most {max_bytes:,} are read")
 
 
 def hash_file(path: Path) -> str:
@@ -88,7 +106,15 @@ def _shards(folder: Path) -> dict[str, set[str]]:
             return {SINGLE: set()}
         raise ModelStoreError(f"{folder} has neither {INDEX} nor {SINGLE}")
     shards: dict[str, set[str]] = {}
-    for tensor, name in read_json(folder / INDEX).get("weight_map", {}).items():
+    weight_map = read_json(folder / INDEX).get("weight_map", {})
+    if not isinstance(weight_map, dict):
+        raise ModelStoreError(f"{folder / INDEX} has a weight_map that is no object")
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+            raise ModelStoreError(
+                f"{folder / INDEX} places {tensor[:80]!r} in {str(name)[:80]!r}, which is no plain "
+                "file name"
+            )
         shards.setdefault(name, set()).add(tensor)
     if not shards:
         raise ModelStoreError(f"{folder / INDEX} has an empty weight_map")
@@ -97,6 +123,7 @@ def _shards(folder: Path) -> dict[str, set[str]]:
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Return a safetensors file's header and the size the whole file must have."""
+    check_file(path)
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -106,6 +133,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         data = [tensor["data_offsets"][1] for key, tensor in header.items() if key[:2] != "__"]
     except OSError as error:
         raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ModelStoreError(f"{path} has a header that is nested too deep") from None
     except (ValueError, struct.error, KeyError, TypeError, AttributeError) as error:
         raise ModelStoreError(f"{path} is not a safetensors file: {error}") from None
     return header, 8 + length + max(data, default=0)

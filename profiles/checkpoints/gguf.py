@@ -97,6 +97,8 @@ def config_of(path: Path, num_bytes: int | None = None) -> dict[str, Any]:
 
     `num_bytes`: of all its files, where they are not here yet and `path` is the head of the first.
     """
+    if path.exists() and not path.is_file():
+        raise ModelStoreError(f"{path} is no regular file")
     try:
         with path.open("rb") as file:
             head = _head(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 from profiles.download.source import Wanted
 
 NAME = ".verified.json"
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Verified:
@@ -34,6 +40,34 @@ class Verified:
         unfinished = self._folder / f"{NAME}.{os.getpid()}"
         unfinished.write_text(json.dumps(self._states))
         unfinished.replace(self._folder / NAME)
+
+    @classmethod
+    def seal(cls, folder: Path) -> None:
+        """Hash every file of a folder that was made here, and keep that with it."""
+        sealed = cls(folder)
+        for path in sorted(folder.iterdir()):
+            stat = path.stat()
+            sealed._states[path.name] = [stat.st_size, stat.st_mtime_ns, _hash(path)]
+        sealed.save()
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether anything was kept of the folder's files."""
+        return bool(self._states)
+
+    def is_as_sealed(self) -> bool:
+        """Whether the folder's files are those that were sealed; hashes only what was touched."""
+        return all(
+            self._is_same(self._folder / name, state) for name, state in self._states.items()
+        )
+
+    @staticmethod
+    def _is_same(path: Path, state: list[Any]) -> bool:
+        try:
+            stat = path.stat()
+            return [stat.st_size, stat.st_mtime_ns] == state[:2] or _hash(path) == state[2]
+        except (OSError, IndexError, TypeError):
+            return False
 
     def _state(self, file: Wanted) -> list[Any]:
         stat = (self._folder / file.name).stat()

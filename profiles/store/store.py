@@ -167,9 +167,12 @@ def _bundled_folder(profile: Profile, cache_dir: Path) -> Path:
 
     source = bundled_nano()
     digest = content_hash(source)
-    return expand_once(
-        cache_dir, f"{model.name}-{digest[:16]}", lambda target: expand(source, target), _is_whole
-    )
+
+    def expand_and_seal(target: Path) -> None:
+        expand(source, target)
+        Verified.seal(target)
+
+    return expand_once(cache_dir, f"{model.name}-{digest[:16]}", expand_and_seal, _is_whole)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -178,7 +181,11 @@ def _is_whole(folder: Path) -> bool:
         check_shards(folder)
     except ModelStoreError:
         return False
-    return True
+    verified = Verified(folder)
+    if not verified.is_sealed:  # by a release that did not
+        Verified.seal(folder)
+        return True
+    return verified.is_as_sealed()
 
 
 def content_hash(source: Path) -> str:

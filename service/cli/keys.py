@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from auth import audit
-from auth.base import Scope
+from auth.base import Scope, is_caller_id
 from auth.key_folder import KeyFolder, KeyStoreError
 from auth.key_record import KeyLimits, KeyRecord, digest, new_key, now
 from service.settings.settings import load
@@ -102,6 +102,10 @@ def create(
     **limits: int | None,
 ) -> None:
     """Make a key and print it, this once."""
+    if tenant is not None and is_caller_id(tenant):
+        raise click.UsageError(
+            f"--tenant {tenant} is spelled like a caller's id; use another name."
+        )
     key, id = new_key()
     created_at = now()
     fields = {

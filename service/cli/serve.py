@@ -43,6 +43,7 @@ from service.run.startup import (
     obtain,
     prepare,
     tell,
+    warn_of_open_cache,
     warn_of_unknown_names,
 )
 from service.run.wiring import check_access, logs_of
@@ -154,6 +155,7 @@ def run(settings: Settings, started_at: float) -> int:
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     log.info("Harmonium %s", version("harmonium"))
     warn_of_unknown_names()
+    warn_of_open_cache(settings.cache_path)
     allow_open_files()
     try:
         with listen(settings.server_host, settings.server_port) as listener:

@@ -21,7 +21,7 @@ from auth.base import (
     Principal,
 )
 from auth.base import Scope as Access
-from auth.throttle import Throttle, TooManyFailures
+from auth.throttle import Throttle, ThrottlePolicy, TooManyFailures
 from service.http.paths import scope_of
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
@@ -37,6 +37,10 @@ _KINDS: dict[type[AuthError], tuple[str, int]] = {
 }
 
 
+# Of requests without credentials, by address: a scanner sends thousands.
+_TOLD = ThrottlePolicy(num_free=20, interval_s=6.0)
+
+
 class Authentication:
     """Identifies callers by an authenticator; `on_failure` is told the kind of each refusal."""
 
@@ -44,6 +48,7 @@ class Authentication:
         self._authenticator = authenticator
         self._on_failure = on_failure
         self._throttle = Throttle()
+        self._told = Throttle(_TOLD)
 
     def is_anonymous(self, scope: Scope) -> bool:
         """Whether a request presents no credentials at all."""
@@ -70,8 +75,19 @@ class Authentication:
 
     def _deny(self, error: AuthError, scope: Scope, context: RequestContext) -> None:
         kind, level = _KINDS[type(error)]
+        if isinstance(error, MissingCredentials) and not self._is_told(scope):
+            level = logging.DEBUG
+        context.notes.is_quiet = level == logging.DEBUG
         self._on_failure(kind)
         _audit(scope, context, "auth.denied", level, reason=str(error))
+
+    def _is_told(self, scope: Scope) -> bool:
+        """Whether another refusal of this address may have lines in the log."""
+        try:
+            self._told.failed(_address(scope))
+        except TooManyFailures:
+            return False
+        return True
 
     async def _identify(self, scope: Scope) -> Principal:
         address = _address(scope)

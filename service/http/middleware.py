@@ -171,14 +171,16 @@ class _Exchange:
             headers = MutableHeaders(scope=message)
             headers.update(self._context.notes.headers)
             headers[REQUEST_ID] = self._context.id
+            headers["X-Content-Type-Options"] = "nosniff"
             if self._path.startswith(ANTHROPIC_PATH):
                 headers["Request-Id"] = self._context.id  # the name that Anthropic's clients read
         await self._send(message)
 
     def _log(self, seconds: float) -> None:
         code = self._context.notes.error_code
+        is_quiet = self._path in QUIET_PATHS or self._context.notes.is_quiet
         log.log(
-            logging.DEBUG if self._path in QUIET_PATHS else logging.INFO,
+            logging.DEBUG if is_quiet else logging.INFO,
             "%s %s -> %s%s in %.0f ms, request %s%s%s",
             self._scope["method"],
             _printable(self._path),

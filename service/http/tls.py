@@ -114,14 +114,20 @@ def _check_readable(name: str, path: Path) -> None:
 def peer_state(transport: asyncio.BaseTransport) -> dict[str, str]:
     """The entry of a connection's client certificate for its requests' state; empty without one."""
     certificate = transport.get_extra_info("peercert")
-    return {CERTIFICATE: name_of(certificate)} if certificate else {}
+    name = name_of(certificate) if certificate else ""
+    return {CERTIFICATE: name} if name else {}
 
 
 def name_of(certificate: Mapping[str, Any]) -> str:
-    """The name of a certificate's subject, e.g. `URI:spiffe://cluster/gateway` or `CN:gateway`."""
+    """The name of a certificate's subject, e.g. `URI:spiffe://cluster/gateway` or `CN:gateway`.
+
+    Empty where it has none: nobody is known by such a certificate.
+    """
     alternatives = dict(reversed(certificate.get("subjectAltName", ())))
     for kind in _NAMES:
         if kind in alternatives:
             return f"{kind}:{alternatives[kind]}"
     subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
-    return f"CN:{subject['commonName']}" if "commonName" in subject else f"subject:{subject}"
+    if "commonName" in subject:
+        return f"CN:{subject['commonName']}"
+    return f"subject:{subject}" if subject else ""

@@ -17,9 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from service.http.connections import NUM_SPARE
+
 log = logging.getLogger(__name__)
 
 COURTESY_S: Final = 0.002  # what a connection may wait for a worker that is busy or hangs
+HANDSHAKE_S: Final = 10.0  # for a TLS handshake
+MOST_HANDSHAKES: Final = 1024  # at once; each takes some 50 KB
 _RETRY_S: Final = 0.5  # after an error, such as too many open files
 _NUMBER: Final = struct.Struct("=i")
 
@@ -63,14 +67,17 @@ class Acceptor:
         tls: ssl.SSLContext | None,
         shares: Shares,
         num_connections: Callable[[], int],
+        max_connections: int,
     ) -> None:
+        """`max_connections`: beyond it, and NUM_SPARE, the oldest handshake makes room."""
+        self._max_connections = max_connections
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._protocol = protocol
         self._tls = tls
         self._shares = shares
         self._num_connections = num_connections
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._on_connection)
@@ -107,13 +114,25 @@ class Acceptor:
             return
         connection.setblocking(False)
         task = self._loop.create_task(self._open(connection))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._opening[task] = None
+        task.add_done_callback(self._opening.pop)
+        self._make_room()
         self._shares.tell(self._num_connections() + len(self._opening))
 
+    def _make_room(self) -> None:
+        """End the oldest handshake while there are too many: those with nothing to hide take
+        milliseconds."""
+        num_opening = len(self._opening)
+        room = self._max_connections + NUM_SPARE - self._num_connections()
+        if self._tls is not None and num_opening > max(1, min(room, MOST_HANDSHAKES)):
+            next(iter(self._opening)).cancel()
+
     async def _open(self, connection: socket.socket) -> None:
+        timeout_s = None if self._tls is None else HANDSHAKE_S
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls)
-        except (OSError, ssl.SSLError) as error:
+            await self._loop.connect_accepted_socket(
+                self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             log.debug("A connection was not established: %s", error)
             connection.close()

@@ -61,15 +61,25 @@ def _kept(key: str, path: Path) -> Path:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # of the run before; its mode may be another
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return _written(key, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path)
+    except OSError as error:
+        reason = error.strerror
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="harmonium-api-key-")  # mode 0600
+        return _written(key, descriptor, Path(name))
+    except OSError as error:
+        raise AccessError(
+            f"No keys are configured, and the one that was made cannot be written: {path}: "
+            f"{reason}; {tempfile.gettempdir()}: {error.strerror}. {_LASTING}"
+        ) from None
+
+
+def _written(key: str, descriptor: int, path: Path) -> Path:
+    """Write the key; a file that cannot hold it, on a full disk, does not stay."""
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{key}\n")
     except OSError:
-        try:
-            descriptor, name = tempfile.mkstemp(prefix="harmonium-api-key-")  # mode 0600
-        except OSError as error:
-            raise AccessError(
-                f"A key was made and cannot be kept for you: {path}: {error.strerror}. {_LASTING}"
-            ) from None
-        path = Path(name)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{key}\n")
+        path.unlink(missing_ok=True)
+        raise
     return path

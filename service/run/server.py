@@ -106,6 +106,7 @@ class ApiServer:
             self._runtime.tls,
             shares,
             lambda: len(connections),
+            self._runtime.limits.max_connections,
         )
 
     async def run(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -279,6 +281,19 @@ def warn_of_unknown_names() -> None:
             continue
         hint = f"; did you mean {nearest}?" if nearest else "; docs/settings.md lists the settings"
         log.warning("%s is not a setting of this server and has no effect%s", name, hint)
+
+
+def warn_of_open_cache(folder: Path) -> None:
+    """Warn of a cache that every user of the machine may write: it has the weights that are served,
+    and what vouches for them."""
+    with contextlib.suppress(OSError):
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            log.warning(
+                "Every user may write %s (NIM_CACHE_PATH) and so change the model that is served: "
+                "chmod o-w it.",
+                folder,
+            )
 
 
 def tell(launch: Launch) -> None:

@@ -1,11 +1,15 @@
-"""Ctrl-C and SIGTERM: the first asks for a clean end, the second for the end at once."""
+"""Ctrl-C, SIGTERM, SIGQUIT and a closed terminal: the first asks for a clean end, the second for
+the end at once. Signals that mean nothing here end nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-from typing import Any
+from typing import Any, Final
+
+# By default each ends a process at once, with all its streams.
+_MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 log = logging.getLogger(__name__)
 
@@ -17,8 +21,15 @@ class StopSignal:
         self.requested = asyncio.Event()
         self.forced = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             loop.add_signal_handler(number, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal)
+        for number in _MEANINGLESS:
+            loop.add_signal_handler(number, self._on_meaningless, number)
+
+    def _on_meaningless(self, number: signal.Signals) -> None:
+        log.warning("%s means nothing to this server and is ignored.", number.name)
 
     def _on_signal(self) -> None:
         if self.requested.is_set():

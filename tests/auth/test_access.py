@@ -161,6 +161,19 @@ async def test_decisions_are_audited_with_their_reason_and_no_credential(
     assert "wrong-word" not in caplog.text
 
 
+async def test_a_flood_without_credentials_fills_no_log_and_is_counted(
+    client_of: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    client = await client_of(scraper=scoped(Scope.METRICS))
+    for _ in range(200):
+        assert (await client.get("/v1/models")).status_code == 401
+    assert 20 <= sum("auth.denied" in line for line in caplog.messages) < 60
+    assert sum("-> 401" in line for line in caplog.messages) < 60
+    text = (await client.get("/v1/metrics", headers=as_("scraper"))).text
+    assert 'auth_failures_total{reason="missing"} 200.0' in text
+
+
 async def test_a_forged_line_in_a_path_stays_one_line(
     client_of: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
 import sys
 import tempfile
@@ -85,8 +86,46 @@ def test_a_key_that_can_be_handed_to_nobody_ends_the_start(
     (tmp_path / "cache").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     settings = with_made_key(load({"server_host": "::", "cache_path": tmp_path / "cache"}))
-    with pytest.raises(AccessError, match=r"cannot be kept for you.*NIM_API_KEYS"):
+    with pytest.raises(AccessError, match=r"cannot be written: .*NIM_API_KEYS"):
         tell_access(settings, 8000, is_made=True)
+
+
+@pytest.mark.parametrize("has_room_elsewhere", [True, False])
+def test_a_full_disk_costs_one_sentence_or_the_other_folder(
+    tmp_path: Path,
+    has_room_elsewhere: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Opening a file works on a full disk, writing to it fails: as on /dev/full."""
+    caplog.set_level(logging.INFO)
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(other))
+    opened = os.fdopen
+    num_opened = 0
+
+    def full(descriptor: int, mode: str) -> Any:
+        nonlocal num_opened
+        num_opened += 1
+        if has_room_elsewhere and num_opened == 2:
+            return opened(descriptor, mode)
+        os.close(descriptor)
+        return opened(os.open("/dev/full", os.O_WRONLY), mode)
+
+    monkeypatch.setattr("service.run.first_key.os.fdopen", full)
+    settings = with_made_key(load({"server_host": "::", "cache_path": cache}))
+    if has_room_elsewhere:
+        tell_access(settings, 8000, is_made=True)
+        assert made_file(caplog).read_text().strip() == settings.api_key_list[0]
+    else:
+        with pytest.raises(AccessError) as caught:
+            tell_access(settings, 8000, is_made=True)
+        assert (
+            f"{cache / 'api-key-8000'}: No space left on device; {other}: No" in f"{caught.value}"
+        )
+        assert list(other.iterdir()) == []
+    assert list(cache.iterdir()) == []
 
 
 def test_none_is_made_where_keys_are_configured() -> None:

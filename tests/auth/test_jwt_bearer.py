@@ -29,6 +29,15 @@ async def principal_of(idp: Any, *, names: ClaimNames | None = None, **claims: A
     return principal
 
 
+@pytest.mark.parametrize("name", ["key-2a68c710", "jwt-153b4bfcbe9f397c", "cert-0123456789abcdef"])
+async def test_no_tenant_is_called_as_a_caller_is(idp: Any, name: str) -> None:
+    """Ids are no secrets, they stand in the audit log: such a tenant would be that caller's own."""
+    names = ClaimNames(tenant="org")
+    with pytest.raises(InvalidCredentials, match="spelled like a caller's id"):
+        await principal_of(idp, names=names, org=name)
+    assert (await principal_of(idp, names=names, org=f"{name}-gmbh")).tenant_id == f"{name}-gmbh"
+
+
 @pytest.mark.parametrize("new_alg", ["RS256", "ES256"])
 async def test_a_key_replaced_under_its_kid_is_taken_with_the_next_token(
     idp: Any, new_alg: str

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -29,12 +30,14 @@ from pydantic import SecretStr
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
+from service.http.connections import NUM_SPARE
 from service.http.probe import is_ready
-from service.http.tls import TlsError, name_of, tls_of
+from service.http.tls import TlsError, name_of, peer_state, tls_of
+from service.run.accept import Shares
 from service.run.listener import listen, url_of
 from service.run.server import ApiServer
 from service.run.wiring import authenticator_of
-from service.runtime import Runtime, ServedModel
+from service.runtime import Runtime, ServedModel, ServerLimits
 from service.settings.settings import Settings, load
 from service.telemetry.metrics import Metrics
 
@@ -105,7 +108,9 @@ def mutual(files: dict[str, Any], authority: Authority) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served(settings: Settings) -> AsyncIterator[str]:
+async def served(
+    settings: Settings, shares: Shares | None = None, max_connections: int = 4096
+) -> AsyncIterator[str]:
     """The API on a port of its own; yields host and port."""
     engine = FakeEngine(FakeOptions(script=(12194, 200002)))
     await engine.start()
@@ -116,11 +121,12 @@ async def served(settings: Settings) -> AsyncIterator[str]:
         ServedModel("m", "openai/m", "0" * 64, 0),
         Metrics("m"),
         lifecycle,
+        limits=ServerLimits(max_connections=max_connections),
         authenticator=authenticator_of(settings),
         tls=tls_of(settings),
     )
     with listen("127.0.0.1", 0) as listener:
-        async with ApiServer(runtime).listening(listener):
+        async with ApiServer(runtime, shares).listening(listener):
             yield url_of(listener).removeprefix("http://")
     await engine.stop()
 
@@ -198,6 +204,16 @@ def test_a_name_is_taken_from_the_most_telling_place() -> None:
     assert name_of({"subject": subject, "subjectAltName": names}) == "URI:spiffe://x"
     assert name_of({"subject": subject, "subjectAltName": names[:2]}) == "DNS:a.example"
     assert name_of({"subject": subject}) == "CN:n"
+    assert name_of({"subject": subject[:1]}) == "subject:{'organizationName': 'o'}"
+    assert peer_state(Presented({"subject": (), "serialNumber": "01"})) == {}
+    assert peer_state(Presented({"subject": subject})) == {"certificate": "CN:n"}
+
+
+class Presented(asyncio.BaseTransport):
+    """A connection with a client's certificate."""
+
+    def __init__(self, certificate: dict[str, Any]) -> None:
+        super().__init__({"peercert": certificate})
 
 
 @pytest.mark.parametrize(
@@ -291,3 +307,25 @@ async def test_a_client_that_says_nothing_holds_no_others_up(
         host, port = place.split(":")
         with socket.create_connection((host, int(port))):
             assert (await https.get(f"https://{place}/v1/models")).status_code == 200
+
+
+async def test_handshakes_that_nobody_ends_make_room_for_others(
+    authority: Authority, files: Any, tmp_path: Path
+) -> None:
+    """A silent connection costs 50 KB of TLS state, and is none that uvicorn counts."""
+    most, num_silent = 4, 300
+    before = psutil.Process().num_fds()
+    settings = load(files)
+    shares = Shares(tmp_path, 0, 1)
+    async with served(settings, shares, max_connections=most) as place:
+        host, port = place.split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(num_silent)]
+        async with client(authority) as https:
+            for _ in range(3):
+                assert (await https.get(f"https://{place}/v1/health/live")).status_code == 200
+        async with asyncio.timeout(60):  # for those still in the kernel's queue
+            while psutil.Process().num_fds() - before - num_silent > most + NUM_SPARE + 20:
+                await asyncio.sleep(0.01)
+        for each in silent:
+            each.close()
+    shares.close()

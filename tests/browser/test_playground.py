@@ -190,6 +190,9 @@ def test_markup_in_an_answer_cannot_act(page: Page) -> None:
     """What a model writes is shown, not run; and no picture of another host is asked for."""
     text = (
         "<img src=https://example.com/x.png onerror=alert(1)><script>alert(2)</script>**bold** "
+        "<svg><image href=https://example.com/a.png /></svg><video poster=https://example.com/b>"
+        "</video><table background=https://example.com/c><tr><td>cell</td></tr></table>"
+        "<select><option>one</option></select><textarea>typed</textarea> "
         "[link](javascript:alert(3))\n```python\nprint(1)\n```"
     )
     turns = [{"role": "user", "text": "?"}, {"role": "assistant", "text": text, "calls": []}]
@@ -202,3 +205,4 @@ def test_markup_in_an_answer_cannot_act(page: Page) -> None:
     expect(answer.locator("strong")).to_have_text("bold")
     expect(answer.get_by_role("button", name="Copy")).to_be_visible()
     assert answer.locator("img, script, [href^=javascript]").count() == 0
+    assert answer.locator("svg, image, video, select, textarea, [background]").count() == 0

@@ -6,11 +6,12 @@ import asyncio
 import os
 import signal
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from engines.base import EngineRequest, SamplingParams
+from engines.base import EngineRequest, EngineStats, SamplingParams
 from engines.errors import EngineDead
 from engines.fleet import Fleet
 from engines.process.child import Watchdog
@@ -159,3 +160,36 @@ async def test_a_probe_is_made_once_an_interval(start_engine: Any, start_client:
     for _ in range(10):
         await probe.check()
     assert (await client.stats()).generated_tokens == 1
+
+
+async def test_an_engine_whose_every_token_fails_is_never_ready_though_its_steps_count(
+    start_engine: Any, start_client: Any
+) -> None:
+    """As with weights of NaN: each step ends, none gives a token."""
+    client = await start_client(await start_engine(faults=[{"token": 0, "kind": "memory"}]))
+    probe = Probe(client)
+    for _ in range(6):
+        with pytest.raises(EngineDead, match=r"it cannot generate a token: .*out of memory"):
+            await probe.check()
+    async for _ in client.generate(request_of(1, max_tokens=2)):
+        pass
+    await probe.check()  # somebody's tokens prove that it generates again
+
+
+async def test_before_the_first_token_steps_prove_nothing(
+    start_engine: Any, start_client: Any
+) -> None:
+    """A warm-up is steps, too."""
+
+    class WarmedUp(EngineClient):
+        async def stats(self) -> EngineStats:
+            return replace(await super().stats(), num_steps=100)
+
+    supervisor = await start_engine(faults=[{"token": 0, "kind": "memory"}])
+    client = WarmedUp(supervisor.address)
+    await client.start()
+    try:
+        with pytest.raises(EngineDead, match="it cannot generate a token"):
+            await Probe(client).check()
+    finally:
+        await client.stop()

@@ -16,6 +16,7 @@ import pytest
 
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import ArtifactFile, Artifacts, Profile
+from profiles.checkpoints import compact
 from profiles.checkpoints.packed import delete_shards
 from profiles.download.verified import NAME as VERIFIED
 from profiles.errors import ModelStoreError
@@ -30,6 +31,14 @@ def shard(*tensors: str, num_bytes: int = 8) -> bytes:
         header[name] = {"dtype": "U8", "shape": [num_bytes], "data_offsets": span}
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(num_bytes * len(tensors))
+
+
+def _index(name: object) -> bytes:
+    return json.dumps({"weight_map": {"a": name}}).encode()
+
+
+def _header_of(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
 
 
 @pytest.fixture
@@ -140,6 +149,46 @@ def test_a_truncated_or_altered_file_is_refused(
         resolve(profile, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model-2.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_not_read(
+    tmp_path: Path, profile: Profile, files: dict[str, bytes], name: str, kind: str
+) -> None:
+    """Opening a pipe waits for ever, and /dev/zero never ends."""
+    folder = fill(tmp_path / "mine", files)
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ModelStoreError, match=rf"{name} is no regular file"):
+        resolve(profile, tmp_path / "cache", folder)
+
+
+def test_a_bundled_model_that_was_changed_in_the_cache_is_expanded_again(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_expanded = 0
+
+    def expand(source: Path, target: Path) -> None:
+        nonlocal num_expanded
+        num_expanded += 1
+        (target / "config.json").write_text("{}")
+        (target / "model.safetensors").write_bytes(shard("a"))
+
+    monkeypatch.setattr(compact, "expand", expand)
+    profile = profile_of(catalogue, "nano")
+    folder = resolve(profile, tmp_path)
+    path = folder / "model.safetensors"
+    os.utime(path)  # as after a copy: the same bytes
+    assert (resolve(profile, tmp_path), num_expanded) == (folder, 1)
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+    assert (resolve(profile, tmp_path), num_expanded) == (folder, 2)
+    assert path.read_bytes() == shard("a")
+
+
 def test_an_operators_folder_may_hold_a_fine_tune(
     tmp_path: Path, profile: Profile, files: dict[str, bytes]
 ) -> None:
@@ -165,6 +214,12 @@ def test_an_operators_folder_may_hold_one_file_without_an_index(
         ({"config.json": b"{}"}, r"config\.json is not gpt-oss-20b's: num_hidden_layers is None"),
         ({"model.safetensors.index.json": None}, r"has neither model\.safetensors\.index\.json"),
         ({"model.safetensors.index.json": b"{}"}, r"index\.json has an empty weight_map"),
+        ({"config.json": b"[" * 100_000}, r"config\.json is nested too deep"),
+        ({"model.safetensors.index.json": b'{"weight_map": []}'}, r"weight_map that is no object"),
+        ({"model.safetensors.index.json": _index(7)}, r"places 'a' in '7', which is no plain file"),
+        ({"model.safetensors.index.json": _index("../x.safetensors")}, r"which is no plain file"),
+        ({"model.safetensors.index.json": _index("/etc/passwd")}, r"which is no plain file name"),
+        ({"model-2.safetensors": _header_of(b"[" * 100_000)}, r"a header that is nested too deep"),
         ({"model-2.safetensors": None}, r"model-2\.safetensors cannot be read"),
         ({"model-2.safetensors": shard("b")[:-1]}, r"bytes, its header tells"),
         ({"model-2.safetensors": shard("c")}, r"model-2\.safetensors lacks tensor b"),
@@ -279,5 +334,5 @@ def test_nano_becomes_an_ordinary_checkpoint_and_a_whole_one_again(
     assert resolve(nano, tmp_path) == folder
     assert file.stat().st_size == size_bytes
     names = ["config.json", "generation_config.json", "model.safetensors"]
-    assert sorted(path.name for path in folder.iterdir()) == names
+    assert sorted(path.name for path in folder.iterdir() if path.name[0] != ".") == names
     assert [path for path in folder.parent.iterdir() if path.suffix != ".lock"] == [folder]

@@ -116,7 +116,9 @@ def serve(script: list[int]) -> Iterator[Fixture]:
         server.end()
 
 
-def test_the_log_tells_the_way_to_a_first_answer_and_ctrl_c_ends_it(serve: Fixture) -> None:
+def test_the_log_tells_the_way_to_a_first_answer_and_a_closed_terminal_ends_it(
+    serve: Fixture,
+) -> None:
     server = serve()
     url = server.url
     found = [server.wait_for(text) for text in ("Hardware:", "Profile:", "Why:", "Model:")]
@@ -129,8 +131,13 @@ def test_the_log_tells_the_way_to_a_first_answer_and_ctrl_c_ends_it(serve: Fixtu
     assert pasted_url == f"{url}/v1/chat/completions"
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert children
-    server.process.send_signal(signal.SIGINT)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        server.process.send_signal(number)
+        server.wait_for(f"{number.name} means nothing")
+    assert plain.get(f"{url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
+    server.process.send_signal(signal.SIGHUP)  # its terminal is gone
     assert server.exit_code() == 0
+    server.wait_for("Stopping")
     assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
     assert "Traceback" not in server.log
 

@@ -220,3 +220,12 @@ def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixt
     profile = launched.selection.chosen.profile
     for words in ("NVIDIA H200", profile.name, profile.id[:12], launched.selection.reason):
         assert words in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o777, True), (0o1777, False), (0o775, False)])
+def test_a_cache_that_every_user_may_write_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_told: bool
+) -> None:
+    tmp_path.chmod(mode)
+    startup.warn_of_open_cache(tmp_path)
+    assert ("change the model that is served" in caplog.text) is is_told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from safetensors.torch import save_file
 
 from engines.errors import EngineStartError
 from engines.native.backends.cpu import memory as memory_module
-from engines.native.config import ModelConfig, NativeConfig
+from engines.native.config import ModelConfig, NativeConfig, read_json
+from engines.native.weights import stored_shapes
 
 ROUTER = "model.layers.1.mlp.router.weight"
 
@@ -172,3 +174,21 @@ def test_a_model_above_the_free_memory_is_refused(
     monkeypatch.setattr(memory_module, "available_bytes", lambda: 1000)
     with pytest.raises(EngineStartError, match=r"need \d+ bytes as float32, and 1000 bytes"):
         checkpoint.load()
+
+
+@pytest.mark.parametrize("name", [7, "../model.safetensors", "/etc/passwd", ""])
+def test_an_index_names_files_of_its_folder_only(make_checkpoint: Any, name: object) -> None:
+    folder = make_checkpoint().path
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(EngineStartError, match="no plain file name"):
+        stored_shapes(folder)
+
+
+def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(EngineStartError, match="is no regular file"):
+        read_json(tmp_path / "config.json")
+    with pytest.raises(EngineStartError, match="is no regular file"):
+        stored_shapes(tmp_path)
