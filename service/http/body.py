@@ -19,17 +19,14 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from service.errors import RequestError
-from service.work import Budget, OverBudget
+from service.scan import JsonScan
+from service.work import OverBudget
 
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")
 _LONG_BYTES = 65_536
 
-MAX_VALUES: Final = 262_144  # of any kind; a prompt of token ids has one for each
-MAX_OBJECTS: Final = 16_384  # objects and lists
-MAX_KEYS: Final = 32_768
 MAX_KEYS_OF_ONE: Final = 4_096
-MAX_ESCAPES: Final = 524_288  # in strings; each costs more than sixty plain letters
 MAX_DEPTH: Final = 100
 
 # What the conversation may be; pydantic looks at each of its objects for four microseconds.
@@ -41,7 +38,6 @@ _BODY: Final = "The body"
 _CONTAINERS: Final = (dict, list)
 _KINDS: Final = frozenset(_CONTAINERS)
 _FEW: Final = 64
-_PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 
 
 class JSONRequest(Request):
@@ -162,35 +158,13 @@ class BodyError(HTTPException):
         self.error = RequestError(message, status=status, code=code, param=param or None)
 
 
-class BodyScan:
-    """Counts what a JSON text is made of, as its bytes come, without parsing it.
-
-    Exact for every valid JSON text: what stands inside strings counts for nothing.
-    """
-
-    def __init__(self) -> None:
-        self.objects = Budget(MAX_OBJECTS, "objects and lists")
-        self.keys = Budget(MAX_KEYS, "keys")
-        self.values = Budget(MAX_VALUES, "values")  # a comma stands before all but the first
-        self.escapes = Budget(MAX_ESCAPES, "characters written with a backslash")
-        self._is_in_string = False
-        self._rest = b""  # a backslash whose character has not come yet
-
-    async def feed(self, data: bytes) -> None:
-        """Count more bytes, leaving the loop between pieces; raises BodyError."""
-        for start in range(0, len(data), _PIECE_BYTES):
-            if start:
-                await asyncio.sleep(0)
-            self.count(data[start : start + _PIECE_BYTES])
+class BodyScan(JsonScan):
+    """Counts what a body is made of; raises BodyError instead of OverBudget."""
 
     def count(self, piece: bytes) -> None:
         """Count one piece of bytes; raises BodyError when there is too much of anything."""
         try:
-            outside = self._outside_strings(piece)
-            num_objects = outside.count(b"{") + outside.count(b"[")
-            self.objects.spend(num_objects)
-            self.keys.spend(outside.count(b":"))
-            self.values.spend(num_objects + outside.count(b","))
+            super().count(piece)
         except OverBudget as error:
             raise BodyError(
                 f"The body has {error}, which is the most that is read; shorten it or send "
@@ -198,17 +172,6 @@ class BodyScan:
                 status=413,
                 code="body_too_complex",
             ) from None
-
-    def _outside_strings(self, piece: bytes) -> bytes:
-        data = self._rest + piece
-        single = data.replace(b"\\\\", b"")
-        self._rest = b"\\" if single.endswith(b"\\") else b""
-        single = single.removesuffix(b"\\")
-        self.escapes.spend((len(data) - len(self._rest) - len(single)) // 2 + single.count(b"\\"))
-        parts = single.replace(b'\\"', b"").split(b'"')
-        outside = b"".join(parts[self._is_in_string :: 2])
-        self._is_in_string ^= len(parts) % 2 == 0
-        return outside
 
 
 def check_shape(body: Any) -> None:

@@ -15,8 +15,8 @@ from mcp import ClientSession, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from service.http.body import BodyError, BodyScan
-from service.work import Budget
+from service.scan import JsonScan
+from service.work import OverBudget
 
 _CLOSE_TIMEOUT_S = 1.0
 _RESUMPTION_S = 3.0  # longer than the library's two tries to take up an answer that broke off
@@ -189,8 +189,7 @@ class _WatchedStream(httpx.AsyncByteStream):
         self._watch = watch
         self._is_call = is_call
         self._is_events = is_events
-        self._scan = BodyScan()
-        self._scan.objects = Budget(_MAX_OBJECTS, "objects and lists")
+        self._scan = JsonScan(_MAX_OBJECTS)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         num_bytes = 0
@@ -211,8 +210,8 @@ class _WatchedStream(httpx.AsyncByteStream):
     async def _check(self, chunk: bytes) -> None:
         try:
             await self._scan.feed(chunk)
-        except BodyError:
-            reason = "the answer has too many objects, keys or values"
+        except OverBudget as error:
+            reason = f"the answer has {error}, the most that is read"
             raise self._watch.refuse(reason) from None
 
     async def aclose(self) -> None:

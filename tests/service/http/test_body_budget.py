@@ -16,18 +16,15 @@ from pydantic import ValidationError
 
 from service.api.chat.schema import ChatRequest
 from service.http.body import (
-    MAX_ESCAPES,
-    MAX_KEYS,
     MAX_KEYS_OF_ONE,
     MAX_MESSAGE_OBJECTS,
     MAX_MESSAGES,
-    MAX_OBJECTS,
-    MAX_VALUES,
     BodyError,
     BodyScan,
     check_shape,
     parse,
 )
+from service.scan import MAX_ESCAPES, MAX_KEYS, MAX_OBJECTS, MAX_VALUES
 from tests.examples import any_text, examples
 
 TURN = {"role": "user", "content": "Hi"}

@@ -116,7 +116,7 @@ def serve(script: list[int]) -> Iterator[Fixture]:
         server.end()
 
 
-def test_the_log_tells_the_way_to_a_first_answer_and_a_closed_terminal_ends_it(
+def test_the_log_tells_the_way_to_a_first_answer_and_a_hangup_ends_it(
     serve: Fixture,
 ) -> None:
     server = serve()
