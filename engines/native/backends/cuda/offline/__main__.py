@@ -28,15 +28,18 @@ def main() -> None:
     arguments = _parsed()
     report = []
     for architecture in arguments.architectures:
-        for name in arguments.models:
-            started_s = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="harmonium-offline-") as folder:
+        # What two models share is compiled once; the second's part has the first's kernels, too.
+        with tempfile.TemporaryDirectory(prefix="harmonium-offline-") as folder:
+            for name in arguments.models:
+                started_s = time.monotonic()
                 used = compile_model(architecture, name, Path(folder), arguments.jobs)
                 if arguments.report is None:
                     keep(architecture, name, Path(folder), arguments.into)
-            report += [{"architecture": architecture, "model": name, **each} for each in used]
-            taken_s = time.monotonic() - started_s
-            print(f"sm_{architecture} {name}: {len(used)} kernels in {taken_s:.0f} s", flush=True)
+                report += [{"architecture": architecture, "model": name, **each} for each in used]
+                taken_s = time.monotonic() - started_s
+                print(
+                    f"sm_{architecture} {name}: {len(used)} kernels in {taken_s:.0f} s", flush=True
+                )
     if arguments.report is not None:
         arguments.report.write_text(json.dumps(report, indent=1) + "\n")
 
