@@ -22,6 +22,7 @@ import socket
 import statistics
 import string
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.ending import end_as_by_ctrl_c
-from benchmarks.open_loop import Answer, ask
+from benchmarks.serving.client import Answer, Connector, Server, all_ended, parse
 from engines.process.supervisor import EngineSupervisor
 from engines.spec import EngineSpec
 from service.harmony import vocabulary
@@ -43,6 +44,7 @@ RETRY_S: Final = 1.0  # a refused client of the closed loop asks again, as Retry
 NUM_SEQS, STEP_S = 16, 0.02  # the engine generates at most 800 tokens a second
 SHORTEST, LONGEST = 5, 45  # tokens of an answer
 WARM_UP_S: Final = 4.0  # of each run; not counted
+CHAT: Final = "/v1/chat/completions"
 KEYS: Final = ("caller-of-very-many", "caller-of-but-few")  # who floods, and who asks now and then
 FEW_PER_S: Final = 2.0
 
@@ -64,6 +66,7 @@ class Case:
             "model": "nano",
             "messages": [{"role": "user", "content": " ".join(words)}],
             "stream": True,
+            "stream_options": {"include_usage": True},
             "max_completion_tokens": chance.randint(SHORTEST, LONGEST),
         }
         return json.dumps(request).encode()
@@ -86,17 +89,17 @@ class Figures:
     def of(cls, load: str, answers: Sequence[Answer], start: float, end: float) -> Figures:
         """Count what ended, and time what was asked, between the two times."""
         asked = [answer for answer in answers if start <= answer.asked_at < end]
-        ended = [a for a in answers if a.is_complete and start <= a.ended_at < end]
-        times = sorted(answer.ttft_s for answer in asked if answer.status == 200) or [math.nan]
+        ended = [a for a in answers if a.is_whole and start <= a.ended_at < end]
+        times = sorted(a.ttft_s for a in asked if a.ttft_s is not None) or [math.nan]
         return cls(
             load,
             len(asked) / (end - start),
             sum(answer.num_tokens for answer in ended) / (end - start),
             statistics.median(times),
             times[int(0.99 * len(times))],
-            sum(answer.is_complete for answer in asked),
-            sum(answer.status in (429, 503) for answer in asked),
-            sum(not answer.is_complete and answer.status not in (429, 503) for answer in asked),
+            sum(answer.is_whole for answer in asked),
+            sum(answer.is_rejected for answer in asked),
+            sum(answer.is_failed for answer in asked),
         )
 
 
@@ -116,14 +119,14 @@ async def measure(case: Case, seconds: float) -> list[Figures]:
 
 async def closed_loop(case: Case, port: int, num_clients: int, seconds: float) -> Figures:
     """Each client asks when its last answer has ended; the rate is that of complete answers."""
-    loop, answers = asyncio.get_running_loop(), []
-    start = loop.time() + WARM_UP_S
+    connector, answers = connector_to(port, KEYS[0]), []
+    start = time.perf_counter() + WARM_UP_S
     end = start + seconds
 
     async def client(number: int) -> None:
         lengths = random.Random(number)
-        while loop.time() < end:
-            answers.append(await ask(port, case.body(lengths), KEYS[0]))
+        while time.perf_counter() < end:
+            answers.append(parse(await connector.ask(CHAT, case.body(lengths))))
             if answers[-1].status != 200:
                 await asyncio.sleep(RETRY_S)
 
@@ -135,16 +138,21 @@ async def open_loop(
     case: Case, port: int, load: str, per_s: float, seconds: float, key: str = KEYS[0]
 ) -> Figures:
     """Requests come whether or not others are answered."""
-    loop, chance = asyncio.get_running_loop(), random.Random(load)
-    due = loop.time()
+    connector, chance = connector_to(port, key), random.Random(load)
+    due = time.perf_counter()
     start = due + WARM_UP_S
     end = start + seconds
     asking = []
     while due < end:
-        await asyncio.sleep(due - loop.time())
-        asking.append(asyncio.create_task(ask(port, case.body(chance), key)))
+        await asyncio.sleep(due - time.perf_counter())
+        asking.append(connector.start(CHAT, case.body(chance)))
         due += chance.expovariate(per_s)
-    return Figures.of(load, await asyncio.gather(*asking), start, end)
+    await all_ended(asking)
+    return Figures.of(load, [parse(exchange) for exchange in asking], start, end)
+
+
+def connector_to(port: int, key: str) -> Connector:
+    return Connector(Server("", f"http://127.0.0.1:{port}", "nano", key))
 
 
 @asynccontextmanager
