@@ -12,6 +12,8 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +56,17 @@ class LiveFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+@contextmanager
+def live_folder() -> Iterator[Path]:
+    """A folder for a block; what a killed process leaves goes at the next start of any server."""
+    folder = LiveFolder()
+    folder.make()
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
 
 
 def _sweep(parent: Path) -> None:

@@ -35,7 +35,8 @@ _TOO_MANY_CHUNKS = ErrorKind(400, "invalid_request_error", "chunks_too_small")
 _HEAD_TOO_LARGE = ErrorKind(431, "invalid_request_error", "headers_too_large")
 _CHUNKS = "The body has thousands of chunks of a few bytes; send it in larger ones."
 
-PIECE_BYTES: Final = 4096  # parsed at once; what comes with it waits if it has another request
+HEAD_PIECE_BYTES: Final = 1024  # parsed at once; what follows waits if it has another request
+PIECE_BYTES: Final = 4096  # the same of a body
 FREE_CHUNKS: Final = 4096  # of a body; with more of them the mean must be LEAST_CHUNK_BYTES
 LEAST_CHUNK_BYTES: Final = 64
 MOST_UNPARSED_BYTES: Final = 1 << 20  # behind requests that wait for the answer to an earlier one
@@ -132,13 +133,15 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         view = memoryview(data)
-        for start in range(0, len(view), PIECE_BYTES):
+        while view:
             if self.transport.is_closing():
                 return
             if self.pipeline:
-                self._unparsed = bytes(view[start:])
+                self._unparsed = bytes(view)
                 return
-            self._parse(bytes(view[start : start + PIECE_BYTES]))
+            size = HEAD_PIECE_BYTES if self._is_in_head else PIECE_BYTES
+            self._parse(bytes(view[:size]))
+            view = view[size:]
         if self._num_chunks:
             self._let_others_on()
 

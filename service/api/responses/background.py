@@ -45,9 +45,11 @@ class BackgroundRun:
     async def start(self) -> None:
         """Store the response as queued and begin.
 
-        Raises StoreError when it cannot be stored, RequestError when there is no room for it.
+        Raises StoreError when it cannot be stored, RequestError when there is no room for it,
+        EngineDead while no engine answers: a client that has its answer cannot retry.
         """
         runtime = self._runtime
+        await runtime.engine.stats()
         async with self._place as place:
             await place.enter_async_context(runtime.gate.admit(runtime.engine, self._generation))
             self._generation.max_wait_s = None  # nobody waits for it

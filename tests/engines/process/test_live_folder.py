@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.process.live_folder import LiveFolder
+from engines.process.live_folder import LiveFolder, live_folder
 
 OWNER = """
 import sys, tempfile
@@ -108,3 +108,17 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(
     monkeypatch.setattr(tempfile, "tempdir", str(temp_folder / "missing"))
     with pytest.raises(FileNotFoundError, match="missing"):
         LiveFolder().make()
+
+
+def test_a_block_has_a_folder_that_a_kill_does_not_leave_for_good(
+    start_owner: Callable[[], Owner], temp_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = start_owner()
+    left = owner.folder
+    owner.kill()
+    monkeypatch.setattr(tempfile, "tempdir", str(temp_folder))
+    assert left.exists()
+    with live_folder() as folder:
+        (folder / "kernel").touch()
+        assert [path for path in temp_folder.iterdir() if path.is_dir()] == [folder]
+    assert not folder.exists()

@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from service.http import protocol
 from service.http.protocol import (
     FREE_CHUNKS,
+    HEAD_PIECE_BYTES,
     LEAST_CHUNK_BYTES,
-    PIECE_BYTES,
     BoundedProtocol,
 )
 
@@ -220,7 +220,7 @@ async def test_few_pipelined_requests_are_parsed_at_once_and_all_are_answered(
     get = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     answer = await talk(get * 3000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.count(b"0 bytes") == 3001
-    assert longest <= 2 * PIECE_BYTES / len(get)
+    assert longest <= HEAD_PIECE_BYTES / len(get)
 
 
 async def test_a_body_that_nobody_wants_is_not_read_without_end(

@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,6 +33,7 @@ from engines.native.artefact.store import (
     Store,
     StoredPart,
 )
+from engines.process.live_folder import live_folder
 
 ARCHIVE: Final = "triton.tar"
 _GROUPS: Final = "__grp__*.json"
@@ -49,11 +49,10 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
     While one process compiles for a part that is not there, others wait for it.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="harmonium-kernels-") as name,
+        live_folder() as folder,
         ExitStack() as held,
-        cache_at(Path(name)),
+        cache_at(folder),
     ):
-        folder = Path(name)
         is_found = _is_unpacked(prebuilt.slot(part), folder)
         shipped = _files(folder)
         alone = None

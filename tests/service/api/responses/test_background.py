@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from engines.base import EngineStats
+from engines.errors import EngineDead
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.api.responses import retrieval
@@ -245,3 +247,22 @@ async def test_without_a_store_answers_go_on_and_say_so(
     refused = await client.post(PATH, json=body(background=True))
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_failed")
     assert "no space left" not in refused.text  # the log's, not the client's
+
+
+async def test_none_is_begun_while_no_engine_answers(
+    make_runtime: Fixture, open_store: OpenStore, body: Fixture
+) -> None:
+    """It would be a 200, and fail later: only what is refused at once is sent again."""
+
+    class Restarting(FakeEngine):
+        async def stats(self) -> EngineStats:
+            raise EngineDead("it is started again in 0.5 s")
+
+    engine = Restarting(FakeOptions(script=ENDLESS))
+    await engine.start()
+    runtime = replace(make_runtime(engine=engine), responses=open_store())
+    refused = await client_of(runtime).post(PATH, json=body(background=True))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_dead")
+    assert refused.headers["retry-after"] == "1"
+    assert not runtime.background
+    await engine.stop()
