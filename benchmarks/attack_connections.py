@@ -17,6 +17,7 @@ from benchmarks.attack_server import ATTACKER
 
 NUM_READERS: Final = 150
 _VERSION: Final = b"GET /v1/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_PAUSE_S: Final = 0.02  # between two connections: a burst is another matter
 _READERS_S: Final = 20.0  # long enough to reach every bound
 
 Statuses = Counter[str]
@@ -33,11 +34,13 @@ class ConnectionAttack:
     least_s: float = 0.0
 
     async def run(self, port: int, seconds: float, statuses: Statuses) -> float:
-        """Attack on all connections at once; gives 0.0: no answer is waited for."""
+        """Attack on all connections; gives 0.0: no answer is waited for."""
         seconds = max(seconds, self.least_s)
-        await asyncio.gather(
-            *(self.attack(port, seconds, statuses) for _ in range(self.num_connections))
-        )
+        attacking = []
+        for _ in range(self.num_connections):
+            attacking.append(asyncio.create_task(self.attack(port, seconds, statuses)))
+            await asyncio.sleep(_PAUSE_S)
+        await asyncio.gather(*attacking)
         return 0.0
 
 

@@ -17,9 +17,9 @@ import msgspec
 import zmq
 
 from engines.errors import EngineStartError
+from engines.live_folder import LiveFolder
 from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 from engines.process.client import EngineClient
-from engines.process.live_folder import LiveFolder
 from engines.spec import EngineSpec
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from engines.process.live_folder import LiveFolder
+from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.pool import WorkerPool

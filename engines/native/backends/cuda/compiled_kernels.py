@@ -23,6 +23,7 @@ from typing import Any, Final
 import triton
 from triton.runtime.cache import FileCacheManager
 
+from engines.live_folder import live_folder
 from engines.native.artefact.store import (
     Checksums,
     Damaged,
@@ -33,7 +34,6 @@ from engines.native.artefact.store import (
     Store,
     StoredPart,
 )
-from engines.process.live_folder import live_folder
 
 ARCHIVE: Final = "triton.tar"
 _GROUPS: Final = "__grp__*.json"

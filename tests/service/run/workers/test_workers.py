@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from engines.process.live_folder import LiveFolder
+from engines.live_folder import LiveFolder
 from tests import plain
 
 Fixture = Callable[..., Any]

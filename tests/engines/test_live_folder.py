@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.process.live_folder import LiveFolder, live_folder
+from engines.live_folder import LiveFolder, live_folder
 
 OWNER = """
 import sys, tempfile
-from engines.process.live_folder import LiveFolder
+from engines.live_folder import LiveFolder
 tempfile.tempdir = sys.argv[1]
 folder = LiveFolder()
 folder.make()
