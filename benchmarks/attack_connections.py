@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,13 +30,15 @@ class ConnectionAttack:
     name: str
     path: str
     num_connections: int
-    attack: Callable[[int, float, Statuses], Awaitable[None]]  # port, seconds, answers by status
+    attack: Callable[
+        [int, float, Statuses], Coroutine[Any, Any, None]
+    ]  # port, seconds, answers by status
     least_s: float = 0.0
 
     async def run(self, port: int, seconds: float, statuses: Statuses) -> float:
         """Attack on all connections; gives 0.0: no answer is waited for."""
         seconds = max(seconds, self.least_s)
-        attacking = []
+        attacking: list[asyncio.Task[None]] = []
         for _ in range(self.num_connections):
             attacking.append(asyncio.create_task(self.attack(port, seconds, statuses)))
             await asyncio.sleep(_PAUSE_S)
