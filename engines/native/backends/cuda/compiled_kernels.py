@@ -34,12 +34,15 @@ from engines.native.artefact.store import (
     Store,
     StoredPart,
 )
+from engines.native.backends.cuda.kernels.keys import fix_keys
 
 ARCHIVE: Final = "triton.tar"
 _GROUPS: Final = "__grp__*.json"
 _NEEDED: Final = {".json", ".cubin", ".so"}  # to start a kernel; the rest is for its author
 
 log = logging.getLogger(__name__)
+
+fix_keys()  # before this process launches any
 
 
 @contextmanager

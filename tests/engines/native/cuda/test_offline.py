@@ -44,6 +44,27 @@ def test_every_launch_compiles_within_the_limits(architecture: int, tmp_path: Pa
     print(f"sm_{architecture}: {len(kernels)} kernels, at most {figures}")
 
 
+@pytest.mark.slow
+def test_a_kernel_has_the_same_key_in_every_process() -> None:
+    """Triton's own keys depend on which kernel of a process is launched first."""
+    asked = (
+        "from engines.native.backends.cuda import compiled_kernels\n"
+        "from engines.native.backends.cuda.kernels import experts, experts_grouped as grouped\n"
+        "kernels = [experts.gate_up_kernel, experts.down_kernel, grouped.gate_up_grouped_kernel,"
+        " grouped.down_grouped_kernel]\n"
+        "print(sorted([kernel.cache_key for kernel in kernels[::{}]]))\n"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", asked.format(order)],
+            env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+            check=True, capture_output=True, text=True,
+        ).stdout
+        for order in (1, -1)
+    }  # fmt: skip
+    assert len(keys) == 1
+
+
 def test_every_kernel_of_a_step_is_found_without_a_gpu() -> None:
     launches = launches_of(gpt_oss("20b"), CardChoices(KNOWN[90]))
     names = {launch.name for launch in launches}

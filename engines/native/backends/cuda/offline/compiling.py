@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -93,6 +94,25 @@ def resources(launch: DistinctLaunch, kernel: Any) -> Resources:
     )
 
 
+def _linked(
+    name: str, source: str, folder: str, library_dirs: list[str], include_dirs: list[str],
+    libraries: list[str],
+) -> str:  # fmt: skip
+    """Compile a C module as Triton does, but linked with libraries that nothing is taken from.
+
+    Many a linker drops them; the empty driver's library is one.
+    """
+    module = f"{folder}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    includes = [*include_dirs, folder, sysconfig.get_path("include", "posix_prefix")]
+    subprocess.run(
+        ["gcc", source, "-O3", "-shared", "-fPIC", "-Wno-psabi", "-Wl,--no-as-needed", "-o", module,
+         *(f"-l:{each}" if ".so" in each else f"-l{each}" for each in libraries),
+         *(f"-L{each}" for each in library_dirs), *(f"-I{each}" for each in includes)],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return module
+
+
 class _NotLoaded(Exception):
     """A module was compiled, and is not wanted in this process."""
 
@@ -108,11 +128,15 @@ def build_launchers(kernels: list[Any]) -> None:
         raise _NotLoaded
 
     load = triton.runtime.build._load_module_from_path
-    with tempfile.TemporaryDirectory(prefix="harmonium-libcuda-") as folder:
+    with (
+        triton.knobs.build.scope(),
+        tempfile.TemporaryDirectory(prefix="harmonium-libcuda-") as folder,
+    ):
         library = Path(folder) / "libcuda.so.1"
         link = ["gcc", "-shared", "-o", str(library), "-x", "c", "/dev/null"]
         subprocess.run([*link, f"-Wl,-soname,{library.name}"], check=True)
         triton.knobs.nvidia.libcuda_path = folder
+        triton.knobs.build.impl = _linked
         triton.runtime.build._load_module_from_path = refuse
         try:
             with suppress(_NotLoaded):
