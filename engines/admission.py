@@ -1,11 +1,10 @@
 """Who may enter an engine, and when: the same queue in front of every engine.
 
-Tenants' fairness, the length of the queue, draining and waiting are dealt with here, so that an
-engine only has to run what it is given (`Runner`). It is given no more than it can begin soon:
-what lies within it is served in its own order, which knows no tenants. Nobody is let in so late
-that the first token would come after the request's own bound, and who has waited that long is told
-so: whoever admitted it may have been wrong, by a burst or a machine that grew slow. Only a request
-that finds nobody before it has no bound, so that there is always news of what a prompt takes.
+Tenants' fairness, the length of the queue, draining and waiting are dealt with here and nowhere
+else, so that an engine only has to run what it is given (`Runner`). It is given no more than it can
+begin soon: what lies within it is served in its own order, which knows no tenants. A request with
+a limit is refused when its time in the queue is up, or at once when that is sure to happen. The
+wait that the queue expects of later requests goes to the clients (`expected_waits`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from engines.base import (
+    NOBODY,
     EngineInfo,
     EngineRequest,
     EngineStats,
+    ExpectedWaits,
     Outcome,
     Receive,
     Runner,
@@ -34,13 +35,15 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.pace import Ahead, Pace
+from engines.pace import Pace, Running, retry_after_s
 from engines.queue import GENERATED_COST, FairQueue
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
-# the second before the tokens of the first are seen out here; and two requests however long.
+# the second before the tokens of the first are seen out here; and two that are longer than a step.
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
+_USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
+_MOST_TOLD: Final = 64  # tenants whose waits are told to the clients
 
 log = logging.getLogger(__name__)
 
@@ -54,17 +57,17 @@ class Entry(Generic[T]):
         "_engine",
         "arrived_s",
         "has_begun",
-        "is_bound",
         "is_inside",
+        "is_long",
         "is_open",
-        "num_left",
-        "num_tokens_ahead",
+        "num_expected_tokens",
+        "num_generated",
         "queued_s",
         "receive",
         "request",
         "run",
-        "since_s",
         "too_late",
+        "work",
     )
 
     def __init__(
@@ -80,14 +83,12 @@ class Entry(Generic[T]):
         self.run = run
         self.receive = receive
         self.arrived_s = arrived_s
-        self.queued_s = time.monotonic()  # since then it waits for the engine's steps
+        self.queued_s = time.monotonic()  # since then it waits for the engine
         self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
-        self.is_bound = False  # it may be refused for waiting too long
-        # What the engine had to compute before its first token when it got it, its own prompt
-        # included, and since when it worked on that.
-        self.num_tokens_ahead = 0
-        self.since_s = 0.0
-        self.num_left = 0  # Ahead.num_left by then
+        self.num_expected_tokens = 0  # to be computed before the first new one, without cached ones
+        self.num_generated = 0
+        self.work = 0.0  # what it is expected to cost
+        self.is_long = False  # the engine computes its prompt in more than one step
         self.is_open = True  # it has not ended
         self.is_inside = False  # the engine has it
         self.has_begun = False  # the engine has given a token of it
@@ -119,6 +120,24 @@ class Entry(Generic[T]):
             self.too_late = None
 
 
+class Ahead:
+    """Counts requests that an engine has and that have no token yet, by priority and length."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, bool], tuple[int, int]] = {}  # requests, tokens of prompts
+
+    def of(self, priority: int, *, is_long: bool) -> tuple[int, int]:
+        """How many such requests, and tokens of them, are as urgent as this priority or more."""
+        counts = [c for (p, kind), c in self._counts.items() if p <= priority and kind == is_long]
+        return sum(count[0] for count in counts), sum(count[1] for count in counts)
+
+    def count(self, priority: int, num_requests: int, num_tokens: int, is_long: bool) -> None:
+        """Count requests in, or with negative numbers out."""
+        requests, tokens = self._counts.pop((priority, is_long), (0, 0))
+        if requests + num_requests:
+            self._counts[priority, is_long] = (requests + num_requests, tokens + num_tokens)
+
+
 class QueuedEngine(Generic[T]):
     """A runner behind its queue; implements engines.base.Engine.
 
@@ -126,18 +145,23 @@ class QueuedEngine(Generic[T]):
     """
 
     def __init__(
-        self, runner: Runner[T], max_num_waiting: int, idle: asyncio.Event | None = None
+        self,
+        runner: Runner[T],
+        max_num_waiting: int | None = None,
+        idle: asyncio.Event | None = None,
     ) -> None:
-        """`idle`: to be set whenever there are no requests."""
+        """`max_num_waiting`: None for any number; `idle`: set whenever there are no requests."""
         self._runner = runner
         self._max_num_waiting = max_num_waiting
         self._queue: FairQueue[Entry[T]] = FairQueue()
         self._inside: set[Entry[T]] = set()
         self._ahead = Ahead()
         self._pace = Pace()
+        self._cached_share = Running(0.0, 1000.0, 0.95)  # of prompts' tokens
+        self._answer_tokens = Running(_USUAL_ANSWER, 1.0, 0.9)
         self._num_preparing = 0
         self._max_inside = 0
-        self._max_tokens_ahead = 0
+        self._max_step_tokens = 0
         self._is_admitting = False
         self._is_stopped = False
         self._is_draining = False
@@ -155,7 +179,7 @@ class QueuedEngine(Generic[T]):
         await self._runner.start()
         info = self._runner.info
         self._max_inside = info.max_num_seqs
-        self._max_tokens_ahead = _STEPS_AHEAD * info.max_num_batched_tokens
+        self._max_step_tokens = info.max_num_batched_tokens
 
     async def open(self, request: EngineRequest, receive: Receive) -> Entry[T]:
         """Queue a request, of which `receive` then hears as from a Runner; raises EngineError.
@@ -166,20 +190,35 @@ class QueuedEngine(Generic[T]):
             raise EngineDraining("the engine is stopping and takes no new requests")
         self._check_room(request.tenant, self._num_preparing)
         arrived_s = time.monotonic()
+        self._check_wait(request)
         self._num_preparing += 1
         self._idle.clear()
         try:
-            run = await self._runner.prepare(request)
+            run = await self._prepare(request)
             entry = Entry(self, request, run, receive, arrived_s)
-            entry.is_bound = request.max_wait_s is not None and self._is_anybody_before(entry)
             self._add(entry)
         finally:
             self._num_preparing -= 1
             self._note_idle()
         self._admit()
-        if not entry.is_inside:
-            self._limit_wait(entry)
+        if not entry.is_inside and entry.is_open and request.max_wait_s is not None:
+            left_s = arrived_s + request.max_wait_s - time.monotonic()
+            loop = asyncio.get_running_loop()
+            entry.too_late = loop.call_later(left_s, self._refuse, entry)
         return entry
+
+    def expected_wait_s(self, tenant: str, priority: int = 0) -> float:
+        """How long a usual request of a tenant would have to wait in the queue; no more than is
+        sure."""
+        return self._expected_s(tenant, priority, self._usual_work)
+
+    def expected_waits(self) -> ExpectedWaits:
+        """The same of those tenants that have most requests waiting, and of all others."""
+        if not self._queue:
+            return ExpectedWaits()
+        tenants = self._queue.busiest_tenants(_MOST_TOLD)
+        others_s = self._expected_s(NOBODY, 0, self._usual_work)
+        return ExpectedWaits(others_s, {name: self.expected_wait_s(name) for name in tenants})
 
     def close(self, entry: Entry[T]) -> None:
         """Abort the request if it has not ended."""
@@ -230,12 +269,16 @@ class QueuedEngine(Generic[T]):
         is_last = isinstance(outcome, EngineError) or outcome.finish_reason is not None
         if not isinstance(outcome, EngineError):
             tenant = entry.request.tenant
+            entry.num_generated += len(outcome.token_ids)
             self._queue.charge(tenant, GENERATED_COST * len(outcome.token_ids))
             if not entry.has_begun:
                 self._queue.charge(tenant, -outcome.num_cached_tokens)
+                self._cached_share.note(outcome.num_cached_tokens, entry.num_known_tokens)
                 self._on_begun(entry)
                 if not is_last:
                     self._admit()
+            if is_last:
+                self._answer_tokens.note(entry.num_generated, 1.0)
         entry.receive(outcome)
         if is_last and entry.is_open:
             self._leave(entry)
@@ -245,14 +288,22 @@ class QueuedEngine(Generic[T]):
             raise EngineDead("the engine has been stopped")
         request = entry.request
         self._check_room(request.tenant, self._num_preparing - 1)
-        self._queue.add(entry, request.priority, request.tenant)
+        known = entry.num_known_tokens
+        entry.num_expected_tokens = max(1, round(known * (1 - self._cached_share.value)))
+        entry.is_long = entry.num_expected_tokens > self._max_step_tokens
+        entry.work = self._work_of(entry.num_expected_tokens, request.sampling.max_tokens)
+        self._queue.add(
+            entry, request.priority, request.tenant, is_long=entry.is_long, work=entry.work
+        )
+        self._note_pace()
 
     def _check_room(self, tenant: str, num_preparing: int) -> None:
         limit = self._max_num_waiting
-        if not self._queue.has_room(tenant, limit - num_preparing):
+        if limit is not None and not self._queue.has_room(tenant, limit - num_preparing):
             raise QueueFull(
                 f"{len(self._queue) + num_preparing} requests wait already and max_num_waiting "
-                f"is {limit}; try again later"
+                f"is {limit}; try again later",
+                retry_s=1,
             )
 
     def _admit(self) -> None:
@@ -261,76 +312,88 @@ class QueuedEngine(Generic[T]):
             return  # called back by the engine, from below
         self._is_admitting = True
         try:
-            while self._queue and self._may_enter(self._queue.head()):
-                entry = self._queue.take()
-                if self._would_be_late(entry):
-                    self._refuse(entry)
-                else:
-                    self._enter(entry)
+            while (entry := self._next()) is not None:
+                self._enter(self._queue.take(entry))
+            self._note_pace()
         finally:
             self._is_admitting = False
 
+    def _next(self) -> Entry[T] | None:
+        """Who enters the engine now: the head, or another where only its length keeps it out."""
+        if not self._queue or len(self._inside) >= self._max_inside:
+            return None
+        head = self._queue.head()
+        if self._may_enter(head):
+            return head
+        other = self._queue.short_head() if head.is_long else None
+        return other if other is not None and self._may_enter(other) else None
+
     def _may_enter(self, entry: Entry[T]) -> bool:
         """Whether the engine would begin it soon; the less urgent ahead do not count."""
-        if len(self._inside) >= self._max_inside:
-            return False
-        num_requests, num_tokens = self._ahead.of(entry.request.priority)
-        num_tokens += entry.num_known_tokens
-        return num_requests < _REQUESTS_AHEAD or num_tokens <= self._max_tokens_ahead
+        num_requests, num_tokens = self._ahead.of(entry.request.priority, is_long=entry.is_long)
+        if num_requests < _REQUESTS_AHEAD:
+            return True
+        num_tokens += entry.num_expected_tokens
+        return not entry.is_long and num_tokens <= _STEPS_AHEAD * self._max_step_tokens
 
-    def _is_anybody_before(self, entry: Entry[T]) -> bool:
-        num_requests, _ = self._ahead.of(entry.request.priority)
-        return bool(num_requests or self._queue or len(self._inside) >= self._max_inside)
+    async def _prepare(self, request: EngineRequest) -> T:
+        """Have the request checked and its grammar compiled, which is waiting too."""
+        try:
+            async with asyncio.timeout(request.max_wait_s):
+                return await self._runner.prepare(request)
+        except TimeoutError:
+            raise self._overloaded(request) from None
 
-    def _limit_wait(self, entry: Entry[T]) -> None:
-        """Have it told when it waits too long; out here as soon as it cannot come in time."""
-        entry.stop_timer()
-        if not entry.is_open or not entry.is_bound:
+    def _work_of(self, num_tokens: float, max_tokens: float) -> float:
+        return num_tokens + GENERATED_COST * min(max_tokens, self._answer_tokens.value)
+
+    @property
+    def _usual_work(self) -> float:
+        """Of a request of which nothing is known: one that waits, on the average, or an answer."""
+        return self._work_of(1, self._answer_tokens.value)
+
+    def _check_wait(self, request: EngineRequest) -> None:
+        """Refuse a request that is sure to wait too long."""
+        if request.max_wait_s is None:
             return
-        left_s = self._due_s(entry) - time.monotonic()
-        if not entry.is_inside:
-            left_s -= self._pace.expected_s(entry.num_known_tokens)
-        entry.too_late = asyncio.get_running_loop().call_later(left_s, self._refuse, entry)
+        expected_s = self._expected_s(request.tenant, request.priority, self._usual_work)
+        if expected_s > request.max_wait_s:
+            raise self._overloaded(request)
 
-    def _would_be_late(self, entry: Entry[T]) -> bool:
-        if not entry.is_bound:
-            return False
+    def _expected_s(self, tenant: str, priority: int, work: float) -> float:
+        if not self._queue:
+            return 0.0
         now_s = time.monotonic()
-        _, num_tokens = self._ahead.of(entry.request.priority)
-        own_s = self._pace.expected_s(entry.num_known_tokens)
-        all_s = self._pace.expected_s(num_tokens + entry.num_known_tokens)
-        first_s = max(self._ahead.since_s(now_s) + all_s, now_s + own_s)
-        return first_s > self._due_s(entry)
+        self._note_pace()
+        oldest_s = now_s - self._queue.oldest().queued_s
+        return self._pace.expected_s(self._queue.work_before(tenant, priority, work), oldest_s)
 
-    @staticmethod
-    def _due_s(entry: Entry[T]) -> float:
-        """When its first token must have come."""
-        assert entry.request.max_wait_s is not None
-        return entry.queued_s + entry.request.max_wait_s
+    def _note_pace(self) -> None:
+        is_busy = bool(self._queue) or len(self._inside) >= self._max_inside
+        self._pace.advance(time.monotonic(), is_busy=is_busy)
 
     def _refuse(self, entry: Entry[T]) -> None:
-        now_s = time.monotonic()
-        if entry.is_inside:
-            self._learn(entry, now_s)  # it takes even longer
-            self._runner.abort(entry.run)
-        entry.take(
-            Overloaded(
-                f"It waited for {now_s - entry.queued_s:.1f} s, and its first token would come "
-                f"later than the {entry.request.max_wait_s:g} s that this server lets anybody "
-                "wait; try again later."
-            )
+        entry.take(self._overloaded(entry.request))
+
+    def _overloaded(self, request: EngineRequest) -> Overloaded:
+        """The refusal of a request, with the time after which the same would be served."""
+        limit_s = request.max_wait_s or 0.0
+        expected_s = self._expected_s(request.tenant, request.priority, self._usual_work)
+        retry_s = retry_after_s(expected_s, limit_s)
+        return Overloaded(
+            f"The server is overloaded: the request would wait longer than the limit of {limit_s:g}"
+            f" s. Retry in {retry_s} s.",
+            retry_s=retry_s,
         )
 
     def _enter(self, entry: Entry[T]) -> None:
         # What turns out to be cached is given back with the first token.
         self._queue.charge(entry.request.tenant, entry.num_known_tokens)
+        self._pace.note(entry.work)
+        entry.stop_timer()
         entry.is_inside = True
         self._inside.add(entry)
-        now_s = time.monotonic()
-        entry.since_s, entry.num_left = self._ahead.since_s(now_s), self._ahead.num_left
-        self._ahead.enter(entry.request.priority, entry.num_known_tokens, now_s)
-        _, entry.num_tokens_ahead = self._ahead.of(entry.request.priority)
-        self._limit_wait(entry)
+        self._ahead.count(entry.request.priority, 1, entry.num_expected_tokens, entry.is_long)
         try:
             self._runner.begin(entry.run, entry.take, entry.arrived_s)
         except EngineError as error:
@@ -341,14 +404,10 @@ class QueuedEngine(Generic[T]):
 
     def _on_begun(self, entry: Entry[T]) -> None:
         entry.has_begun = True
-        entry.stop_timer()
-        now_s = time.monotonic()
-        self._learn(entry, now_s)
-        self._ahead.begin(entry.request.priority, entry.num_known_tokens, now_s)
+        self._count_out(entry)
 
-    def _learn(self, entry: Entry[T], now_s: float) -> None:
-        if entry.num_left == self._ahead.num_left:
-            self._pace.note(now_s - entry.since_s, entry.num_tokens_ahead)
+    def _count_out(self, entry: Entry[T]) -> None:
+        self._ahead.count(entry.request.priority, -1, -entry.num_expected_tokens, entry.is_long)
 
     def _leave(self, entry: Entry[T]) -> None:
         entry.end()
@@ -356,8 +415,8 @@ class QueuedEngine(Generic[T]):
         if entry.is_inside:
             self._inside.discard(entry)
             if not entry.has_begun:
-                priority, num_tokens = entry.request.priority, entry.num_known_tokens
-                self._ahead.leave(priority, num_tokens, time.monotonic())
+                self._count_out(entry)
+        self._note_pace()
         self._note_idle()
         self._admit()
 

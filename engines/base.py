@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 from engines.errors import EngineError
 from engines.grammar.tree import Grammar
 
+NOBODY: Final = "\0"  # a tenant that no request has
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
 
 
@@ -157,6 +158,18 @@ class EngineStats:
         return 1.0 - self.num_free_kv_blocks / self.num_kv_blocks
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedWaits:
+    """Seconds that a usual request would wait in an engine's queue if it came now."""
+
+    others_s: float = 0.0  # of tenants that are not named
+    tenants: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, tenant: str) -> float:
+        """The wait of one tenant."""
+        return self.tenants.get(tenant, self.others_s)
+
+
 class Engine(Protocol):
     """Anything that generates tokens.
 
@@ -184,6 +197,10 @@ class Engine(Protocol):
 
     async def check_health(self) -> None:
         """Return if the engine can serve now, else raise EngineDead with the reason."""
+        ...
+
+    def expected_wait_s(self, tenant: str) -> float:
+        """Seconds that a usual request of the tenant would wait in the queue, as far as is sure."""
         ...
 
     async def drain(self) -> None:

@@ -42,14 +42,24 @@ class EngineDraining(EngineError):
     code = "engine_draining"
 
 
-class QueueFull(EngineError):
+class Refused(EngineError):
+    """The engine takes no more now; `retry_s`: after how many seconds it should again."""
+
+    code = "refused"
+
+    def __init__(self, *args: object, retry_s: int = 1) -> None:
+        super().__init__(*args)
+        self.retry_s = retry_s
+
+
+class QueueFull(Refused):
     """Too many requests wait already; try again later."""
 
     code = "queue_full"
 
 
-class Overloaded(EngineError):
-    """The first token would come later than the request may wait; try again later."""
+class Overloaded(Refused):
+    """The request would wait longer than it may; try again later."""
 
     code = "overloaded"
 

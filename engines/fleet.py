@@ -98,6 +98,11 @@ class Fleet:
         found = await asyncio.gather(*(r.engine.stats() for r in await self.healthy()))
         return found[0] if len(found) == 1 else _sum(found)
 
+    def expected_wait_s(self, tenant: str) -> float:
+        """The shortest wait of the replicas that can serve now."""
+        found = (r.engine.expected_wait_s(tenant) for r in self.replicas if r.is_ready)
+        return min(found, default=0.0)
+
     async def drain(self) -> None:
         """Drain every replica."""
         await asyncio.gather(*(replica.engine.drain() for replica in self.replicas))

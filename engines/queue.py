@@ -11,7 +11,7 @@ that even the last priority never starves.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from operator import itemgetter
@@ -29,7 +29,19 @@ class _Lane(Generic[T]):
     """All items of one priority; no tenant is kept without an item."""
 
     restored: list[tuple[int, T]] = field(default_factory=list)  # by rank
-    tenants: dict[str, dict[T, int]] = field(default_factory=dict)  # arrival numbers, in order
+    # By tenant and by whether they are long: arrival numbers, in order.
+    tenants: dict[tuple[str, bool], dict[T, int]] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)  # of each tenant
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an item waits."""
+
+    priority: int
+    tenant: str | None  # None: it was restored
+    is_long: bool = False
+    work: float = 0.0
 
 
 class FairQueue(Generic[T]):
@@ -38,7 +50,7 @@ class FairQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane[T]] = {}
-        self._places: dict[T, tuple[int, str | None]] = {}  # priority, tenant; None: restored
+        self._places: dict[T, _Place] = {}
         self._num_waiting: dict[str, int] = {}  # never 0
         self._costs: dict[str, float] = {}  # each tenant's counter, where it is above the turn
         self._turn = 0.0  # the least counter at the last regular turn; never falls
@@ -62,18 +74,22 @@ class FairQueue(Generic[T]):
             return self._num_waiting.get(tenant, 0) < _TENANT_SHARE * num_free
         return num_free > 0
 
-    def add(self, item: T, priority: int, tenant: str) -> None:
-        """Add an item behind those of its tenant and priority."""
+    def add(
+        self, item: T, priority: int, tenant: str, *, is_long: bool = False, work: float = 0.0
+    ) -> None:
+        """Add an item behind those of its tenant and priority; `work`: for work_before()."""
         if tenant not in self._num_waiting:
             self._costs[tenant] = max(self._cost(tenant), self._turn)
         self._num_waiting[tenant] = self._num_waiting.get(tenant, 0) + 1
-        self._lane(priority).tenants.setdefault(tenant, {})[item] = next(self._arrivals)
-        self._places[item] = (priority, tenant)
+        lane = self._lane(priority)
+        lane.tenants.setdefault((tenant, is_long), {})[item] = next(self._arrivals)
+        lane.work[tenant] = lane.work.get(tenant, 0.0) + work
+        self._places[item] = _Place(priority, tenant, is_long, work)
 
     def restore(self, item: T, priority: int, rank: int) -> None:
         """Put back an item that was being served, before all new ones of its priority."""
         insort(self._lane(priority).restored, (rank, item), key=itemgetter(0))
-        self._places[item] = (priority, None)
+        self._places[item] = _Place(priority, None)
 
     def charge(self, tenant: str, cost: float) -> None:
         """Count work done for a tenant, whether or not more of it waits."""
@@ -81,40 +97,67 @@ class FairQueue(Generic[T]):
 
     def head(self) -> T:
         """The item that is next; the same until something is added, discarded, taken or charged."""
-        if self._is_turn_of_oldest():
-            return self._oldest()
-        lane = self._lanes[min(self._lanes)]
-        if lane.restored:
-            return lane.restored[0][1]
-        return _first(lane.tenants[min(lane.tenants, key=self._cost)])
+        head = self._head((False, True))
+        assert head is not None
+        return head
 
-    def take(self) -> T:
-        """Remove the head and return it."""
-        item = self.head()
-        _, tenant = self._places[item]
+    def short_head(self) -> T | None:
+        """The item that would be next without the long ones."""
+        return self._head((False,))
+
+    def take(self, item: T | None = None) -> T:
+        """Remove the head, or the item that short_head() gave, and return it."""
+        item = self.head() if item is None else item
+        tenant = self._places[item].tenant
         if tenant is not None and not self._is_turn_of_oldest():
             self._turn = max(self._turn, self._cost(tenant))
         self._num_taken += 1
         self.discard(item)
         return item
 
+    def work_before(self, tenant: str, priority: int, work: float) -> float:
+        """The work that is served before a new item of so much.
+
+        All of more urgent priorities; of the same, the tenant's own, and of each other tenant no
+        more than that and the item.
+        """
+        urgent = sum(sum(lane.work.values()) for p, lane in self._lanes.items() if p < priority)
+        lane = self._lanes.get(priority, _Lane())
+        own = lane.work.get(tenant, 0.0)
+        others = sum(min(of, own + work) for name, of in lane.work.items() if name != tenant)
+        return urgent + own + others
+
+    def busiest_tenants(self, most: int) -> list[str]:
+        """The tenants with the most items, at most so many."""
+        return sorted(self._num_waiting, key=lambda name: -self._num_waiting[name])[:most]
+
+    def oldest(self) -> T:
+        """The item that has waited longest."""
+        oldest = self._oldest((False, True))
+        assert oldest is not None
+        return oldest
+
     def discard(self, item: T) -> None:
         """Remove an item if it is in the queue."""
         if item not in self._places:
             return
-        priority, tenant = self._places.pop(item)
-        lane = self._lanes[priority]
-        if tenant is None:
+        place = self._places.pop(item)
+        lane = self._lanes[place.priority]
+        if place.tenant is None:
             lane.restored = [entry for entry in lane.restored if entry[1] is not item]
         else:
-            self._discard_new(lane, tenant, item)
+            self._discard_new(lane, place.tenant, place, item)
         if not lane.restored and not lane.tenants:
-            del self._lanes[priority]
+            del self._lanes[place.priority]
 
-    def _discard_new(self, lane: _Lane[T], tenant: str, item: T) -> None:
-        del lane.tenants[tenant][item]
-        if not lane.tenants[tenant]:
-            del lane.tenants[tenant]
+    def _discard_new(self, lane: _Lane[T], tenant: str, place: _Place, item: T) -> None:
+        key = (tenant, place.is_long)
+        del lane.tenants[key][item]
+        if not lane.tenants[key]:
+            del lane.tenants[key]
+        lane.work[tenant] -= place.work
+        if (tenant, not place.is_long) not in lane.tenants and key not in lane.tenants:
+            del lane.work[tenant]
         self._num_waiting[tenant] -= 1
         if not self._num_waiting[tenant]:
             del self._num_waiting[tenant]
@@ -130,13 +173,33 @@ class FairQueue(Generic[T]):
     def _is_turn_of_oldest(self) -> bool:
         return self._num_taken % OLDEST_EVERY == OLDEST_EVERY - 1
 
-    def _oldest(self) -> T:
+    def _head(self, kinds: Collection[bool]) -> T | None:
+        """The next item of these kinds: of short ones, of long ones."""
+        if self._is_turn_of_oldest():
+            return self._oldest(kinds)
+        for priority in sorted(self._lanes):
+            lane = self._lanes[priority]
+            if lane.restored:
+                return lane.restored[0][1]
+            keys = [key for key in lane.tenants if key[1] in kinds]
+            if keys:
+                tenants = lane.tenants
+                first = min(keys, key=lambda k: (self._cost(k[0]), _first_arrival(tenants[k])))
+                return _first(tenants[first])
+        return None
+
+    def _oldest(self, kinds: Collection[bool]) -> T | None:
         """The restored were served before any of the new came to be."""
         restored = [lane.restored[0] for lane in self._lanes.values() if lane.restored]
         if restored:
             return min(restored, key=itemgetter(0))[1]
-        tenants = [items for lane in self._lanes.values() for items in lane.tenants.values()]
-        return _first(min(tenants, key=_first_arrival))
+        waiting = [
+            items
+            for lane in self._lanes.values()
+            for key, items in lane.tenants.items()
+            if key[1] in kinds
+        ]
+        return _first(min(waiting, key=_first_arrival)) if waiting else None
 
 
 def _first(items: dict[T, int]) -> T:

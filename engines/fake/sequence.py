@@ -43,7 +43,7 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_model_len: Count = 131_072
     vocab_size: Count = 201_088
     max_num_seqs: Count = 256
-    max_num_waiting: Count = 1024
+    max_num_waiting: Count | None = None
     block_size: Count = 16
 
     def num_blocks(self, num_tokens: int) -> int:

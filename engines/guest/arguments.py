@@ -12,7 +12,6 @@ from typing import Any, Final
 from engines.errors import EngineStartError
 from engines.spec import EngineSpec, check_names, check_understood
 
-MAX_NUM_WAITING: Final = 1024
 _LIMITS: Final = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 _UNDERSTOOD: Final = (
     "limits",
@@ -29,7 +28,7 @@ _UNDERSTOOD: Final = (
 )
 
 
-def limits_and_options(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any], int]:
+def limits_and_options(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any], int | None]:
     """Take a spec apart: its limits, its options, and how many requests may wait before the guest.
 
     The limits are those that a guest keeps, by our names. Raises EngineStartError naming what no
@@ -40,7 +39,7 @@ def limits_and_options(spec: EngineSpec) -> tuple[dict[str, int], dict[str, Any]
         raise EngineStartError(f"engine {spec.engine!r} needs model_dir, the checkpoint's folder")
     limits, options = dict(spec.limits), dict(spec.options)
     # A profile has it among its options.
-    max_num_waiting = options.pop("max_num_waiting", MAX_NUM_WAITING)
+    max_num_waiting = options.pop("max_num_waiting", None)
     max_num_waiting = limits.pop("max_num_waiting", max_num_waiting)
     check_names("limit", limits, _LIMITS)
     check_num_devices(spec)

@@ -18,8 +18,8 @@ from engines.native.grammar import lark_of_gbnf, within_limit
 from engines.native.grammar_trial import Trials, is_harmless, named, readable
 
 MAX_KNOWN: Final = 256  # that have passed and need no second trial
-MAX_PENDING: Final = 256
-MAX_PENDING_OF_TENANT: Final = 16
+MAX_PENDING: Final = 2048
+MAX_PENDING_OF_TENANT: Final = 1024
 TIMEOUT_S: Final = 10.0
 
 

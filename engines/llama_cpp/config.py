@@ -36,7 +36,7 @@ class LlamaCppConfig:
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the memory that the weights leave
     num_threads: int | None = None
-    max_num_waiting: int = 1024
+    max_num_waiting: int | None = None
     max_token_gap_ms: float | None = None  # as the native engine's
     enable_prefix_caching: bool = True  # costs the layers with a window a cell for every token
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars

@@ -164,7 +164,7 @@ class NativeConfig:
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
     num_threads: int | None = None
-    max_num_waiting: int = 1024
+    max_num_waiting: int | None = None
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
     speculation: Speculation = "none"  # guess tokens, to verify several in one step: drafting.py

@@ -157,6 +157,11 @@ class EngineClient:
         finally:
             del self._calls[number]
 
+    def expected_wait_s(self, tenant: str) -> float:
+        """Seconds that a request of the tenant would wait, by the engine's last status."""
+        waits = None if self._status is None else self._status.waits
+        return 0.0 if waits is None else waits.of(tenant)
+
     async def check_health(self) -> None:
         """Raise EngineDead unless the last heartbeat says that the engine serves; no round trip."""
         self._ready_link()
@@ -254,7 +259,7 @@ class EngineClient:
                     self._forget(number)
         for failure in step.failures:
             if (stream := self._forget(failure.stream)) is not None:
-                stream.fail(error_from(failure.code, failure.message))
+                stream.fail(error_from(failure.code, failure.message, failure.retry_s))
 
     def _on_status(self, status: Status) -> None:
         self._status = status

@@ -15,7 +15,7 @@ import zmq
 
 from engines.admission import Entry, QueuedEngine
 from engines.base import EngineRequest, Outcome, TokenEvent
-from engines.errors import EngineDead, EngineError, OutOfMemory, RequestFailed
+from engines.errors import EngineDead, EngineError, OutOfMemory, Refused, RequestFailed
 from engines.process.sockets import LoopSocket
 from engines.process.wire import (
     PROTOCOL_VERSION,
@@ -38,6 +38,11 @@ MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a s
 CLOSE_LINGER_S: Final = 1.0  # the last events of a drained engine still reach their readers
 
 log = logging.getLogger(__name__)
+
+
+def _retry_s(error: EngineError) -> int:
+    return error.retry_s if isinstance(error, Refused) else 0
+
 
 _NO_MEMORY: Final = "there was no memory left for this request"
 
@@ -165,7 +170,8 @@ class EngineServer:
 
     def _status(self) -> Status:
         info = self._engine.info if self._engine is not None else None
-        return Status(PROTOCOL_VERSION, self._state, info, self._life)
+        waits = self._engine.expected_waits() if self._engine is not None else None
+        return Status(PROTOCOL_VERSION, self._state, info, self._life, waits)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         identity, body = frames
@@ -270,7 +276,7 @@ class EngineServer:
         if isinstance(error, EngineDead) and self._state == HostState.READY:
             self._enter(HostState.DEAD)  # before the failure: nothing is to be run again here
         run.peer.streams.pop(run.stream, None)
-        run.peer.failures.append(StreamFailure(run.stream, error.code, str(error)))
+        run.peer.failures.append(StreamFailure(run.stream, error.code, str(error), _retry_s(error)))
         self._flush_soon(run.peer)
 
     def _flush_soon(self, peer: Peer) -> None:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineError
+from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWaits, TokenEvent
+from engines.errors import EngineError, Refused
 from engines.grammar.tree import from_plain, to_plain
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 
@@ -83,6 +83,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     state: HostState
     info: EngineInfo | None = None  # known from READY on
     life: int = 0  # of the engine process: another after each death
+    waits: ExpectedWaits | None = None  # in its queue
 
 
 class StreamFailure(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +92,7 @@ class StreamFailure(msgspec.Struct, frozen=True, array_like=True):
     stream: int
     code: str
     message: str
+    retry_s: int = 0  # of a refusal
 
 
 class StepMessage(msgspec.Struct, frozen=True, array_like=True, tag="step"):
@@ -139,9 +141,9 @@ def _classes(root: type[EngineError]) -> Iterator[type[EngineError]]:
         yield from _classes(child)
 
 
-def error_from(code: str, message: str) -> EngineError:
+def error_from(code: str, message: str, retry_s: int = 0) -> EngineError:
     """Rebuild an engine error from its wire form; an unknown code stays readable."""
     for error in _classes(EngineError):
         if error.code == code:
-            return error(message)
+            return error(message, retry_s=retry_s) if issubclass(error, Refused) else error(message)
     return EngineError(f"{code}: {message}")

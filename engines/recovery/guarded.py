@@ -91,6 +91,10 @@ class GuardedEngine:
         """The counts of the fleet; raises EngineDead if no engine answers."""
         return await self._fleet.stats()
 
+    def expected_wait_s(self, tenant: str) -> float:
+        """Seconds that a request of the tenant would wait in the queue of the fleet."""
+        return self._fleet.expected_wait_s(tenant)
+
     async def check_health(self) -> None:
         """Raise EngineDead unless one engine of the fleet answers and generates."""
         await self._probes.check()

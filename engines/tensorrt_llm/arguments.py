@@ -64,7 +64,7 @@ class Arguments:
 
     engine: Mapping[str, Any]
     vocabulary_path: Path | None
-    max_num_waiting: int
+    max_num_waiting: int | None
     num_ranks: int = 1  # of data parallelism: each runs max_batch_size sequences of its own
 
     @property

@@ -31,7 +31,7 @@ class Arguments:
 
     engine: Mapping[str, Any]
     vocabulary_path: Path | None
-    max_num_waiting: int
+    max_num_waiting: int | None
     is_gpu: bool
     num_ranks: int = 1  # of data parallelism: each runs max_num_seqs sequences of its own
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, Literal
@@ -31,10 +31,6 @@ _ANSWER_SHARE = 8  # results leave an eighth of the context for what follows the
 _MIN_RESULT_TOKENS = 32
 
 
-def _nothing() -> None:
-    return
-
-
 class Generation:
     """One run of a plan on the engine; counted and timed for usage, metrics and the log."""
 
@@ -46,8 +42,7 @@ class Generation:
         self.ended_at: float | None = None
         self.outcome: GenerationOutcome = "abort"
         self.error_type: str | None = None  # the class of what ended it
-        self.on_first_token: Callable[[], None] = _nothing  # for whoever admits it
-        self.max_wait_s: float | None = None  # for the first token, from whoever admits it
+        self.max_wait_s: float | None = None  # in the engine's queue; whoever admits it sets it
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
@@ -107,8 +102,6 @@ class Generation:
         events = until(self.plan.context.deadline, self._engine.generate(request))
         async with aclosing(events):
             async for event in events:
-                if not choice.num_tokens:
-                    self.on_first_token()
                 step = choice.advance(event)
                 if step is not None:
                     yield step

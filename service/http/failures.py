@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -154,6 +154,8 @@ def failure_of(error: BaseException) -> Failure:
     for cls in type(error).__mro__:
         if cls in TABLE:
             kind = TABLE[cls]
+            if isinstance(error, engine.Refused):
+                kind = replace(kind, headers={"Retry-After": str(error.retry_s)})
             return Failure(kind, kind.message or str(error) or kind.code)
     return Failure(INTERNAL, INTERNAL_MESSAGE)
 

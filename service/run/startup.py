@@ -205,6 +205,9 @@ def _as_set(spec: EngineSpec, profile: Profile, settings: Settings) -> EngineSpe
     """What the settings change of a profile; raises InvalidConstraint if the engine lacks it."""
     if settings.max_token_gap_ms is not None:
         spec = _with_gap(spec, profile, settings.max_token_gap_ms)
+    if settings.max_queue_length is not None:
+        options = {**spec.options, "max_num_waiting": settings.max_queue_length}
+        spec = replace(spec, options=options)
     return _invariant(spec, profile) if settings.batch_invariant else spec
 
 

@@ -231,7 +231,6 @@ def gate_of(settings: Settings) -> Gate:
     )
     bounds = Bounds(
         max_wait_s=settings.max_queue_wait_s,
-        max_kv_usage=settings.max_kv_usage,
         timeout_s=settings.request_timeout_s,
         min_priority=settings.min_priority,
     )

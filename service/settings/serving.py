@@ -185,7 +185,7 @@ class ServerSettings(BaseSettings):
         1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
     )
     max_connections: int = Field(
-        4096, ge=1, description="Open connections of each API worker; more are refused."
+        8192, ge=1, description="Open connections of each API worker; more are refused."
     )
     max_connections_per_address: int | None = Field(
         None,
@@ -225,13 +225,12 @@ class LoadSettings(BaseSettings):
     """Load and limits"""
 
     max_queue_wait_s: float = Field(
-        30.0, gt=0, description="Refuse a request whose first token would come later than this."
-    )
-    max_kv_usage: float = Field(
-        0.95,
+        30.0,
         gt=0,
-        le=1,
-        description="Share of the KV cache in use at which no more may wait than run.",
+        description="Longest time in the queue: a request that has not begun by then is refused.",
+    )
+    max_queue_length: int | None = Field(
+        None, ge=1, description="Most requests in an engine's queue; unset: any number."
     )
     request_timeout_s: float | None = Field(
         None, gt=0, description="Seconds a request may take as a whole; unset: as long as it needs."

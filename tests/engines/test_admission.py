@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -93,16 +92,6 @@ def request(name: str, num_tokens: int = 1, **options: Any) -> EngineRequest:
     return EngineRequest(name, (1,) * num_tokens, SamplingParams(100), **options)
 
 
-async def learn(
-    runner: Recorder, open_: Open, clock: Clock, num_tokens: int, seconds: float
-) -> None:
-    """Let the queue see how long so many tokens take."""
-    for number in range(3):
-        await open_(request(f"known{number}", num_tokens))
-        clock.now_s += seconds
-        runner.give(f"known{number}", is_last=True)
-
-
 Open = Callable[[EngineRequest], Any]
 
 
@@ -175,7 +164,7 @@ async def test_what_was_cached_is_not_charged() -> None:
 async def test_who_has_waited_as_long_as_it_may_is_told_before_it_begins() -> None:
     runner = Recorder(max_num_seqs=1)
     open_, heard = opener(await engine_of(runner))
-    for name, limit_s in (("a", 0.01), ("b", 0.02), ("c", None)):  # who enters at once may be late
+    for name, limit_s in (("a", 0.01), ("b", 0.02), ("c", None)):  # who is inside may be late
         await open_(request(name, max_wait_s=limit_s))
     async with asyncio.timeout(60):
         while not heard:
@@ -186,82 +175,132 @@ async def test_who_has_waited_as_long_as_it_may_is_told_before_it_begins() -> No
     assert (runner.begun, runner.aborted) == (["a", "c"], [])
 
 
-@pytest.mark.parametrize(("now_s", "begun"), [(89, "b"), (92, "c")])
-async def test_whose_first_token_would_come_too_late_is_not_let_in(
-    monkeypatch: pytest.MonkeyPatch, now_s: float, begun: str
+async def test_a_burst_is_served_whole_if_its_last_one_begins_in_time(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A prompt takes time too, as much as those before it took."""
+    """Ten times what runs at once, on an engine whose pace is known to be slow from before."""
     clock = Clock(monkeypatch)
-    runner = Recorder(max_num_seqs=1)
+    runner = Recorder(max_num_seqs=4)
     open_, heard = opener(await engine_of(runner))
-    await learn(runner, open_, clock, 10, seconds=10)
-    await open_(request("a", 10))
-    runner.give("a")
-    clock.now_s = 0
-    await open_(request("b", 10, max_wait_s=100.0))
-    await open_(request("c", 10))
-    clock.now_s = now_s
-    runner.give("a", is_last=True)
-    assert runner.begun[-1] == begun
-    assert any(isinstance(outcome, Overloaded) for outcome in heard) == (begun == "c")
+    for number in range(40):  # one answer takes 20 s: what is learnt of the pace is bad
+        await open_(request(f"slow{number}", max_wait_s=300.0))
+    for number in range(40):
+        await clock.pass_to(5.0 * number)
+        runner.give(f"slow{number}", is_last=True)
+    heard.clear()
+    for number in range(40):
+        await open_(request(str(number), max_wait_s=30.0))
+    for number in range(40):
+        await clock.pass_to(clock.now_s + 0.7)
+        runner.give(str(number), is_last=True)
+    assert [type(outcome) for outcome in heard] == [TokenEvent] * 40
 
 
-async def test_one_long_pause_does_not_shut_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_sure_to_wait_too_long_is_told_at_once_and_when_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice as much comes as is done; the refusals say when a request would be served."""
     clock = Clock(monkeypatch)
     runner = Recorder(max_num_seqs=1)
-    open_, _ = opener(await engine_of(runner))
-    await learn(runner, open_, clock, 1, seconds=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    refused, begun = [], 0
+    for tick in range(400):  # of half a second, in which one comes; an answer takes a second
+        await clock.pass_to(tick / 2)
+        try:
+            await open_(request(str(tick), max_wait_s=10.0))
+        except Overloaded as error:
+            refused.append((tick, error.retry_s))
+        if tick % 2 and len(runner.begun) > begun:
+            runner.give(runner.begun[begun], is_last=True)
+            begun += 1
+    assert begun >= 198  # nothing is lost
+    assert refused
+    late = [outcome for outcome in heard if isinstance(outcome, Overloaded)]
+    assert len(late) + len(refused) > 150
+    assert all(1 <= retry_s <= 10 for _, retry_s in refused)
+    for _ in range(refused[-1][1]):  # nobody else comes
+        await clock.pass_to(clock.now_s + 1)
+        runner.give(runner.begun[begun], is_last=True)
+        begun += 1
+    await open_(request("again", max_wait_s=10.0))
+    came_s = clock.now_s
+    while runner.begun[-1] != "again":
+        await clock.pass_to(clock.now_s + 1)
+        runner.give(runner.begun[begun], is_last=True)
+        begun += 1
+    assert clock.now_s - came_s <= 10.0
+
+
+async def test_another_tenant_waits_for_its_own_share_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    for number in range(30):
+        await open_(request(str(number), tenant="flood"))
+    for number in range(10):
+        await clock.pass_to(1.0 + number)
+        runner.give(str(number), is_last=True)
+    waits = engine.expected_waits()
+    assert waits.of("flood") == pytest.approx(19 / 1.25, rel=0.2)
+    assert waits.of("other") < 2
+    assert waits.of("flood") == engine.expected_wait_s("flood")
+
+
+async def test_nothing_is_expected_without_a_queue() -> None:
+    runner = Recorder(max_num_seqs=2)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
     await open_(request("a"))
-    clock.now_s = 1000
-    runner.give("a")
-    await open_(request("b", max_wait_s=30.0))
-    clock.now_s += 10
-    runner.give("a", is_last=True)
-    assert runner.begun[-2:] == ["a", "b"]
+    await open_(request("b"))
+    assert engine.expected_wait_s("") == 0
+    assert engine.expected_waits().of("") == 0
 
 
-async def test_who_had_others_before_it_waits_no_longer_inside_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An engine may grow slow while it has a request; who found nobody before it is never told."""
-    clock = Clock(monkeypatch)
+async def test_short_prompts_pass_long_ones_that_wait_for_their_turn() -> None:
     runner = Recorder()
-    open_, heard = opener(await engine_of(runner))
-    await open_(request("first", max_wait_s=2.0))
-    await open_(request("second", max_wait_s=2.0))
-    await open_(request("third", max_wait_s=2.0))
-    runner.give("third")
-    await clock.pass_to(1.9)
-    assert (runner.begun, runner.aborted) == (["first", "second", "third"], [])
-    await clock.pass_to(2.1)
-    assert runner.aborted == ["second"]
-    assert [type(outcome) for outcome in heard] == [TokenEvent, Overloaded]
-    await clock.pass_to(60)
-    assert runner.aborted == ["second"]
-
-
-async def test_long_prompts_at_twice_what_an_uneven_engine_can_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The bound holds for all, and hardly a prompt is read in vain."""
-    clock, chance, limit_s = Clock(monkeypatch), random.Random(1), 3.0
-    runner = Recorder(max_num_seqs=100)
     open_, _ = opener(await engine_of(runner))
-    start_s, waits_s = 1000.0, list[float]()
-    reading, ready_s = "", 0.0
-    for tick in range(6000):  # of 20 ms
-        await clock.pass_to(start_s + tick / 50)
-        if tick % 25 == 0:
-            await open_(request(str(tick), 900, max_wait_s=limit_s))
-        if reading in runner.begun and clock.now_s >= ready_s:
-            waits_s.append(clock.now_s - start_s - int(reading) / 50)
-            runner.give(reading, is_last=True)
-        left = [name for name in runner.begun if name not in runner.aborted]
-        if left[len(waits_s) :] and left[len(waits_s)] != reading:
-            reading, ready_s = left[len(waits_s)], clock.now_s + chance.uniform(0.6, 1.4)
-    assert max(waits_s) <= limit_s + 0.02
-    assert len(waits_s) > 100  # of 120 that it could have read
-    assert len(runner.aborted) <= 6
+    for name in "abc":
+        await open_(request(name, 900))
+    await open_(request("short", 60))
+    assert runner.begun == ["a", "b", "short"]
+    runner.give("a")
+    assert runner.begun == ["a", "b", "short", "c"]
+
+
+async def test_long_prompts_that_are_cached_count_as_short_ones() -> None:
+    runner = Recorder(max_num_seqs=50)
+    open_, _ = opener(await engine_of(runner))
+    for number in range(40):
+        await open_(request(f"first{number}", 900))
+        runner.give(f"first{number}", cached=890, is_last=True)
+    for name in "abcd":
+        await open_(request(name, 900))
+    assert runner.begun[-4:] == ["a", "b", "c", "d"]
+
+
+async def test_waiting_for_a_grammar_counts_as_waiting() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    runner.may_prepare.clear()
+    with pytest.raises(Overloaded):
+        await open_(request("a", max_wait_s=0.01))
+    runner.may_prepare.set()
+    await open_(request("b"))
+    assert runner.begun == ["b"]
+
+
+async def test_any_number_may_wait_where_no_limit_is_set() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = QueuedEngine(runner)
+    await engine.start()
+    open_, _ = opener(engine)
+    for number in range(5000):
+        await open_(request(str(number)))
+    assert (await engine.stats()).num_waiting == 5000  # one of them within the engine
 
 
 async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:

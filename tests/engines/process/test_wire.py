@@ -23,7 +23,13 @@ from engines.base import (
 )
 from engines.base import TokenEvent as Event
 from engines.base import TokenLogprob as Logprob
-from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.errors import (
+    EngineDead,
+    EngineError,
+    InvalidGrammar,
+    Overloaded,
+    RequestFailed,
+)
 from engines.grammar.tree import (
     MAX_DEPTH,
     Alternation,
@@ -176,6 +182,14 @@ async def failure(client: EngineClient) -> EngineError:
         assert received == [EVENT]  # what came before the error is not lost
         return error
     raise AssertionError("no error")
+
+
+async def test_a_refusal_says_when_to_come_again(raising: tuple[Raising, EngineClient]) -> None:
+    engine, client = raising
+    engine.error = Overloaded("too long", retry_s=7)
+    error = await failure(client)
+    assert isinstance(error, Overloaded)
+    assert error.retry_s == 7
 
 
 @pytest.mark.parametrize("kind", list(all_errors()))

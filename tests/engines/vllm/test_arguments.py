@@ -75,7 +75,7 @@ def test_no_field_of_a_spec_is_missing_here() -> None:
 @pytest.mark.parametrize("where", ["limits", "options"])
 def test_the_queue_and_the_vocabulary_are_not_vllms(where: str) -> None:
     spec = replace(SPEC, vocabulary_path="/vocabulary")
-    assert arguments_of(spec).max_num_waiting == 1024
+    assert arguments_of(spec).max_num_waiting is None
     given: dict[str, Any] = {where: {"max_num_waiting": 5}}
     arguments = arguments_of(replace(spec, **given))
     assert (arguments.max_num_waiting, arguments.vocabulary_path) == (5, Path("/vocabulary"))

@@ -4,156 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from engines.base import EngineStats, SamplingParams
-from engines.grammar.tree import Literal
-from service.admission import gate
 from service.admission.gate import Bounds, Gate
-from service.admission.load import Load
-from service.answer.plan import Plan
-from service.request import RequestContext
 
 PATH = "/v1/chat/completions"
 ANSWER = "<|channel|>final<|message|>" + "word " * 20 + "<|return|>"
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def plan() -> Callable[..., Plan]:
-    def make(num_prompt: int = 90, max_tokens: int = 5, **fields: Any) -> Plan:
-        prompt = tuple(range(num_prompt))
-        return Plan(RequestContext("r"), prompt, SamplingParams(max_tokens), 4096, **fields)
-
-    return make
-
-
-@pytest.fixture
-def experienced(clock: Clock, plan: Any) -> Load:
-    """A load whose requests of 100 tokens of work came through one a second."""
-    load = Load(clock)
-    for _ in range(10):
-        ticket = load.ticket(plan(), "")
-        load.enter(ticket)
-        clock.now += 1
-        load.begin(ticket)
-    return load
-
-
-def enter(load: Load, plan: Plan, tenant: str, number: int) -> None:
-    for _ in range(number):
-        load.enter(load.ticket(plan, tenant))
-
-
-def test_the_wait_is_the_work_ahead_at_its_price(experienced: Load, plan: Any) -> None:
-    enter(experienced, plan(), "", 4)
-    assert experienced.predicted_wait_s(experienced.ticket(plan(), "")) == pytest.approx(5)
-    longer = experienced.ticket(plan(290), "")
-    assert experienced.predicted_wait_s(longer) == pytest.approx(7)
-
-
-def test_another_tenants_flood_is_not_all_ahead(experienced: Load, plan: Any) -> None:
-    enter(experienced, plan(), "flood", 50)
-    flood = experienced.ticket(plan(), "flood")
-    other = experienced.ticket(plan(), "other")
-    urgent = experienced.ticket(plan(priority=-1), "flood")
-    patient = experienced.ticket(plan(priority=1), "other")
-    waits = [experienced.predicted_wait_s(each) for each in (flood, other, urgent, patient)]
-    assert waits == pytest.approx([51, 2, 0, 51])
-
-
-def test_a_queue_that_stands_still_is_seen_before_anyone_comes_through(
-    experienced: Load, plan: Any, clock: Clock
-) -> None:
-    enter(experienced, plan(), "", 3)
-    clock.now += 20
-    assert experienced.predicted_wait_s(experienced.ticket(plan(), "")) == pytest.approx(80)
-
-
-def test_nothing_is_predicted_without_experience_or_a_queue(
-    experienced: Load, plan: Any, clock: Clock
-) -> None:
-    assert experienced.predicted_wait_s(experienced.ticket(plan(100_000), "")) == 0
-    new = Load(clock)
-    enter(new, plan(), "", 50)
-    clock.now += 1000
-    assert new.predicted_wait_s(new.ticket(plan(), "")) == 0
-
-
-def test_one_slow_start_is_forgotten(clock: Clock, plan: Any) -> None:
-    load = Load(clock)
-    for seconds in [30.0] + [0.1] * 60:
-        ticket = load.ticket(plan(), "")
-        load.enter(ticket)
-        clock.now += seconds
-        load.begin(ticket)
-    enter(load, plan(), "", 1)
-    assert load.predicted_wait_s(load.ticket(plan(), "")) < 0.5
-
-
-def test_who_waits_for_a_grammar_is_not_priced_and_is_ahead_of_nobody(
-    experienced: Load, plan: Any, clock: Clock
-) -> None:
-    """A slow grammar of one caller made the gate refuse all others after a while."""
-    for number in range(6):
-        slow = experienced.ticket(plan(grammar=Literal(f"{number}")), "flood")
-        experienced.enter(slow)
-    clock.now += 45
-    enter(experienced, plan(), "other", 1)
-    assert experienced.predicted_wait_s(experienced.ticket(plan(), "other")) == pytest.approx(2)
-    experienced.begin(slow)
-    assert experienced.predicted_wait_s(experienced.ticket(plan(), "other")) == pytest.approx(2)
-
-
-def test_requests_whose_grammar_is_compiled_wait_like_any_other(
-    experienced: Load, plan: Any
-) -> None:
-    guided = plan(grammar=Literal("a"))
-    first, second = (experienced.ticket(guided, "") for _ in range(2))
-    experienced.enter(first)
-    experienced.enter(second)
-    assert experienced.num_new_grammars("") == 1
-    experienced.begin(first)
-    assert experienced.num_new_grammars("") == 0
-    assert experienced.ticket(plan(), "").ahead == second.work
-    assert experienced.ticket(guided, "").new_grammar is None
-
-
-async def test_one_caller_may_have_so_many_new_grammars_waiting(
-    make_runtime: Any, make_client: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gate, "MOST_NEW_GRAMMARS", 2)
-    runtime = make_runtime(ANSWER, step_s=0.1, max_num_seqs=1)
-    client = await make_client(runtime)
-
-    def ask(word: str) -> Any:
-        body = chat_body(structured_outputs={"choice": [word]}, max_tokens=1)
-        return asyncio.create_task(client.post(PATH, json=body))
-
-    running = asyncio.create_task(client.post(PATH, json=chat_body()))
-    taken = [ask("a"), ask("b")]
-    while runtime.lifecycle.num_running < 3:
-        await asyncio.sleep(0.01)
-    refused = await ask("c")
-    assert refused.status_code == 429
-    assert refused.json()["error"]["code"] == "too_many_new_grammars"
-    assert [(await task).status_code for task in taken] == [200, 200]
-    assert (await ask("c")).status_code == 200
-    assert (await running).status_code == 200
 
 
 async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_used(
@@ -188,41 +46,35 @@ async def test_a_flood_is_refused_with_the_time_to_come_again_and_capacity_is_us
     assert (await client.post(PATH, json=chat_body())).status_code == 200
 
 
-async def test_a_burst_at_a_new_server_is_judged_by_its_first_answers(
+async def test_a_burst_at_a_new_server_is_answered_whole(
     make_runtime: Any, make_client: Any, chat_body: Any
 ) -> None:
-    """All of it was let in, as nothing was known, and the last waited for all the others."""
-    options = {"step_s": 0.01, "max_num_seqs": 1}  # an answer takes 0.24 s
-    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=1.0)), **options)
+    """Of 200 at once 132 were refused, though all of them took two seconds."""
+    options = {"step_s": 0.002, "max_num_seqs": 4}
+    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=60.0)), **options)
     client = await make_client(runtime)
-    asked = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(20)]
-    statuses = [(await task).status_code for task in asked]
-    assert set(statuses) == {200, 503}
-    assert 2 <= statuses.count(200) <= 8
-    assert (await client.post(PATH, json=chat_body())).status_code == 200
+    for _ in range(2):  # cold, and with what the first burst taught
+        asked = [client.post(PATH, json=chat_body(max_tokens=8)) for _ in range(60)]
+        assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
 
-async def test_who_waits_for_the_first_answers_waits_no_longer_than_anybody(
-    make_runtime: Any, make_client: Any, chat_body: Any
+async def test_a_body_is_not_read_of_a_request_that_would_wait_too_long(
+    make_runtime: Any, make_client: Any, chat_body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=0.3)), step_s=0.01, max_num_seqs=1)
+    runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=10.0)))
     client = await make_client(runtime)
-    endless = chat_body(min_tokens=100_000, max_tokens=100_000)
-    running = asyncio.create_task(client.post(PATH, json=endless))
-    async with asyncio.timeout(60):
-        while (await runtime.engine.stats()).num_running < 1:
-            await asyncio.sleep(0.01)
-    asked = [asyncio.create_task(client.post(PATH, json=chat_body())) for _ in range(4)]
-    async with asyncio.timeout(60):  # three in the engine's queue, the last one before the gate
-        assert [(await task).status_code for task in asked] == [503] * 4
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    monkeypatch.setattr(runtime.engine, "expected_wait_s", lambda tenant: 14.2)
+    refused = await client.post(PATH, content=b"no JSON at all")
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "overloaded"
+    assert refused.headers["retry-after"] == "8"  # 1.25 * 14.2 - 10
+    monkeypatch.setattr(runtime.engine, "expected_wait_s", lambda tenant: 9.9)
+    assert (await client.post(PATH, content=b"no JSON at all")).status_code == 400
 
 
-async def test_who_was_let_in_wrongly_is_told_when_the_time_is_up(
+async def test_who_has_waited_as_long_as_it_may_is_told(
     make_runtime: Any, make_client: Any, chat_body: Any
 ) -> None:
-    """Fast first tokens say nothing of answers so long that no place becomes free."""
     runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=0.3)), step_s=0.01, max_num_seqs=3)
     client = await make_client(runtime)
     endless = chat_body(min_tokens=100_000, max_tokens=100_000)
@@ -250,32 +102,8 @@ async def test_who_cannot_be_served_in_their_time_is_told_at_once(
     await asyncio.sleep(0.1)
     hasty = await client.post(PATH, json=chat_body(), headers={"X-Request-Timeout-Ms": "50"})
     assert hasty.status_code == 503
-    assert "after the 0.05 s that this request has" in hasty.json()["error"]["message"]
+    assert "longer than the 0.05 s that this one has" in hasty.json()["error"]["message"]
     assert [(await task).status_code for task in waiting] == [200] * 4
-
-
-@pytest.mark.parametrize(
-    ("num_free", "num_waiting", "status"), [(1, 8, 503), (1, 7, 200), (30, 8, 200)]
-)
-async def test_a_full_cache_refuses_only_when_the_queue_is_as_long_as_what_runs(
-    make_runtime: Any,
-    make_client: Any,
-    chat_body: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    num_free: int,
-    num_waiting: int,
-    status: int,
-) -> None:
-    runtime = make_runtime(ANSWER)
-    client = await make_client(runtime)
-    stats = EngineStats(8, num_waiting, num_kv_blocks=100, num_free_kv_blocks=num_free)
-
-    async def full() -> EngineStats:
-        return stats
-
-    monkeypatch.setattr(runtime.engine, "stats", full)
-    await client.post(PATH, json=chat_body())  # asks the engine; nobody waits for its answer
-    assert (await client.post(PATH, json=chat_body())).status_code == status
 
 
 async def test_priorities_as_urgent_as_the_operator_allows(

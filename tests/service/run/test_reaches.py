@@ -70,6 +70,12 @@ def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile(
         launch(model_name="gpt-oss-120b", kvcache_percent=0.4)
 
 
+def test_the_length_of_the_queue_reaches_the_engine() -> None:
+    spec = launch(model_name="gpt-oss-20b", max_queue_length=17).spec
+    assert spec.options["max_num_waiting"] == 17
+    assert "max_num_waiting" not in launch(model_name="gpt-oss-20b").spec.options
+
+
 def test_the_longest_gap_reaches_the_engine_and_zero_is_none() -> None:
     wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native"}
     found = {
@@ -162,7 +168,6 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
 # By setting: a value that is not the default, and the policy and its field that get it.
 POLICIES: dict[str, tuple[Any, str, str]] = {
     "max_queue_wait_s": (7.25, "Bounds", "max_wait_s"),
-    "max_kv_usage": (0.625, "Bounds", "max_kv_usage"),
     "request_timeout_s": (77.5, "Bounds", "timeout_s"),
     "min_priority": (-3, "Bounds", "min_priority"),
     "rate_limit_requests": (61, "PrincipalLimits", "requests_per_min"),
