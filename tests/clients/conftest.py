@@ -18,12 +18,15 @@ from typing import Any
 
 import pytest
 
+from service.cli.clients.configurations import CONFIGURATIONS, Target
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 INSTALLED = ROOT / ".cache" / "clients"
 NODE_BIN = INSTALLED / "node" / "node_modules" / ".bin"
 MODEL = "gpt-oss-20b"
 DOCUMENTED_URL = "http://127.0.0.1:8000"
+SMALL_CONTEXT = 26_624  # of gpt-oss-20b on a CPU with 32 GB: tests/profiles/machines.md
 PATIENCE_S = 180
 CLIENT_LIMIT_S = 600  # for one that hangs: where no other host answers, LiteLLM takes 90 s
 
@@ -52,11 +55,32 @@ Run = Callable[..., Ended]
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`harmonium serve` with API keys, whose model is model.py."""
-    folder = tmp_path_factory.mktemp("server")
+    with serving(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same with the context that gpt-oss-20b gets on a small machine."""
+    folder = tmp_path_factory.mktemp("small")
+    with serving(folder, max_model_len=SMALL_CONTEXT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def lesser_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same with less context than the clients are told, and room for what they put back."""
+    with serving(tmp_path_factory.mktemp("lesser"), max_model_len=40_960) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving(folder: Path, **more: Any) -> Iterator[Server]:
+    """A server with its own key, ended with the block."""
     keys = folder / "keys.json"
     created = ("-m", "service", "keys", "--path", str(keys), "create", "foreign clients")
     key = subprocess.check_output([sys.executable, *created], text=True, cwd=ROOT).split()[-1]
-    options = {"script_file": str(HERE / "model.py"), "step_s": 0.002}
+    options = {"script_file": str(HERE / "model.py"), "step_s": 0.002, **more}
     flags = ["--server-port=0", f"--served-model-name={MODEL}", f"--cache-path={folder}"]
     program = str(ROOT / "tests" / "service" / "serve_scripted.py")
     command = [sys.executable, program, json.dumps(options), "serve", *flags]
@@ -78,14 +102,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run a client to its end in a home of its own; nothing it started outlives it."""
 
-    def run(*command: str, folder: Path | None = None, bin: Path | None = None) -> Ended:
+    def run(
+        *command: str, folder: Path | None = None, bin: Path | None = None, at: Server = server
+    ) -> Ended:
         path = [str(part) for part in (bin, NODE_BIN, os.environ["PATH"]) if part]
         environment = {
             "PATH": os.pathsep.join(path),
             "HOME": str(tmp_path_factory.mktemp("home")),
             "LANG": "C.UTF-8",
-            "HARMONIUM_URL": server.url,
-            "HARMONIUM_API_KEY": server.key,
+            "HARMONIUM_URL": at.url,
+            "HARMONIUM_API_KEY": at.key,
         }
         process = subprocess.Popen(
             command,
@@ -111,13 +137,26 @@ def run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def run_as_documented(server: Server, run: Run) -> Run:
-    """Run the command that a page of ours tells users to paste, then what the test adds to it."""
+    """Run the command that users are told to paste, then what the test adds to it.
 
-    def run_as_documented(client: Client, *more: str, folder: Path) -> Ended:
-        command = configuration(client, server).replace(DOCUMENTED_URL, server.url)
+    `believed`: the context that the client is told, in place of the real one.
+    """
+
+    def run_as_documented(
+        client: Client,
+        *more: str,
+        folder: Path,
+        at: Server = server,
+        believed: int | None = None,
+    ) -> Ended:
+        if believed is None:
+            command = configuration(client, at).replace(DOCUMENTED_URL, at.url)
+        else:
+            target = Target(at.url, MODEL, believed, has_key=True)
+            command = CONFIGURATIONS[client["command"]](target)
         bin = INSTALLED / client["environment"] / "bin" if "environment" in client else None
         words = [command, client["arguments"], *map(shlex.quote, more)]
-        return run("bash", "-c", " ".join(words), folder=folder, bin=bin)
+        return run("bash", "-c", " ".join(words), folder=folder, bin=bin, at=at)
 
     return run_as_documented
 

@@ -31,7 +31,8 @@ Failures = dict[str, list[str]]
 def clients() -> list[Client]:
     """All of them, agents first."""
     definitions = tomllib.loads((HERE / "clients.toml").read_text())
-    agents = [agent | {"checks": ["tool loop"]} for agent in definitions["agent"]]
+    checks = ["tool loop", "small context", "long session", "overflow"]
+    agents = [agent | {"checks": checks} for agent in definitions["agent"]]
     tools = [tool | {"checks": ["streamed chat"]} for tool in definitions["tool"]]
     return [*agents, *definitions["library"], *tools]
 
@@ -92,6 +93,14 @@ def table(failed: Failures) -> str:
     return "\n".join(lines) + "\n"
 
 
+def when_full() -> str:
+    """What each agent does when the server says that the context is full."""
+    rows = [f"| {c['name']} | {c['when_full']} |" for c in clients() if "when_full" in c]
+    return "\n".join(
+        ["| Agent | When the server says that the context is full |", "|---|---|", *rows]
+    )
+
+
 def configurations() -> str:
     """How each is pointed here, as it was run."""
     sections = []
@@ -106,7 +115,8 @@ def document(text: str, failed: Failures) -> str:
     """The document with its generated part made anew."""
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    return f"{head}{BEGIN}\n{table(failed)}\n## Configuration\n\n{configurations()}\n{END}{tail}"
+    parts = (f"{table(failed)}\n{when_full()}\n", "## Configuration\n", configurations())
+    return f"{head}{BEGIN}\n{chr(10).join(parts)}\n{END}{tail}"
 
 
 def _spelt(check: str) -> str:

@@ -1,9 +1,11 @@
 """What the scripted model says to the foreign clients; it depends on the prompt alone.
 
-It knows two tasks and recognises each by its words. Asked for the weather, it calls `weather` if
+It knows three tasks and recognises each by its words. Asked for the weather, it calls `weather` if
 that is offered, then answers in text or, where a form is asked for, in JSON. Asked to correct a
-file, it reads it, edits it and says so, with whichever tools the coding agent offers. All else
-gets a greeting. It thinks before it calls, so that clients have reasoning to send back.
+file, it reads it, edits it and says so, with whichever tools the coding agent offers. Asked to read
+long files, it reads one after the other until there are no more, or until it is given a summary of
+what it did, which it writes when an agent asks for one. All else gets a greeting. It thinks before
+it calls, so that clients have reasoning to send back.
 """
 
 from __future__ import annotations
@@ -17,6 +19,11 @@ from service.harmony import vocabulary
 
 WEATHER = "weather in Zürich"
 CORRECT = re.compile(r"Correct the spelling mistake in (\S+/notes\.txt)")
+READ = re.compile(r"Read the long files in (\S+)/long-1\.txt")
+NUM_LONG = 24
+SUMMARY = "SUMMARY: long files were being read."
+LAST_REQUEST = re.compile(r"<\|start\|>user<\|message\|>((?:(?!<\|start\|>user).)*)$", re.DOTALL)
+ASKS_SUMMARY = re.compile(r"summar|compact|state_snapshot", re.IGNORECASE)
 THOUGHT = "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"
 REPORT = {"city": "Zürich", "degrees": 21}
 # Functions that clients make of the form they want their answer in.
@@ -30,6 +37,8 @@ def write(prompt_token_ids: Sequence[int]) -> Sequence[int]:
 
 def answer(prompt: str) -> str:
     """What the model writes, as Harmony text."""
+    if READ.search(prompt) or SUMMARY in prompt:
+        return read(prompt)
     if corrected := list(CORRECT.finditer(prompt)):
         return correct(prompt, corrected[-1][1], _num_results(prompt[corrected[-1].end() :]))
     if WEATHER in prompt:
@@ -58,6 +67,26 @@ def correct(prompt: str, path: str, num_results: int) -> str:
             name, arguments = steps[num_results]
             return call(name, json.loads(json.dumps(arguments).replace("PATH", path)))
     return final(BLOCK)
+
+
+def read(prompt: str) -> str:
+    """Read the next file, or sum up what was done, or go on from that."""
+    asked = LAST_REQUEST.search(prompt)
+    request = asked[1].split("<|end|>")[0] if asked else ""
+    if SUMMARY in prompt:
+        return final("I went on with the summary.")
+    if ASKS_SUMMARY.search(request):
+        return final(SUMMARY)
+    task = list(READ.finditer(prompt))[-1]
+    num_results = _num_results(prompt[task.end() :])
+    if num_results == NUM_LONG:
+        return final("I read all of them.")
+    path = f"{task[1]}/long-{num_results + 1}.txt"
+    for tool, steps in EDITS.items():
+        if _offers(prompt, tool):
+            name, arguments = steps[0]
+            return call(name, json.loads(json.dumps(arguments).replace("PATH", path)))
+    return final("I went on without reading.")
 
 
 def call(name: str, arguments: dict[str, object]) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 KEY_VARIABLE: Final = "HARMONIUM_API_KEY"
 _NO_KEY: Final = "unused"  # most clients want some key
 _MOST_OUTPUT: Final = 32_768
+_SMALL: Final = 65_536
 _OUTPUT_SHARE: Final = 4  # a quarter of a small context is for the answer
 
 
@@ -125,12 +126,14 @@ PI_CODING_AGENT_DIR=~/.pi-harmonium pi --provider harmonium --model {at.model}""
 
 
 def _qwen(at: Target) -> str:
+    # After it has shortened a conversation it puts five files back: too much for a small context.
+    files = "QWEN_COMPACT_MAX_RECENT_FILES=0 " if at.context < _SMALL else ""
     file = {"model": {"generationConfig": {"contextWindowSize": at.context}}}
     return f"""\
 echo '{json.dumps(file)}' > ~/.harmonium-qwen.json
-QWEN_CODE_SYSTEM_DEFAULTS_PATH=~/.harmonium-qwen.json QWEN_CODE_MAX_OUTPUT_TOKENS={at.output} \
-OPENAI_BASE_URL={at.url}/v1 OPENAI_API_KEY={at.key} OPENAI_MODEL={at.model} \
-qwen --auth-type openai"""
+{files}QWEN_CODE_SYSTEM_DEFAULTS_PATH=~/.harmonium-qwen.json \
+QWEN_CODE_MAX_OUTPUT_TOKENS={at.output} OPENAI_BASE_URL={at.url}/v1 OPENAI_API_KEY={at.key} \
+OPENAI_MODEL={at.model} qwen --auth-type openai"""
 
 
 CONFIGURATIONS: Final[dict[str, Callable[[Target], str]]] = {
