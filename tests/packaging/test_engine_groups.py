@@ -18,15 +18,17 @@ PUBLIC_INDEX = "https://pypi.org/simple"
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
 # In place of the backend that TensorRT-LLM's source names, which would fetch its wheel from NVIDIA.
 BACKEND = """
-import os, shutil
+import os, re, shutil
 
 def get_requires_for_build_wheel(config_settings=None):
     return []
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
-    os.makedirs(os.path.join(directory, "tensorrt_llm-0.dist-info"))
-    shutil.copy("PKG-INFO", os.path.join(directory, "tensorrt_llm-0.dist-info", "METADATA"))
-    return "tensorrt_llm-0.dist-info"
+    version = re.search("^Version: (.*)$", open("PKG-INFO").read(), re.MULTILINE)[1]
+    info = f"tensorrt_llm-{version}.dist-info"
+    os.makedirs(os.path.join(directory, info))
+    shutil.copy("PKG-INFO", os.path.join(directory, info, "METADATA"))
+    return info
 """
 
 
