@@ -97,6 +97,12 @@ def _serve() -> click.Command:
     return serve
 
 
+def _verify() -> click.Command:
+    from service.cli.verify.command import verify
+
+    return verify
+
+
 # By name. Each is imported when it is asked for: a start loads no other command.
 COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
     "bench": _bench,
@@ -112,6 +118,7 @@ COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
     "plan": _plan,
     "profiles": _profiles,
     "serve": _serve,
+    "verify": _verify,
     "nim-serve": _serve,  # NIM's names
     "list-model-profiles": _profiles,
 }

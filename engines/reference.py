@@ -1,0 +1,103 @@
+"""What transformers computes for given token ids: `python -m engines.reference`, JSON in and out.
+
+It reads `Question` from stdin and writes `Reply` to stdout. It runs in a process of its own, so
+that its memory is free before and after, and its library may be in another environment.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import redirect_stdout
+from typing import Any, Literal
+
+import msgspec
+import torch
+import transformers
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Texts to score and prompts to continue, as token ids."""
+
+    model_dir: str
+    dtype: Literal["float32", "bfloat16"]
+    prompts: tuple[tuple[int, ...], ...]  # of each text, which is scored after it
+    texts: tuple[tuple[int, ...], ...]
+    max_tokens: int  # of a greedy answer
+    stop_token_ids: tuple[int, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A greedy answer."""
+
+    token_ids: tuple[int, ...]
+    margins: tuple[float, ...]  # by which each token's logit exceeds the second best
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What transformers made of a question."""
+
+    version: str
+    device: str
+    logprobs: tuple[tuple[float, ...], ...]  # of each text's tokens, after its prompt
+    answers: tuple[Answer, ...]
+
+
+def reply(question: Question) -> Reply:
+    """Compute everything that is asked; loads the checkpoint."""
+    device = _device(question)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        question.model_dir, dtype=getattr(torch, question.dtype)
+    )
+    model = model.to(device).eval()
+    pairs = zip(question.prompts, question.texts, strict=True)
+    with torch.inference_mode():
+        logprobs = tuple(_logprobs(model, device, *pair) for pair in pairs)
+        answers = tuple(_greedy(model, device, prompt, question) for prompt in question.prompts)
+    return Reply(transformers.__version__, device, logprobs, answers)
+
+
+def _device(question: Question) -> str:
+    """The GPU, if the weights fit it as transformers may unpack them."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    config: Any = transformers.AutoConfig.from_pretrained(question.model_dir)
+    experts = config.num_local_experts * 3 * config.hidden_size * config.intermediate_size
+    needed = 2 * config.num_hidden_layers * experts * 1.1
+    return "cuda" if torch.cuda.mem_get_info()[0] > needed else "cpu"
+
+
+def _logprobs(
+    model: Any, device: str, prompt: tuple[int, ...], text: tuple[int, ...]
+) -> tuple[float, ...]:
+    ids = torch.tensor([[*prompt, *text]], device=device)
+    scores = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1].float(), -1)
+    chosen = scores.gather(1, ids[0, len(prompt) :, None])
+    return tuple(chosen[:, 0].tolist())
+
+
+def _greedy(model: Any, device: str, prompt: tuple[int, ...], question: Question) -> Answer:
+    ids, margins, known = list(prompt), [], None
+    while len(ids) - len(prompt) < question.max_tokens:
+        given = torch.tensor([ids if known is None else ids[-1:]], device=device)
+        output = model(given, past_key_values=known, use_cache=True)
+        known = output.past_key_values
+        best = torch.topk(output.logits[0, -1].float(), 2)
+        ids.append(int(best.indices[0]))
+        margins.append(float(best.values[0] - best.values[1]))
+        if ids[-1] in question.stop_token_ids:
+            break
+    return Answer(tuple(ids[len(prompt) :]), tuple(margins))
+
+
+def main() -> None:
+    """Answer one question."""
+    logging.basicConfig(stream=sys.stderr)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    with redirect_stdout(sys.stderr):  # whatever a library prints
+        found = reply(question)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`harmonium verify`: the engine of this machine beside transformers, on fixed texts."""

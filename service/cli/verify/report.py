@@ -1,0 +1,89 @@
+"""One table of two measurements, and whether they agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import Final
+
+# Both compute in bf16 in another order. Perplexities of the same weights then differ by some tenths
+# of a percent; another scale, layout or attention changes them by far more.
+MOST_DIFFERENCE: Final = 0.02
+# Where transformers' two best tokens are this near, rounding may choose the other.
+NEAR: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one side made of the fixed texts."""
+
+    name: str
+    logprobs: tuple[tuple[float, ...], ...]  # of each text's tokens
+    answers: tuple[tuple[int, ...], ...]  # greedy token ids of each prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table."""
+
+    what: str
+    ours: str
+    theirs: str
+    agrees: bool
+    note: str
+
+
+def perplexity(logprobs: tuple[float, ...]) -> float:
+    """The perplexity of a text by its tokens' natural log-probabilities."""
+    return exp(-sum(logprobs) / len(logprobs))
+
+
+def rows(ours: Measured, theirs: Measured, margins: list[list[float]]) -> list[Row]:
+    """Compare text by text and answer by answer; `margins` are of `theirs`."""
+    found = []
+    for number, pair in enumerate(zip(ours.logprobs, theirs.logprobs, strict=True), 1):
+        own, other = (perplexity(logprobs) for logprobs in pair)
+        difference = abs(own / other - 1)
+        found.append(
+            Row(
+                f"perplexity of text {number} ({len(pair[0])} tokens)",
+                f"{own:.4g}",
+                f"{other:.4g}",
+                difference <= MOST_DIFFERENCE,
+                f"{difference:.2%} apart",
+            )
+        )
+    for number, answers in enumerate(zip(ours.answers, theirs.answers, strict=True), 1):
+        found.append(_of_answer(number, *answers, margins[number - 1]))
+    return found
+
+
+def _of_answer(
+    number: int, ours: tuple[int, ...], theirs: tuple[int, ...], margins: list[float]
+) -> Row:
+    same = 0
+    while same < min(len(ours), len(theirs)) and ours[same] == theirs[same]:
+        same += 1
+    what = f"greedy answer {number}"
+    tokens = (f"{len(ours)} tokens", f"{len(theirs)} tokens")
+    if ours == theirs:
+        return Row(what, *tokens, True, f"{same} of {same} equal")
+    margin = margins[min(same, len(margins) - 1)]
+    note = f"equal up to token {same + 1}, where the two best logits are {margin:.2f} apart"
+    return Row(what, *tokens, margin <= NEAR, note)
+
+
+def table(ours: Measured, theirs: Measured, found: list[Row]) -> list[str]:
+    """The rows in columns."""
+    lines = [("", ours.name, theirs.name, "", "")]
+    lines += [
+        (row.what, row.ours, row.theirs, "ok" if row.agrees else "DIFFERS", row.note)
+        for row in found
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return [
+        "  ".join(
+            [*(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=False)), line[4]]
+        )
+        for line in lines
+    ]

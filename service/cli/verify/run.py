@@ -1,0 +1,101 @@
+"""What the engine makes of the fixed texts, and what transformers does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engines.adding import command_for
+from engines.base import Engine, EngineRequest, SamplingParams
+from engines.errors import EngineStartError
+from engines.process.supervisor import EngineSupervisor
+from service.cli.verify.report import Measured
+from service.cli.verify.texts import prompts, texts
+from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.run.pythons import python_of
+from service.run.startup import Launch, environments_of
+from service.settings.settings import Settings
+
+MAX_TOKENS: Final = 48  # of a greedy answer
+_FORCED: Final = 100.0  # a bias with which a token is chosen; log-probabilities are without it
+_DTYPES: Final = {"mxfp4": "bfloat16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+async def by_engine(settings: Settings, launch: Launch) -> Measured:
+    """Start the engine, ask it, stop it; raises EngineStartError."""
+    supervisor = EngineSupervisor(
+        launch.spec,
+        environment=environments_of(launch)[0],
+        python=python_of(settings, launch.spec.engine),
+    )
+    try:
+        await supervisor.start()
+        engine = supervisor.client()
+        await engine.start()
+        try:
+            return await _measured(engine)
+        finally:
+            await engine.stop()
+    finally:
+        await supervisor.stop()
+
+
+async def _measured(engine: Engine) -> Measured:
+    answers = [await _answer(engine, prompt) for prompt in prompts()]
+    scores = []
+    for prompt, text in zip(prompts(), texts(), strict=True):
+        asked = (_score(engine, (*prompt, *text[:at]), text[at]) for at in range(len(text)))
+        scores.append(tuple(await asyncio.gather(*asked)))
+    info = engine.info
+    return Measured(f"{info.engine} {info.version}", tuple(scores), tuple(answers))
+
+
+async def _answer(engine: Engine, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
+    request = EngineRequest("verify", prompt, sampling, STOP_TOKEN_IDS)
+    events = engine.generate(request)
+    return tuple([token async for event in events for token in event.token_ids])
+
+
+async def _score(engine: Engine, before: tuple[int, ...], token: int) -> float:
+    """The log-probability of a token after others: it is forced, and costs one step."""
+    sampling = SamplingParams(1, temperature=0.0, logprobs=0, logit_bias={token: _FORCED})
+    events = engine.generate(EngineRequest("verify", before, sampling))
+    found = [entry async for event in events for entry in event.logprobs or ()]
+    if [entry.token_id for entry in found] != [token]:
+        raise EngineStartError("the engine gave another token than the one that was forced")
+    return found[0].logprob
+
+
+async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[Any]]:
+    """Ask transformers in a process of its own; its margins by answer come beside it.
+
+    Raises EngineStartError with its last words.
+    """
+    question = {
+        "model_dir": str(launch.model_dir),
+        "dtype": _DTYPES[launch.selection.chosen.profile.precision],
+        "prompts": prompts(),
+        "texts": texts(),
+        "max_tokens": MAX_TOKENS,
+        "stop_token_ids": STOP_TOKEN_IDS,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(str(python), "-P", "-m", "engines.reference"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    written, said = await process.communicate(msgspec.json.encode(question))
+    if process.returncode:
+        words = (said.decode(errors="replace").strip() or "it said nothing").splitlines()[-1]
+        hint = f"; {command_for('verify')}" if "No module named" in words else ""
+        raise EngineStartError(f"transformers cannot run in {python}: {words}{hint}")
+    reply = msgspec.json.decode(written)
+    answers = tuple(tuple(answer["token_ids"]) for answer in reply["answers"])
+    name = f"transformers {reply['version']} ({question['dtype']}, {reply['device']})"
+    measured = Measured(name, tuple(map(tuple, reply["logprobs"])), answers)
+    return measured, [answer["margins"] for answer in reply["answers"]]
