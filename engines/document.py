@@ -118,8 +118,9 @@ start to stop. `make test-trtllm` lets the contract's tests use the adapter on a
 computes: documented arguments, gpt-oss by transformers 4.57.3 on the CPU, grammars by the
 llguidance 0.7.29 that the library pins: 48 tests pass, none fails, and 16 are skipped because they
 ask for what the adapter says it lacks. No GPU has run the library behind this server. It is
-written for 1.2 and 1.3 (1.2.1 is the newest that is no candidate); another release is refused by name. Like vLLM it has an environment of
-its own, because it pins `llguidance` 0.7.29, `torch` below 2.10 and `numpy` below 2:
+written for 1.2 and 1.3 (1.2.1 is the newest that is no candidate); another release is refused by
+name. Like vLLM it has an environment of its own, because it pins `llguidance` 0.7.29, `torch`
+below 2.10 and `numpy` below 2:
 
 ```
 sudo apt-get install libopenmpi-dev
