@@ -40,7 +40,7 @@ from engines.native.scheduler import Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
 from engines.native.step_plan import Chunk
 
-_CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.5}
+_CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.2}
 
 log = logging.getLogger(__name__)
 

@@ -114,6 +114,16 @@ def test_the_least_recently_used_block_goes_first(make_sequence: MakeSequence) -
     assert blocks.attach_prefix(make_sequence([2] * 5)) == 4
 
 
+def test_a_conversation_loses_its_end_first(make_sequence: MakeSequence) -> None:
+    """The head of a prefix is what others find; a block behind a lost one is of no use."""
+    blocks = BlockManager(11, 4, None)
+    old, new, other = make_sequence(range(25)), make_sequence(range(25)), make_sequence([7] * 28)
+    compute(blocks, old, 24)
+    blocks.free(old)
+    compute(blocks, other, 28)  # of 10 blocks; 4 were free
+    assert blocks.attach_prefix(new) == 12
+
+
 def test_two_that_computed_the_same_do_not_clash(
     blocks: BlockManager, make_sequence: MakeSequence
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from engines.native.step_costs import CostTable, StepCosts, StepWork
@@ -67,6 +69,27 @@ def test_a_short_prompt_does_not_wait_behind_a_long_one() -> None:
     simulation.run()
     assert quantile([record.ttft_s for record in short], 0.9) < 0.5
     assert all(record.is_done for record in long + short)
+
+
+def test_turns_of_agents_do_not_wait_for_the_first_prompts_of_others() -> None:
+    """24 agents: 20,000 tokens, then turns of 1,500 more, half a second after each answer."""
+    simulation = Simulation(max_token_gap_s=GAP_S)
+    turns: list[Record] = []
+
+    def turn(number: int, num_left: int) -> Callable[[list[int]], None]:
+        def then(tokens: list[int]) -> None:
+            more = [*tokens, *random_tokens(100 * number + num_left, 1500)]
+            following = turn(number, num_left - 1) if num_left > 1 else None
+            turns.append(simulation.ask(simulation.clock() + 0.5, more, 100, following))
+
+        return then
+
+    first = [simulation.ask(0.1 * n, 21_500, 100, turn(n, 2)) for n in range(24)]
+    simulation.run()
+    assert all(record.num_cached >= 20_000 for record in turns)
+    assert quantile([record.ttft_s for record in turns], 0.95) < 1.5
+    assert max(record.ttft_s for record in first) < 20
+    assert max(gaps_of(first + turns)) <= 1.1 * GAP_S
 
 
 def test_a_long_prompt_goes_on_beside_a_stream_of_short_ones() -> None:
