@@ -35,9 +35,9 @@ from engines.native.step_costs import StepCosts, StepWork, assumed_costs
 from engines.native.step_plan import Chunk, StepPlan, work_of
 from engines.queue import FairQueue
 
-# One step in so many goes on with prompts that are much shorter than the oldest, too. With every
-# step, turns of 1,500 tokens beside prompts of 20,000 wait a tenth as long and all take 10 % longer;
-# with one in four they wait a sixth as long and all take 3 % longer (simulated).
+# One step in so many goes on with prompts that are much shorter than the oldest, too. Simulated
+# turns of 1,500 tokens beside prompts of 20,000 wait a tenth as long with every step, and a sixth
+# with one in four; all together takes 10 % and 3 % longer.
 _SHORTER_EVERY: Final = 4
 _MOST_UNFINISHED: Final = 4  # prompts that are too long for a step and hold blocks
 
