@@ -13,23 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.sdist import fetch_source
+
 ROOT = Path(__file__).parents[2]
 PUBLIC_INDEX = "https://pypi.org/simple"
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-# In place of the backend that TensorRT-LLM's source names, which would fetch its wheel from NVIDIA.
-BACKEND = """
-import os, re, shutil
-
-def get_requires_for_build_wheel(config_settings=None):
-    return []
-
-def prepare_metadata_for_build_wheel(directory, config_settings=None):
-    version = re.search("^Version: (.*)$", open("PKG-INFO").read(), re.MULTILINE)[1]
-    info = f"tensorrt_llm-{version}.dist-info"
-    os.makedirs(os.path.join(directory, info))
-    shutil.copy("PKG-INFO", os.path.join(directory, info, "METADATA"))
-    return info
-"""
 
 
 def uv(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,17 +39,10 @@ def pins_of(group: str, *options: str) -> dict[str, str]:
 
 def metadata_only_wheel(folder: Path) -> None:
     """TensorRT-LLM's wheel as far as its requirements: the index has its source alone."""
-    (folder / "wheel_stub").mkdir(parents=True)
-    (folder / "wheel_stub" / "__init__.py").touch()
-    (folder / "wheel_stub" / "buildapi.py").write_text(BACKEND)
     (wanted,) = (each for each in GROUPS["tensorrt-llm"] if each.startswith("tensorrt-llm=="))
     version = wanted.partition("==")[2]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary"]
-    command += [":all:", "--no-build-isolation", "--dest", str(folder), wanted]
-    fetched = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(folder)}, text=True)
-    if fetched.returncode:
-        pytest.skip("the source of TensorRT-LLM cannot be fetched; pip's reason is above")
-    with tarfile.open(next(folder.glob("*.tar.gz"))) as source:
+    fetched = fetch_source(wanted, "wheel_stub.buildapi", folder)
+    with tarfile.open(fetched) as source:
         member = next(m for m in source.getmembers() if re.fullmatch(r"[^/]+/PKG-INFO", m.name))
         read = source.extractfile(member)
         assert read is not None
