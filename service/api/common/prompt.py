@@ -117,7 +117,7 @@ class PromptBound:
         return (
             f"This model's maximum context length is {self.context} tokens. However, your "
             f"{self.param}{tools} resulted in {number} tokens{room}. Please reduce the length of "
-            f"the {self.param}{' or tools' if tools else ''}."
+            f"the {self.param}{' or tools' if tools else ''} (context_length_exceeded)."
         )
 
 

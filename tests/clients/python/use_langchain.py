@@ -4,6 +4,8 @@ import os
 from functools import reduce
 from operator import add
 
+from langchain_anthropic import ChatAnthropic
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
@@ -13,6 +15,7 @@ URL, KEY = os.environ["HARMONIUM_URL"], os.environ["HARMONIUM_API_KEY"]
 # Configuration:
 MODEL = ChatOpenAI(model="gpt-oss-20b", base_url=f"{URL}/v1", api_key=KEY, stream_usage=True)
 
+ANTHROPIC = ChatAnthropic(model="gpt-oss-20b", base_url=URL, api_key=KEY)
 RESPONSES = MODEL.model_copy(update={"use_responses_api": True})
 QUESTION = HumanMessage("What is the weather in Zürich?")
 ANSWER = "It is sunny in Zürich."
@@ -75,3 +78,12 @@ def structured():
         for method in ("json_schema", "function_calling", "json_mode"):
             report = model.with_structured_output(Report, method=method).invoke(question)
             assert report == Report(city="Zürich", degrees=21)
+
+
+def overflow():
+    for model in (MODEL, RESPONSES, ANTHROPIC):
+        try:
+            model.invoke([HumanMessage("word " * 140_000)])
+        except ContextOverflowError:
+            continue
+        raise AssertionError(model)

@@ -79,3 +79,14 @@ def structured():
 def responses():
     response = litellm.responses(**OPENAI, input=QUESTION)
     assert response.output[-1].content[0].text == ANSWER
+
+
+def overflow():
+    """What `context_window_fallbacks` waits for."""
+    messages = [{"role": "user", "content": "word " * 140_000}]
+    for provider in (OPENAI, *OTHERS, ANTHROPIC):
+        try:
+            litellm.completion(**provider, messages=messages)
+        except litellm.ContextWindowExceededError:
+            continue
+        raise AssertionError(provider["model"])

@@ -98,7 +98,8 @@ async def test_an_overflow_is_told_in_the_words_that_clients_read(
     anthropic = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)")
     openai = re.compile(
         r"maximum context length is (?P<most>\d+) tokens\. However, your (\w+) resulted in "
-        r"(at least )?(?P<found>\d+) tokens.*\. Please reduce the length of the \2\.$"
+        r"(at least )?(?P<found>\d+) tokens.*\. Please reduce the length of the \2 "
+        r"\(context_length_exceeded\)\.$"
     )
     for text in (WORDS, 40 * WORDS, LONG):
         message = await refusal(text)
