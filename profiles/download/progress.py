@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 _LINE_EVERY_S, _DRAWN_EVERY_S = 10.0, 0.2
 _RATE_OVER_S = 60.0  # the latest, so that a line that grew slow or fast is told as it is now
 MB, KB = 10**6, 10**3
+_running: list[Progress] = []  # in this process; the last is what is told
 
 
 class Stopped(Exception):
@@ -43,6 +44,7 @@ class Progress:
         self._is_terminal = sys.stderr.isatty()
 
     def __enter__(self) -> Self:
+        _running.append(self)
         return self
 
     def __exit__(
@@ -51,8 +53,19 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        _running.remove(self)
         if self._is_terminal:
             self._draw("\n")
+
+    @property
+    def have_bytes(self) -> int:
+        """How much of it is here."""
+        return self._have + self._done
+
+    @property
+    def total_bytes(self) -> int:
+        """How much there is."""
+        return self._total
 
     def stop(self) -> None:
         """Let every thread end with `Stopped` at the next bytes it receives."""
@@ -91,6 +104,17 @@ class Progress:
             f"{self._title}: {have / unit:.1f} of {self._total / unit:.1f} {name} "
             f"({have / self._total:.0%}), {speed(rate)}{more}"
         )
+
+
+def running() -> Progress | None:
+    """The download that runs in this process, if one does."""
+    return _running[-1] if _running else None
+
+
+def stop_all() -> None:
+    """Let every download of this process end at its next bytes; what came is kept."""
+    for progress in list(_running):
+        progress.stop()
 
 
 def amount(num_bytes: int) -> str:

@@ -29,6 +29,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.num_running = 0
+        self.waits_for = ""  # what has to be done before the engine can be started
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -40,7 +41,8 @@ class Lifecycle:
     def check_started(self) -> None:
         """Raise NotReady until the engine has started once."""
         if self.phase is Phase.STARTING:
-            raise NotReady("The engine is still loading; try again in a moment.")
+            doing = self.waits_for or "the engine is still loading"
+            raise NotReady(f"The server is starting: {doing}. Try again later.")
 
     def check_accepting(self) -> None:
         """Raise NotReady unless new requests are taken now."""

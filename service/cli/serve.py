@@ -40,7 +40,6 @@ from service.run.listener import (
 from service.run.startup import (
     Launch,
     fallback,
-    obtain,
     prepare,
     tell,
     warn_of_open_cache,
@@ -165,7 +164,6 @@ def run(settings: Settings, started_at: float) -> int:
             launch = prepare(settings)
             while True:
                 tell(launch)
-                obtain(settings, launch)
                 try:
                     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                         return runner.run(_serve(settings, launch, listener, started_at))

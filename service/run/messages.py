@@ -48,6 +48,14 @@ class WorkerSpec:
         return spec
 
 
+class Download(msgspec.Struct, frozen=True):
+    """How far the model's files are, while they are fetched or checked."""
+
+    text: str  # for a person
+    have_bytes: int
+    total_bytes: int  # 0: not known
+
+
 class EngineNews(msgspec.Struct, frozen=True):
     """What the engines' supervisors know, as their workers are told."""
 
@@ -55,6 +63,7 @@ class EngineNews(msgspec.Struct, frozen=True):
         str | None, ...
     ]  # of each replica: why there is none now; None while it is ready
     num_restarts: int = 0  # of all
+    download: Download | None = None  # before the engines are started
 
     def to_line(self) -> bytes:
         """The news as a line of JSON."""

@@ -8,14 +8,16 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.messages import EngineNews, WorkerSpec
+from service.run.obtaining import Obtaining
 from service.run.pool import WorkerPool
 from service.run.pythons import python_of
-from service.run.startup import Launch, environments_of
+from service.run.startup import Launch, environments_of, obtain
 from service.run.stop_signal import StopSignal, first_of
 from service.run.wiring import store_of
 from service.settings.settings import Settings
@@ -43,6 +45,10 @@ class SharedService:
             )
             for environment in environments_of(launch)
         ]
+        self._obtaining = Obtaining(
+            partial(obtain, settings, launch), launch.served_name, str(launch.model_dir)
+        )
+        self._must_obtain = bool(launch.to_fetch)
         self._folder = LiveFolder()
         self._folder.make()
         first = WorkerSpec(
@@ -86,11 +92,17 @@ class SharedService:
             log.info("API workers: %d", self._settings.api_workers)
         try:
             async with asyncio.TaskGroup() as group:
-                for supervisor in self._supervisors:
-                    group.create_task(supervisor.start())
+                group.create_task(self._start_engines())
                 group.create_task(self._pool.start())
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
+
+    async def _start_engines(self) -> None:
+        if self._must_obtain:
+            await self._obtaining.run(self._tell_workers)
+        async with asyncio.TaskGroup() as group:
+            for supervisor in self._supervisors:
+                group.create_task(supervisor.start())
 
     def _suspend(self) -> None:
         """Ctrl-Z stops the workers too, which are out of its reach; `fg` lets all go on."""
@@ -102,6 +114,7 @@ class SharedService:
         return EngineNews(
             tuple(supervisor.reason for supervisor in self._supervisors),
             sum(supervisor.num_restarts for supervisor in self._supervisors),
+            self._obtaining.download,
         )
 
     def _tell_workers(self) -> None:

@@ -54,6 +54,11 @@ class EngineHistory(Protocol):
         """How often the engine was started again."""
         ...
 
+    @property
+    def download(self) -> tuple[int, int]:
+        """How many bytes of the model are here, of how many; 0 of 0 while none are fetched."""
+        ...
+
 
 def build_runtime(
     settings: Settings,
@@ -69,12 +74,13 @@ def build_runtime(
     from service.admission.lifecycle import Lifecycle
     from service.harmony import vocabulary
     from service.runtime import Runtime, ServerLimits
+    from service.telemetry.collectors import EngineState
     from service.telemetry.metrics import Metrics
 
     vocabulary.load()
     metrics = Metrics(
         launch.served_name,
-        lambda: supervisor.num_restarts,
+        lambda: EngineState(supervisor.num_restarts, *supervisor.download),
         shared_folder,
         settings.named_tenants,
         GpuMeter().read if launch.hardware.gpus else None,

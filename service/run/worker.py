@@ -22,6 +22,7 @@ from engines.process.client import EngineClient
 from engines.process.parent import Report, claim_stdout, follow_parent
 from engines.process.stream import Unread
 from engines.process.wire import Alive, Fatal, Ready
+from service.admission.lifecycle import Lifecycle
 from service.run.accept import Shares
 from service.run.messages import (
     BEAT_S,
@@ -47,6 +48,7 @@ class ApiWorker:
         self._spec = spec
         self._report = report
         self._news = EngineNews(("the engine has not been started",) * len(spec.engine_addresses))
+        self._lifecycle: Lifecycle | None = None  # once there is a runtime
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
         self._unread = Unread()
@@ -62,9 +64,17 @@ class ApiWorker:
         """How often the engine was started again."""
         return self._news.num_restarts
 
+    @property
+    def download(self) -> tuple[int, int]:
+        """How many bytes of the model are here, of how many; 0 of 0 while none are fetched."""
+        download = self._news.download
+        return (download.have_bytes, download.total_bytes) if download else (0, 0)
+
     def learn(self, news: EngineNews) -> None:
         """Take the parent's news of the engine."""
         self._news = news
+        if self._lifecycle is not None:
+            self._lifecycle.waits_for = news.download.text if news.download else ""
         if not any(news.reasons):
             self._is_engine_up.set()
 
@@ -77,6 +87,8 @@ class ApiWorker:
         runtime = build_runtime(
             spec.settings, spec.launch, self, self._fleet, shared_folder=spec.shared_folder
         )
+        self._lifecycle = runtime.lifecycle
+        self.learn(self._news)
         self._unread.on_cut = partial(runtime.metrics.count_slow_reader, "memory")
         shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
         beating = asyncio.create_task(self._beat())

@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from engines.base import EngineInfo, EngineStats
 from profiles.hardware.usage import GpuUsage
-from service.telemetry.series import ENGINE, GPU, MAX_REQUESTS, RESTARTS, UP, Series
+from service.telemetry.series import (
+    DOWNLOAD_SIZE,
+    DOWNLOADED,
+    ENGINE,
+    GPU,
+    MAX_REQUESTS,
+    RESTARTS,
+    UP,
+    Series,
+)
 
 ReadGpus = Callable[[], Sequence[GpuUsage]]
+
+
+class EngineState(NamedTuple):
+    """What is known of the engine without asking it."""
+
+    num_restarts: int = 0
+    have_bytes: int = 0  # of the model's files, while they are fetched
+    total_bytes: int = 0
 
 
 class EngineCollector(Collector):
     """The engine's counts as of its last reading; fewer without one, as a dead engine's would be
     stale."""
 
-    def __init__(self, model_name: str, num_restarts: Callable[[], int]) -> None:
+    def __init__(self, model_name: str, state: Callable[[], EngineState]) -> None:
         self.snapshot: tuple[EngineStats, EngineInfo] | None = None
         self._labels = {"model": model_name}
-        self._num_restarts = num_restarts
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's metrics; without a snapshot only that it is down, and its restarts."""
-        yield self._metric(RESTARTS, self._num_restarts())
+        state = self._state()
+        yield self._metric(RESTARTS, state.num_restarts)
+        yield self._metric(DOWNLOADED, state.have_bytes)
+        yield self._metric(DOWNLOAD_SIZE, state.total_bytes)
         yield self._metric(UP, self.snapshot is not None)
         if self.snapshot is None:
             return

@@ -24,7 +24,7 @@ from engines.base import Engine
 from engines.errors import EngineError
 from service.request import RequestContext
 from service.telemetry import aliases
-from service.telemetry.collectors import EngineCollector, GpuCollector, ReadGpus
+from service.telemetry.collectors import EngineCollector, EngineState, GpuCollector, ReadGpus
 from service.telemetry.series import (
     CALLER_LABELS,
     FINISH_REASONS,
@@ -51,7 +51,7 @@ class Metrics:
     def __init__(
         self,
         model_name: str,
-        num_restarts: Callable[[], int] = lambda: 0,
+        state: Callable[[], EngineState] = EngineState,
         shared_folder: Path | None = None,
         tenants: Iterable[str] = (),
         read_gpus: ReadGpus | None = None,
@@ -67,7 +67,7 @@ class Metrics:
         self._scraped = registry_of_all(shared_folder) if shared_folder else self.registry
         self._model_name = model_name
         self._tenants = frozenset(tenants)
-        self._engine = EngineCollector(model_name, num_restarts)
+        self._engine = EngineCollector(model_name, state)
         self._scraped.register(self._engine)
         self._read_gpus = read_gpus
         self._rendering = asyncio.Lock()

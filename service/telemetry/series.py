@@ -188,6 +188,12 @@ GPU: tuple[GpuSeries, ...] = (
     _gpu("energy_joules", "counter", "Energy since the driver was loaded.", lambda g: g.energy_j),
 )
 RESTARTS = Series("engine_restarts", "counter", "Starts of the engine after a death.", ("model",))
+DOWNLOADED = Series(
+    "download_bytes", "gauge", "Bytes of the model that are here, while it is fetched.", ("model",)
+)
+DOWNLOAD_SIZE = Series(
+    "download_size_bytes", "gauge", "Bytes of the model in all, while it is fetched.", ("model",)
+)
 UP = Series("engine_up", "gauge", "1 while the engine answers, else 0.", ("model",))
 
 
@@ -195,6 +201,8 @@ def all_series() -> Iterator[Series]:
     """Every series under our prefix."""
     yield from OWN
     yield RESTARTS
+    yield DOWNLOADED
+    yield DOWNLOAD_SIZE
     yield UP
     yield MAX_REQUESTS
     for item in ENGINE:

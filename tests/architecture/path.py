@@ -124,6 +124,7 @@ async def _ask(http: httpx.AsyncClient, url: str) -> None:
 
 class _NoRestarts:
     num_restarts = 0
+    download = (0, 0)
 
 
 def main() -> None:

@@ -149,8 +149,8 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
         | {"read_without_key": "metrics, models"}
     )
     launched = prepare(settings)
-    supervisor = EngineSupervisor(launched.spec)
-    runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
+    client = EngineSupervisor(launched.spec).client()
+    runtime = build_runtime(settings, launched, NoHistory(), Fleet([client]))
     assert runtime.limits.max_body_bytes == 2048
     assert runtime.limits.sse_keepalive_s == 3
     assert runtime.authenticator is not None
@@ -160,7 +160,7 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.model.license == "Apache-2.0"
     assert runtime.model.profile is not None
     assert runtime.model.profile.reason == launched.selection.reason
-    open_runtime = build_runtime(load(), launched, supervisor, Fleet([supervisor.client()]))
+    open_runtime = build_runtime(load(), launched, NoHistory(), Fleet([client]))
     assert open_runtime.authenticator is None
     assert open_runtime.has_pages
 
@@ -192,13 +192,20 @@ POLICIES: dict[str, tuple[Any, str, str]] = {
 DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 
 
+class NoHistory:
+    """Of an engine that was never started again, whose files are here."""
+
+    num_restarts = 0
+    download = (0, 0)
+
+
 def test_every_policy_reaches_the_runtime() -> None:
     given = {name: value for name, (value, *_) in POLICIES.items()}
     assert given == {name: value for name, value in given.items() if value != DEFAULTS[name]}
     settings = load({**given, "python_mcp_url": "http://tools:8001", "metrics_tenants": "a, b"})
     launched = prepare(settings)
-    supervisor = EngineSupervisor(launched.spec)
-    runtime = build_runtime(settings, launched, supervisor, Fleet([supervisor.client()]))
+    client = EngineSupervisor(launched.spec).client()
+    runtime = build_runtime(settings, launched, NoHistory(), Fleet([client]))
     found = dict(fields_below(runtime))
     assert {name: found[kind, field] for name, (_, kind, field) in POLICIES.items()} == given
     assert found["Metrics", "_tenants"] == {"a", "b"}

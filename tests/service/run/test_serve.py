@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -12,13 +14,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
+from profiles.checkpoints.compact import bundled_nano
 from tests import plain
+from tests.profiles.hub import Fault, serving
+from tests.profiles.store.test_store import shard
 
 Fixture = Callable[..., Any]
 
@@ -156,6 +163,82 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
     server.process.terminate()
     assert server.exit_code() == 0
     assert "Traceback" not in server.log
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def half_a_model(gate: threading.Event) -> Iterator[str]:
+    """A mirror that sends half of the weights, and the rest once the gate is open; its URL."""
+    files = {"config.json": (bundled_nano() / "config.json").read_bytes()}
+    files["model.safetensors"] = shard("a", num_bytes=40_000_000)
+    with serving({f"m/nano/{name}": content for name, content in files.items()}) as mirror:
+
+        def wait() -> None:
+            gate.wait(PATIENCE_S)
+
+        first = Fault(cut_after=20_000_000)
+        mirror.faults["model.safetensors"] = [first, *[Fault(before=wait) for _ in range(20)]]
+        try:
+            yield f"{mirror.url}/m/nano"
+        finally:
+            gate.set()
+
+
+def test_it_answers_with_its_progress_while_the_model_is_fetched(
+    serve: Fixture, tmp_path: Path
+) -> None:
+    gate, port = threading.Event(), free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    with half_a_model(gate) as place:
+        environment = {"NIM_MODEL_PATH": place, "NIM_CACHE_PATH": str(tmp_path)}
+        server = serve(f"--server-port={port}", options={"script": [1]}, **environment)
+        deadline, said = time.monotonic() + PATIENCE_S, ""
+        while not re.search(r"downloading nano: \d+\.\d of 40\.0 MB \([1-9]", said):
+            assert time.monotonic() < deadline, f"{said}\n{server.log}"
+            with contextlib.suppress(httpx.TransportError):  # before it listens
+                ready = plain.get(f"{url}/health/ready", timeout=PATIENCE_S)
+                said = ready.json()["error"]["message"]
+            time.sleep(0.05)
+        assert ready.status_code == 503
+        assert plain.get(f"{url}/health/live", timeout=PATIENCE_S).status_code == 200
+        counted = plain.get(f"{url}/metrics", timeout=PATIENCE_S).text
+        assert 'harmonium_download_size_bytes{model="nano"} 4.00' in counted
+        [have] = re.findall(r'harmonium_download_bytes\{model="nano"\} (\S+)', counted)
+        assert 0 < float(have) < 40_000_000
+        refused = plain.post(f"{url}/chat/completions", json=BODY, timeout=PATIENCE_S)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
+        gate.set()
+        server.wait_for("Ready after")
+    counted = plain.get(f"{url}/metrics", timeout=PATIENCE_S).text
+    assert 'harmonium_download_size_bytes{model="nano"} 0.0' in counted
+
+
+def test_ctrl_c_in_a_download_says_what_is_kept_and_the_next_start_goes_on(
+    serve: Fixture, tmp_path: Path
+) -> None:
+    gate = threading.Event()
+    with half_a_model(gate) as place:
+        environment = {"NIM_MODEL_PATH": place, "NIM_CACHE_PATH": str(tmp_path)}
+        server = serve(options={"script": [1]}, **environment)
+        deadline = time.monotonic() + PATIENCE_S
+        while not sum(part.stat().st_size for part in tmp_path.rglob(".partial/*")):
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.05)
+        server.process.send_signal(signal.SIGINT)
+        kept = server.wait_for("The download was stopped; what came is kept in")
+        assert server.exit_code() == 0
+        assert "Traceback" not in server.log
+        assert str(tmp_path) in kept
+        gate.set()
+        again = serve(options={"script": [1]}, **environment)
+        assert "MB of them are here already" in again.wait_for("Fetching nano")
+        again.wait_for("Ready after")
 
 
 def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from prometheus_client import Gauge
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.shared import count_in_files
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 count_in_files(number)
-metrics = Metrics("nano", lambda: 3, folder)
+metrics = Metrics("nano", lambda: EngineState(3), folder)
 running = Gauge("live", "Now.", registry=metrics.registry, multiprocess_mode="livesum")
 metrics.count_dropped("traces", 10**number)
 running.set(10**number)

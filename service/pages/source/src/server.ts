@@ -11,6 +11,7 @@ export const CONNECTING: Server = { model: null, needsKey: false, message: "Conn
 
 async function look(key: string): Promise<Server> {
   try {
+    await getJSON("v1/health/ready", key); // 503 with the reason, and how far a start is
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
     return { model: data[0] ?? null, needsKey: false, message: "Nothing is served." };
   } catch (error) {
