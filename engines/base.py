@@ -42,6 +42,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None  # the same seed and prompt repeat the same tokens
     logprobs: int | None = None  # None: none; N: the chosen token's and the N most likely
+    # None: none; N: the log-probability of each prompt token but the first, and the N most likely.
+    # All of the prompt is then computed: nothing is taken from the prefix cache.
+    prompt_logprobs: int | None = None
     min_tokens: int = 0  # no stop token id is generated before so many other tokens were
 
 
@@ -75,6 +78,21 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), best first
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of neighbouring prompt tokens, each given all tokens before it.
+
+    Packed in the machine's byte order, since a prompt may have a hundred thousand tokens:
+    engines/prompt_logprobs.py reads them.
+    """
+
+    num_top: int
+    logprobs: bytes  # float32 (tokens)
+    ranks: bytes  # int32 (tokens); 1: the likeliest
+    top_ids: bytes = b""  # int32 (tokens, num_top), best first
+    top_logprobs: bytes = b""  # float32 (tokens, num_top)
+
+
 @dataclass(slots=True)  # not frozen: made for every token, which then takes a third of the time
 class TokenEvent:
     """What one or more engine steps added to one request; never changed once made."""
@@ -85,6 +103,8 @@ class TokenEvent:
     num_cached_tokens: int = 0  # prompt tokens taken from the prefix cache; the same on every event
     # How long the request waited before its first step; the same on every event.
     queued_s: float = field(default=0.0, compare=False)
+    # Of all prompt tokens but the first, in order, when asked for; on the first event only.
+    prompt_logprobs: tuple[PromptLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +126,7 @@ class Capabilities:
     exact_continuation: bool = True  # also where a seed, penalties or a grammar remember it
     dialects: tuple[str, ...] = ("json_schema", "regex", "lark", "gbnf")  # parts of a grammar
     max_drafts: int = 0  # guesses of a sequence that one step verifies
+    prompt_logprobs: bool = True  # log-probabilities of the prompt's tokens
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
 

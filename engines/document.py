@@ -216,6 +216,7 @@ _NAMES: Final = {
     "presence_penalty": "`presence_penalty`",
     "frequency_penalty": "`frequency_penalty`",
     "repetition_penalty": "`repetition_penalty`",
+    "prompt_logprobs": "log-probabilities of a prompt (`prompt_logprobs`, `echo`)",
     "max_logprobs": "likeliest rivals of a token (`top_logprobs`)",
     "priority": "`priority` inside the engine",
     "cache_salt": "tenants' cached prompts kept apart",

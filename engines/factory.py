@@ -113,7 +113,8 @@ def capabilities() -> dict[str, Capabilities]:
         "native": Capabilities(),
         "vllm": VLLM,
         "tensorrt_llm": TENSORRT_LLM,
-        "llama_cpp": Capabilities(),  # it computes for the native engine's step loop
+        # It computes for the native engine's step loop, but only the logits of last tokens.
+        "llama_cpp": Capabilities(prompt_logprobs=False),
     }
 
 

@@ -65,9 +65,9 @@ def _check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         _check(key, value, -2 <= value <= 2, "-2 to 2")
     penalty = sampling.repetition_penalty
     _check("repetition_penalty", penalty, 0.01 <= penalty <= 100, "0.01 to 100")
-    num_logprobs = sampling.logprobs
-    if num_logprobs is not None:
-        _check("logprobs", num_logprobs, 0 <= num_logprobs <= vocab_size, f"0 to {vocab_size}")
+    for key in ("logprobs", "prompt_logprobs"):
+        num = getattr(sampling, key)
+        _check(key, num, num is None or 0 <= num <= vocab_size, f"0 to {vocab_size}")
     _check_token_ids("logit_bias", sampling.logit_bias, vocab_size)
     for token_id, bias in sampling.logit_bias.items():
         _check(f"logit_bias[{token_id}]", bias, isfinite(bias), "a finite number")
@@ -93,9 +93,11 @@ def first_missing(request: EngineRequest, capabilities: Capabilities) -> Missing
     for name, value in _wishes(request):
         if not getattr(capabilities, name):
             return MissingCapability(name, value)
-    num_logprobs, most = request.sampling.logprobs, capabilities.max_logprobs
-    if num_logprobs is not None and most is not None and num_logprobs > most:
-        return MissingCapability("logprobs", str(num_logprobs), f"at most {most}")
+    most = capabilities.max_logprobs
+    for name in ("logprobs", "prompt_logprobs"):
+        num = getattr(request.sampling, name)
+        if num is not None and most is not None and num > most:
+            return MissingCapability(name, str(num), f"at most {most}")
     for part in written_parts(request.grammar) if request.grammar is not None else ():
         if (dialect := _DIALECTS[type(part)]) not in capabilities.dialects:
             return MissingCapability("dialects", dialect, " or ".join(capabilities.dialects), part)
@@ -151,6 +153,7 @@ _DEFAULTS: Final = {
     "top_k": 0,
     "min_p": 0.0,
     "min_tokens": 0,
+    "prompt_logprobs": None,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,

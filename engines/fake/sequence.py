@@ -13,12 +13,14 @@ from engines.base import (
     Capabilities,
     EngineRequest,
     FinishReason,
+    PromptLogprobs,
     Receive,
     TokenEvent,
     TokenLogprob,
 )
 from engines.errors import EngineError
 from engines.fake.faults import FakeFault
+from engines.prompt_logprobs import PromptToken, pack
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -66,6 +68,7 @@ class FakeSequence:
     receive: Receive = _nobody
     queued_s: float = 0.0
     num_generated: int = 0
+    has_scored: bool = False  # the prompt's log-probabilities were told
 
     @property
     def num_tokens(self) -> int:
@@ -81,7 +84,10 @@ class FakeSequence:
         token_ids, finish_reason = self._next_ids(num_tokens, num_left)
         self.num_generated += len(token_ids)
         logprobs = self._logprobs(token_ids, options.vocab_size)
-        return TokenEvent(token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s)
+        scores = self._prompt_logprobs(options.vocab_size)
+        return TokenEvent(
+            token_ids, logprobs, finish_reason, self.num_cached_tokens, self.queued_s, scores
+        )
 
     def _next_ids(
         self, num_tokens: int, num_left: int
@@ -100,6 +106,23 @@ class FakeSequence:
         if token_id in stops and position < self.request.sampling.min_tokens:
             return next(other for other in itertools.count() if other not in stops)
         return token_id
+
+    def _prompt_logprobs(self, vocab_size: int) -> tuple[PromptLogprobs, ...] | None:
+        """Each token of the prompt is the likeliest; with the first event."""
+        num_top = self.request.sampling.prompt_logprobs
+        if num_top is None or self.has_scored:
+            return None
+        self.has_scored = True
+        tokens = (
+            PromptToken(
+                token_id,
+                -1.0,
+                1,
+                tuple(((token_id + rank) % vocab_size, -1.0 - rank) for rank in range(num_top)),
+            )
+            for token_id in self.request.prompt_token_ids[1:]
+        )
+        return (pack(tokens, num_top),)
 
     def _logprobs(
         self, token_ids: tuple[int, ...], vocab_size: int

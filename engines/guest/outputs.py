@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from engines.base import EngineRequest, FinishReason, TokenEvent, TokenLogprob
+from engines.base import EngineRequest, FinishReason, PromptLogprobs, TokenEvent, TokenLogprob
 from engines.errors import RequestFailed
+from engines.prompt_logprobs import PromptToken, pack
 
 _FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 # Of a token that is none of the likeliest that were asked for: OpenAI's word for it.
@@ -19,8 +20,9 @@ class Outputs:
     def __init__(self, library: str, request: EngineRequest) -> None:
         self._library = library
         self._stops = request.stop_token_ids
-        self._num_prompt = len(request.prompt_token_ids)
+        self._prompt = request.prompt_token_ids
         self._num_logprobs = request.sampling.logprobs
+        self._num_prompt_logprobs = request.sampling.prompt_logprobs
         self._first: TokenEvent | None = None
 
     def event_of(
@@ -30,12 +32,14 @@ class Outputs:
         logprobs: Sequence[Mapping[int, Any]] | None,
         num_cached: int,
         queued_s: float,
+        prompt_logprobs: Sequence[Mapping[int, Any] | None] | None = None,
     ) -> TokenEvent | None:
         """Make the next event, None for nothing; raises RequestFailed for an end that is none.
 
         `logprobs`: for each of `token_ids` the likeliest tokens by their ids, as objects with a
         `logprob` (natural) and a `rank` (1 is the likeliest). `queued_s`: from the request's
-        arrival to its first step.
+        arrival to its first step. `prompt_logprobs`: the same for each token of the prompt, None
+        for the first; read with the first event.
         """
         finish_reason = self._finish_reason(reason, token_ids)
         if not token_ids and finish_reason is None:
@@ -46,8 +50,9 @@ class Outputs:
             tuple(token_ids),
             self._logprobs(token_ids, logprobs),
             finish_reason,
-            min(num_cached, self._num_prompt),
+            min(num_cached, len(self._prompt)),
             max(0.0, queued_s),
+            None if self._first is not None else self._prompt_logprobs(prompt_logprobs or ()),
         )
         self._first = self._first or event
         return event
@@ -61,6 +66,18 @@ class Outputs:
             raise RequestFailed("the grammar came to a point where no token may follow")
         return _FINISH[reason]
 
+    def _prompt_logprobs(
+        self, given: Sequence[Mapping[int, Any] | None]
+    ) -> tuple[PromptLogprobs, ...] | None:
+        num_top = self._num_prompt_logprobs
+        if num_top is None:
+            return None
+        tokens = (
+            _prompt_token(token_id, entries or {}, num_top)
+            for token_id, entries in zip(self._prompt[1:], given[1:], strict=True)
+        )
+        return (pack(tokens, num_top),)
+
     def _logprobs(
         self, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, Any]] | None
     ) -> tuple[TokenLogprob, ...] | None:
@@ -71,6 +88,11 @@ class Outputs:
             _logprob(token_id, entries, num_top)
             for token_id, entries in zip(token_ids, logprobs or (), strict=True)
         )
+
+
+def _prompt_token(token_id: int, entries: Mapping[int, Any], num_top: int) -> PromptToken:
+    scored = _logprob(token_id, entries, num_top)
+    return PromptToken(token_id, scored.logprob, entries[token_id].rank or 0, scored.top)
 
 
 def _logprob(token_id: int, entries: Mapping[int, Any], num_top: int) -> TokenLogprob:

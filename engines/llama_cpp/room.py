@@ -38,7 +38,9 @@ def capacity_of(config: LlamaCppConfig, model: GgufModel) -> Capacity:
             f"for {room} tokens; num_kv_blocks is {num_blocks} of {size} tokens, and a sequence "
             f"needs {least}: lower max_model_len or num_kv_blocks, or give the engine more memory"
         )
-    return Capacity(num_blocks + 1, size, min(longest, num_blocks * size))
+    return Capacity(
+        num_blocks + 1, size, min(longest, num_blocks * size), has_prompt_logprobs=False
+    )
 
 
 def token_bytes(config: LlamaCppConfig, model: GgufModel) -> int:

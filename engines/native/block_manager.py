@@ -270,6 +270,8 @@ class BlockManager:
 
     def _num_reusable(self, sequence: Sequence) -> int:
         """Whole blocks, but for the last token, which is computed in any case."""
+        if sequence.wants_scores():
+            return 0  # cached tokens have no logits
         return (len(sequence.token_ids) - 1) // self.block_size
 
     def _missing_window_blocks(self, hashes: list[bytes], num_blocks: int) -> Iterator[int]:

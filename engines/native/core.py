@@ -226,15 +226,16 @@ class EngineCore:
     def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
         self.scheduler.counters.num_steps += 1
         results = iter(sampled)
+        num_last = sum(chunk.is_last for chunk in chunks)
         broken = []
         for chunk in chunks:
-            result = next(results) if chunk.is_last else None
-            if result is not None and not result.token_ids:
+            result = next(results) if chunk.has_result else None
+            if chunk.is_last and result is not None and not result.token_ids:
                 broken.append(chunk.sequence)
             elif (event := self.scheduler.accept(chunk, result)) is not None:
                 self._tell(chunk.sequence, event)
         if broken:
-            self._end_all(self._failures.on_no_numbers(broken, are_all=len(broken) == len(sampled)))
+            self._end_all(self._failures.on_no_numbers(broken, are_all=len(broken) == num_last))
         else:
             self._failures.on_success()
 
@@ -388,4 +389,5 @@ def _row(chunk: Chunk) -> Row:
         is_masked,
         chunk.drafts,
         chunk.num_wanted,
+        chunk.prompt_logprobs,
     )

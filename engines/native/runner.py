@@ -75,7 +75,10 @@ class CoreRunner:
             vocab_size=core.vocab_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            capabilities=Capabilities(max_drafts=limits.max_drafts),
+            capabilities=Capabilities(
+                max_drafts=limits.max_drafts,
+                prompt_logprobs=core.backend.capacity.has_prompt_logprobs,
+            ),
         )
 
     async def start(self) -> None:

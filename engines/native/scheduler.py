@@ -145,14 +145,16 @@ class Scheduler:
         return sum((work_of(chunk, self.costs) for chunk in chunks), StepWork())
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
-        """Take in a collected chunk; `sampled` is what it brought if it is_last.
+        """Take in a collected chunk; `sampled` is what it brought if it has a result.
 
         Chunks come in the order of their steps. None if there is no new token to tell of.
         """
         sequence = chunk.sequence
         if sequence.is_ended:
             return None
-        if sampled is None:
+        if sampled is not None and sampled.prompt_logprobs is not None:
+            sequence.prompt_logprobs.append(sampled.prompt_logprobs)
+        if sampled is None or not chunk.is_last:
             self._commit(sequence, chunk.end)
             return None
         sequence.num_pending_tokens -= 1
@@ -261,7 +263,9 @@ class Scheduler:
         num_tokens = self._reserve(sequence, num_tokens, step)
         if num_tokens:
             num_left, start = sequence.num_schedulable_tokens, sequence.num_scheduled_tokens
-            step.take(Chunk(sequence, start, start + num_tokens, num_tokens == num_left))
+            num_top = sequence.sampling.prompt_logprobs if sequence.wants_scores(start) else None
+            is_last = num_tokens == num_left
+            step.take(Chunk(sequence, start, start + num_tokens, is_last, prompt_logprobs=num_top))
 
     def _reserve(self, sequence: Sequence, wanted: int, step: StepPlan) -> int:
         """Reserve blocks for so many tokens, or for as many as there is room for; preempts where
@@ -322,6 +326,8 @@ class Scheduler:
             self._take(sequence)
             self._count_admission(sequence, num_cached)
             self.blocks.announce(sequence)
+            if sequence.wants_scores():
+                sequence.prompt_logprobs.clear()  # of the run before a preemption
             sequence.slot, sequence.is_started = self._free_slots.pop(), False
             insort(self.running, sequence, key=_rank)
             self._go_on_or_later(sequence, step, later)
@@ -381,7 +387,12 @@ class Scheduler:
         self.counters.generated_tokens += len(token_ids)
         logprobs = sampled.logprobs and sampled.logprobs[: len(token_ids)]
         return TokenEvent(
-            token_ids, logprobs, finish_reason, sequence.num_cached_tokens, sequence.queued_s
+            token_ids,
+            logprobs,
+            finish_reason,
+            sequence.num_cached_tokens,
+            sequence.queued_s,
+            sequence.take_scores(),
         )
 
     def _check_fits(self, sequence: Sequence) -> None:

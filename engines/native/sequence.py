@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from engines.base import EngineRequest, FinishReason, SamplingParams
+from engines.base import EngineRequest, FinishReason, PromptLogprobs, SamplingParams
 from engines.native.grammar import Guide
 from engines.native.ngrams import NgramLookup
 from engines.native.proposals import Proposals
@@ -44,11 +44,13 @@ class Sequence:
         "num_scheduled_tokens",
         "num_sent_blocks",
         "num_wanted",
+        "prompt_logprobs",
         "proposals",
         "queued_s",
         "rank",
         "request",
         "sampling",
+        "scores_prompt",
         "seed",
         "slot",
         "stop_token_ids",
@@ -89,6 +91,8 @@ class Sequence:
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
         self.proposals = Proposals(self.token_ids)  # of a backend that guesses
         self.num_wanted = 0  # guesses that its last scheduled chunk is to bring
+        self.scores_prompt = sampling.prompt_logprobs is not None  # until they are told
+        self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
@@ -110,6 +114,18 @@ class Sequence:
     def num_generated_tokens(self) -> int:
         """Tokens after the prompt."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def wants_scores(self, start: int = 0) -> bool:
+        """Whether prompt tokens after position `start` need log-probabilities."""
+        return self.scores_prompt and start < self.num_prompt_tokens - 1
+
+    def take_scores(self) -> tuple[PromptLogprobs, ...] | None:
+        """The log-probabilities of the whole prompt, once, where they were asked for."""
+        if not self.scores_prompt:
+            return None
+        scores, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        self.scores_prompt = False
+        return scores
 
     @property
     def is_masked(self) -> bool:

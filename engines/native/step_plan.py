@@ -25,6 +25,12 @@ class Chunk:
     is_last: bool  # the chunk reaches the last token there is, so that the next one is sampled
     drafts: tuple[int, ...] = ()
     num_wanted: int = 0  # guesses that the backend is to bring of what comes after it
+    prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the backend brings something of it."""
+        return self.is_last or self.prompt_logprobs is not None
 
     @property
     def is_decode(self) -> bool:

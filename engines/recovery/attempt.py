@@ -151,7 +151,10 @@ class PartialAnswer:
         if not self._token_ids:
             return self.request
         self._is_continued = True
-        return replace(self.request, generated_token_ids=tuple(self._token_ids))
+        sampling = self.request.sampling
+        if sampling.prompt_logprobs is not None:  # they came with the first tokens
+            sampling = replace(sampling, prompt_logprobs=None)
+        return replace(self.request, generated_token_ids=tuple(self._token_ids), sampling=sampling)
 
     def let_wait(self) -> None:
         """It was being served: it is not refused for the time that a restart takes."""

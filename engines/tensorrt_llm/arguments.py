@@ -18,6 +18,7 @@ MAX_LOGPROBS: Final = 20  # what its sampler ranks for everybody at once
 # What release 1.2 has, with its default sampler: it takes seeds, penalties and min_p, and passes
 # over them; min_tokens keeps back one of several ends.
 CAPABILITIES: Final = Capabilities(
+    prompt_logprobs=False,
     seed=False,
     min_p=False,
     min_tokens=False,

@@ -45,6 +45,7 @@ def sampling_of(request: EngineRequest, end_token_id: int | None) -> dict[str, A
         "logit_bias": dict(sampling.logit_bias) or None,
         "seed": _seed(sampling),
         "logprobs": sampling.logprobs,
+        "prompt_logprobs": sampling.prompt_logprobs,
         "stop_token_ids": stops(request, end_token_id),
         "ignore_eos": True,
         "detokenize": False,
@@ -76,4 +77,5 @@ class Outputs(outputs.Outputs):
             completion.logprobs,
             output.num_cached_tokens or 0,
             scheduled_s - self._arrived_s,  # one clock: the machine's monotonic
+            output.prompt_logprobs,
         )

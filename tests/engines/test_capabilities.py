@@ -26,6 +26,7 @@ SAMPLING: dict[str, Any] = {
     "presence_penalty": 0.5,
     "frequency_penalty": -0.5,
     "repetition_penalty": 1.1,
+    "prompt_logprobs": 0,
 }
 OUTER: dict[str, Any] = {
     "grammar": Text(None),

@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import SamplingParams, TokenLogprob
+from engines.base import PromptLogprobs, SamplingParams, TokenLogprob
 
 NULL_BLOCK = 0  # no K/V: stands in a table where the window has left a block behind
 
@@ -63,6 +63,7 @@ class Capacity:
     max_drafts: int = 0  # guesses that one row may bring
     max_wanted: int = 0  # guesses that one row may want: the backend has a head that makes them
     step_cost: StepCost = without_drafts
+    has_prompt_logprobs: bool = True  # it computes what Row.prompt_logprobs asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,9 @@ class Row(NamedTuple):
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
     drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; see Sampled
     num_wanted: int = 0  # guesses to bring of what follows the sampled tokens, where is_last
+    # The log-probabilities of the prompt's tokens at start + 1 up to end are wanted, each with so
+    # many of the likeliest; None: they are not.
+    prompt_logprobs: int | None = None
 
 
 class Batch(NamedTuple):
@@ -108,7 +112,7 @@ class Batch(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """What one row with is_last has brought.
+    """What one row with is_last has brought, or one that wants prompt_logprobs.
 
     token_ids: the accepted drafts and one token more; empty if the logits were not finite. A
     draft is accepted if it is the token that is sampled at its place, so that they are those
@@ -120,6 +124,7 @@ class Sampled(NamedTuple):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token if the slot asks for them
     proposed: tuple[int, ...] = ()  # the guesses that the row wanted, or fewer
+    prompt_logprobs: PromptLogprobs | None = None  # those that the row wanted
 
 
 class Step(Protocol):
@@ -135,8 +140,9 @@ class Step(Protocol):
         ...
 
     def collect(self) -> list[Sampled]:
-        """Wait for the step; the result of each row with is_last, in order.
+        """Wait for the step; the result of each row with is_last or prompt_logprobs, in order.
 
+        Without is_last a result has no tokens.
         Called once. A step that never got its masks is collected only to be thrown away.
         """
         ...

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
 from engines.native.backends.cpu.attention import KVCache
@@ -18,6 +20,7 @@ from engines.native.backends.cpu.linear import computed_dtype
 from engines.native.backends.cpu.memory import check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.cpu.sampler import sample, verify
+from engines.native.backends.scoring import MAX_ROWS, joined, score
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
@@ -29,6 +32,9 @@ MAX_DRAFTS = 8  # in a row; their draws follow one another
 _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it is read
 
 Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
+Score = Callable[[Sequence[Span]], list[PromptLogprobs]]
+"""The log-probabilities that spans of the last forward pass want, of those that want some."""
+
 Propose = Callable[[Sequence[Span], Sequence[Sampled]], list[tuple[int, ...]]]
 """Guesses of what follows the sampled tokens, as many as each span wants."""
 
@@ -37,9 +43,14 @@ class CpuBackend:
     """Slots, a forward pass and the sampler; implements engines.native.backends.base.Backend."""
 
     def __init__(
-        self, capacity: Capacity, forward: Forward, propose: Propose | None = None
+        self,
+        capacity: Capacity,
+        forward: Forward,
+        propose: Propose | None = None,
+        score: Score | None = None,
     ) -> None:
         self._capacity, self._forward, self._propose = capacity, forward, propose
+        self._score = score
         self._slots = Slots()
 
     @classmethod
@@ -47,7 +58,7 @@ class CpuBackend:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
         network = TorchModel(config, model)
         propose = None if network.guesser is None else network.guesser.propose
-        return cls(network.capacity, network.forward, propose)
+        return cls(network.capacity, network.forward, propose, network.score)
 
     @property
     def capacity(self) -> Capacity:
@@ -58,7 +69,12 @@ class CpuBackend:
         """Compute the step now; its sampling too, unless a row waits for its mask."""
         spans = self._slots.apply(batch)
         sampled = {i: span for i, span in enumerate(spans) if span.is_last}
-        step = CpuStep(self._forward(spans), sampled, self._propose)
+        logits = self._forward(spans)
+        scored = [i for i, span in enumerate(spans) if span.prompt_logprobs is not None]
+        scores: dict[int, PromptLogprobs] = {}
+        if scored and self._score is not None:
+            scores = dict(zip(scored, self._score(spans), strict=True))
+        step = CpuStep(logits, sampled, self._propose, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
@@ -68,11 +84,16 @@ class CpuStep:
     """A computed step: logits, and tokens once it has its masks."""
 
     def __init__(
-        self, logits: Logits, spans: dict[int, Span], propose: Propose | None = None
+        self,
+        logits: Logits,
+        spans: dict[int, Span],
+        propose: Propose | None = None,
+        scores: Mapping[int, PromptLogprobs] | None = None,
     ) -> None:
-        """`spans` that are last, by their row in the batch."""
+        """`spans` that are last, and `scores` of prompts, by their row in the batch."""
         self._logits: Logits | None = logits
         self._spans, self._propose = spans, propose
+        self._scores = scores or {}
         self._sampled: list[Sampled] = []
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -90,8 +111,14 @@ class CpuStep:
             ]
 
     def collect(self) -> list[Sampled]:
-        """What each row with is_last has brought."""
-        return self._sampled
+        """What each row with is_last or prompt_logprobs has brought."""
+        if not self._scores:
+            return self._sampled
+        sampled = dict(zip(self._spans, self._sampled, strict=True))
+        return [
+            sampled.get(row, Sampled(()))._replace(prompt_logprobs=self._scores.get(row))
+            for row in sorted({*sampled, *self._scores})
+        ]
 
 
 def _sample(
@@ -141,6 +168,7 @@ class TorchModel:
         )
         self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
         self._cache = KVCache(model, config, num_blocks, device)
+        self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
         self._layouts = LayoutBuilder(
             config.block_size,
             model.sliding_window,
@@ -155,12 +183,40 @@ class TorchModel:
         Returns a row of logits for each position that wants some, in the spans' order.
         """
         layout = self._layouts.build(spans)
-        if self.guesser is None:
+        guessing = () if self.guesser is None else self.guesser.layers
+        is_scored = any(span.prompt_logprobs is not None for span in spans)
+        last = (self._model.last_layer,) if is_scored else ()
+        if not guessing and not last:
             return self._model.forward(layout, self._cache)
-        taps = Taps(self.guesser.layers)
+        taps = Taps((*guessing, *last))
         logits = self._model.forward(layout, self._cache, taps)
-        self.guesser.take_in(spans, layout, taps.states)
+        self._scored = (taps.states[-1], layout.ends) if is_scored else None
+        if self.guesser is not None:
+            self.guesser.take_in(spans, layout, taps.states[: len(guessing)])
         return logits
+
+    @torch.inference_mode()
+    def score(self, spans: Sequence[Span]) -> list[PromptLogprobs]:
+        """The log-probabilities that spans of the last pass want, a few rows of logits at once."""
+        assert self._scored is not None
+        (states, ends), self._scored = self._scored, None
+        scores = []
+        for span, end in zip(spans, ends, strict=True):
+            if span.prompt_logprobs is None:
+                continue
+            token_ids, first = torch.tensor(span.scored_token_ids), end - span.num_tokens
+            pieces = [
+                score(
+                    self._model.logits(states[first + at : first + at + len(piece)]).spread(),
+                    piece,
+                    span.prompt_logprobs,
+                )
+                for at, piece in zip(
+                    range(0, len(token_ids), MAX_ROWS), token_ids.split(MAX_ROWS), strict=True
+                )
+            ]
+            scores.append(joined(pieces).packed())
+        return scores
 
     def _head(
         self, config: NativeConfig, model: ModelConfig, dtype: torch.dtype, checkpoint: Checkpoint

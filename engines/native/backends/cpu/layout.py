@@ -76,6 +76,16 @@ class Span(NamedTuple):
     is_last: bool
     drafts: tuple[int, ...] = ()
     num_wanted: int = 0
+    prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
+
+    @property
+    def scored_token_ids(self) -> list[int]:
+        """The prompt's tokens whose log-probabilities are wanted, each after its position."""
+        if self.prompt_logprobs is None:
+            return []
+        return self.slot.token_ids[
+            self.start + 1 : min(self.end, self.slot.num_prompt_tokens - 1) + 1
+        ]
 
     @property
     def num_tokens(self) -> int:
@@ -124,7 +134,15 @@ class Slots:
             slot.full_blocks += row.full_blocks
             slot.window_blocks += row.window_blocks
             end = row.end + len(row.drafts)
-            yield Span(slot, row.start, end, row.is_last, row.drafts, row.num_wanted)
+            yield Span(
+                slot,
+                row.start,
+                end,
+                row.is_last,
+                row.drafts,
+                row.num_wanted,
+                row.prompt_logprobs,
+            )
 
 
 @dataclass(frozen=True, slots=True)

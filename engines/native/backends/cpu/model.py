@@ -107,6 +107,11 @@ class Taps:
 class GptOss:
     """The whole model, from token ids to logits."""
 
+    @property
+    def last_layer(self) -> int:
+        """The index of the last layer."""
+        return len(self._layers) - 1
+
     def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
         self._dtype, self._threads = computed_dtype(load.dtype), threads
         self._num_layer_weights = num_step_weights(config)
@@ -132,8 +137,13 @@ class GptOss:
             x = layer(x, rotations, layout, cache)
             if taps is not None and index in taps.layers:
                 taps.states.append(x)
-        self._threads.prepare(len(layout.sampled_rows), self._head.num_weights)
-        return self._head(self._norm(x.index_select(0, layout.sampled_rows)))
+        return self.logits(x.index_select(0, layout.sampled_rows))
+
+    @torch.inference_mode()
+    def logits(self, x: Tensor) -> Logits:
+        """Rows (rows, hidden) of the residual stream after the last layer -> their logits."""
+        self._threads.prepare(len(x), self._head.num_weights)
+        return self._head(self._norm(x))
 
 
 def _attention_linears(config: ModelConfig, load: Loader) -> tuple[AnyLinear, AnyLinear]:

@@ -25,6 +25,7 @@ from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
 from engines.native.backends.cuda.outcome import Token, sampled_of
 from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
 from engines.native.backends.cuda.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.sampler import Sampler
@@ -39,6 +40,7 @@ from engines.native.backends.cuda.verify import (
     expanded,
 )
 from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import (
@@ -108,6 +110,15 @@ class CudaBackend:
         self._head_graphs = Graphs(
             {n: partial(decode(n, self._first).head, self._head_in) for n in sizes.decode},
             device,
+        )
+
+        self._scorer = PromptScorer(
+            self._buffers.normed,
+            self._head_in,
+            self._head_graphs,
+            self._first,
+            self._slots,
+            transfer,
         )
 
         def prefill(tokens: int) -> Prefill:
@@ -219,13 +230,14 @@ class CudaBackend:
             self._eagle.start(batch, self.transfer.upload)
         parts = self._parts(batch.rows)
         draws = []
+        scores: dict[int, Scores] = {}
         if parts.prefilled.rows:
-            draws.append(self._launch_prefill(parts.prefilled))
+            draws.append(self._launch_prefill(parts.prefilled, scores))
         if parts.replayed and self._verifier is not None:
             self._replay(self._verifier, parts.replayed)
         if parts.decoded.rows:
             draws.append(self._launch_decode(parts.decoded))
-        step = CudaStep(self, batch, [draw for draw in draws if draw.rows])
+        step = CudaStep(self, batch, [draw for draw in draws if draw.rows], scores)
         if not any(row.is_masked for row in batch.rows):
             step.sample({})
         return step
@@ -258,7 +270,7 @@ class CudaBackend:
         self._decode_graphs.run(len(indices))
         return draw
 
-    def _launch_prefill(self, prefilled: Places) -> Draw:
+    def _launch_prefill(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
         rows, indices = prefilled
         chunks = [
             TokenRun(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
@@ -268,6 +280,7 @@ class CudaBackend:
         self._buffers.pack(chunks, host)
         self._buffers.packed.copy_(self.transfer.to_device(host))
         self._prefill_graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
+        scores |= self._scorer.run(rows, indices)
         last = [place for place, row in enumerate(rows) if row.is_last]
         draw = self.draws.prepare(
             self._first, [rows[place] for place in last], [indices[place] for place in last]
@@ -288,11 +301,13 @@ class CudaBackend:
 class CudaStep:
     """A launched step; its tokens are on their way once it is sampled."""
 
-    def __init__(self, backend: CudaBackend, batch: Batch, draws: list[Draw]) -> None:
-        self._backend, self._draws = backend, draws
+    def __init__(
+        self, backend: CudaBackend, batch: Batch, draws: list[Draw], scores: dict[int, Scores]
+    ) -> None:
+        """`scores` of prompts, by the row of the batch."""
+        self._backend, self._draws, self._scores = backend, draws, scores
         self._rows = batch.rows
-        self._order = [i for i, row in enumerate(batch.rows) if row.is_last]
-        self._wanting = [i for i in self._order if batch.rows[i].num_wanted]
+        self._wanting = [i for i, row in enumerate(batch.rows) if row.is_last and row.num_wanted]
         self._proposed: Tensor | None = None  # (guesses, those that want some), on the host
         self._done = backend.transfer.done()
 
@@ -313,7 +328,7 @@ class CudaStep:
         self._done = self._backend.transfer.done()
 
     def collect(self) -> list[Sampled]:
-        """Wait for the step; what each row with is_last has brought."""
+        """Wait for the step; what each row with is_last or prompt_logprobs has brought."""
         if self._done is not None:
             self._done.synchronize()
         tokens: dict[int, list[Token]] = {}
@@ -323,11 +338,12 @@ class CudaStep:
             for place, (row, token) in enumerate(zip(draw.rows, draw.tokens.tolist(), strict=True)):
                 tokens.setdefault(row, []).append((token, draw.logprobs.get(place)))
         guesses = self._guesses()
-        return [
-            sampled_of(tokens[i], self._rows[i].drafts, guesses.get(i, ()))
-            for i in self._order
-            if i in tokens
-        ]
+        sampled = {
+            i: sampled_of(of, self._rows[i].drafts, guesses.get(i, ())) for i, of in tokens.items()
+        }
+        for i, scores in self._scores.items():
+            sampled[i] = sampled.get(i, Sampled(()))._replace(prompt_logprobs=scores.packed())
+        return [sampled[i] for i in sorted(sampled)]
 
     def _guesses(self) -> dict[int, tuple[int, ...]]:
         """What was guessed for each row that wants some."""

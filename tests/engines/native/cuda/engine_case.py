@@ -117,6 +117,21 @@ class EngineCase:
         chosen = logits.gather(1, torch.tensor(answer, device=DEVICE)[:, None]).squeeze(1)
         return float((logits.amax(1) - chosen < MARGIN).double().mean())
 
+    def log_probabilities(self, prompt: list[int]) -> torch.Tensor:
+        """Of the token after each of the prompt's, in float64: (tokens, vocabulary)."""
+        empty = torch.zeros(
+            (0, self.config.num_key_value_heads, self.config.head_dim),
+            dtype=torch.float64,
+            device=DEVICE,
+        )
+        past = [(empty, empty) for _ in self.config.layer_types]
+        known = torch.tensor(prompt, device=DEVICE)
+        pieces = [
+            forward_reference(Shape(self.config), self.weights, piece, past).logits
+            for piece in known.split(PIECE)
+        ]
+        return torch.cat(pieces).log_softmax(1)
+
 
 def submit(core: EngineCore, name: str, prompt: list[int], params: SamplingParams) -> Sequence:
     return core.scheduler.add(EngineRequest(name, tuple(prompt), params))

@@ -9,7 +9,8 @@ import pytest
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
 
 from engines.native.backends.cuda.random_model import random_weights  # isort: skip
-from tests.engines.native.cuda.engine_case import EngineCase, generate  # isort: skip
+from engines.prompt_logprobs import unpacked  # isort: skip
+from tests.engines.native.cuda.engine_case import MARGIN, EngineCase, generate  # isort: skip
 
 # Slow through Triton's interpreter, by which the kernels' own tests run them by default.
 LENGTHS = [1, 300, 700, 40] if IS_GPU else [5]
@@ -33,6 +34,30 @@ def test_greedy_answers_are_the_models(case: EngineCase, is_overlapped: bool) ->
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer) == NUM_TOKENS
         assert case.share_greedy(prompt, answer) >= 0.9
+
+
+@pytest.mark.parametrize("is_cached", [True] if not IS_GPU else [True, False])
+def test_a_prompt_has_the_log_probabilities_of_the_models_logits(
+    case: EngineCase, is_cached: bool
+) -> None:
+    prompts, num_top = case.prompts(9, LENGTHS if IS_GPU else [11]), 2
+    core = case.core(is_cached=is_cached)
+    for _ in range(2 if IS_GPU else 1):  # again: with the prompt in the cache
+        _, events = generate(core, prompts, 1, temperature=0, prompt_logprobs=num_top)
+        told = {sum(len(part.ranks) for part in e.prompt_logprobs or ()): e for e in events}
+        for prompt in prompts:
+            event = told[4 * (len(prompt) - 1)]
+            assert event.num_cached_tokens == 0
+            assert event.prompt_logprobs is not None
+            found = [*unpacked(event.prompt_logprobs, prompt)]
+            expected = case.log_probabilities(prompt)
+            near = [
+                abs(token.logprob - float(row[token.token_id])) < MARGIN
+                and all(abs(value - float(row[id])) < MARGIN for id, value in token.top)
+                and abs(token.top[0][1] - float(row.max())) < MARGIN
+                for token, row in zip(found, expected[:-1], strict=True)
+            ]
+            assert sum(near) >= 0.9 * len(near)  # an expert chosen the other way moves a row
 
 
 @ON_GPU_ONLY

@@ -1,0 +1,54 @@
+"""The log-probabilities of known tokens, in plain torch."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engines.base import PromptLogprobs
+from engines.native.backends.base import Row
+
+# Rows of the output head at once: 64 rows of gpt-oss's logits take 51 MB.
+MAX_ROWS: Final = 64
+
+
+class Scores(NamedTuple):
+    """Of some tokens, a row each."""
+
+    logprobs: Tensor  # (rows) float32
+    ranks: Tensor  # (rows) int32; 1: the likeliest
+    top_ids: Tensor  # (rows, num_top) int32, best first
+    top_logprobs: Tensor  # (rows, num_top) float32
+
+    def packed(self) -> PromptLogprobs:
+        """As the engine tells them; waits for the device."""
+        return PromptLogprobs(
+            self.top_ids.shape[1],
+            *(part.cpu().contiguous().numpy().tobytes() for part in self),
+        )
+
+
+def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
+    """Score token_ids (rows) int64 by logits (rows, vocabulary) float32 of the places before."""
+    totals = logits.logsumexp(1)
+    chosen = logits.gather(1, token_ids[:, None])
+    ranks = (logits > chosen).sum(1, dtype=torch.int32) + 1
+    top = logits.topk(num_top)
+    return Scores(
+        chosen.squeeze(1) - totals,
+        ranks,
+        top.indices.int(),
+        top.values - totals[:, None],
+    )
+
+
+def joined(pieces: list[Scores]) -> Scores:
+    """Pieces of a chunk, one after the other."""
+    return pieces[0] if len(pieces) == 1 else Scores(*map(torch.cat, zip(*pieces, strict=True)))
+
+
+def num_scored(row: Row, num_prompt_tokens: int) -> int:
+    """How many of the row's leading positions have a next token in the prompt."""
+    return min(row.end, num_prompt_tokens - 1) - row.start
