@@ -1,7 +1,7 @@
 # Foreign clients at pinned versions.
 CLIENTS := .cache/clients
 PINNED := tests/clients
-CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm
+CLIENT_PYTHONS := current instructor openai2 aider aiperf guidellm evals
 
 # Clients that agree on what they need share an environment; all its packages are pinned.
 $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test
@@ -13,6 +13,12 @@ $(CLIENTS)/%/.ready: $(PINNED)/python/%.txt | installed-test
 $(CLIENTS)/guidellm/.torch: $(CLIENTS)/guidellm/.ready
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 		$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth
+	@touch $@
+
+# OpenAI's evals ask for Python 3.12, and run with this one.
+$(CLIENTS)/evals/.gpt-oss: $(CLIENTS)/evals/.ready
+	@$(BIN)/uv --no-config pip install --quiet --python $(@D)/bin/python --python-version 3.12 \
+		--no-deps gpt-oss==0.0.9
 	@touch $@
 
 # Their own install steps only put a platform's program in its place; it is done here, so that no
@@ -28,7 +34,7 @@ $(CLIENTS)/node/.ready: $(PINNED)/node/package.json $(PINNED)/node/package-lock.
 	@touch $@
 
 .PHONY: clients
-clients: installed-test $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
+clients: installed-test $(CLIENT_PYTHONS:%=$(CLIENTS)/%/.ready) $(CLIENTS)/guidellm/.torch $(CLIENTS)/evals/.gpt-oss $(CLIENTS)/node/.ready ## Let the real clients use a server; writes docs/clients.md
 	@$(BIN)/pytest -m clients --junitxml=$(CLIENTS)/results.xml tests/clients; status=$$?; \
 		$(BIN)/python tests/clients/document.py $(CLIENTS)/results.xml && exit $$status
 

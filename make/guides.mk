@@ -1,9 +1,11 @@
 # The guides, followed word for word.
-.PHONY: guides guides-current guides-openai2
-guides: guides-current guides-openai2 ## Run what the guides tell to run, on nano, and look for what they show
+.PHONY: guides guides-current guides-openai2 guides-evals
+guides: guides-current guides-openai2 guides-evals ## Run what the guides tell to run, on nano, and look for what they show
 guides-openai2: GUIDES := docs/guides/litellm.md
-guides-current: GUIDES := $(filter-out docs/guides/litellm.md,$(wildcard docs/guides/*.md))
-guides-current guides-openai2: guides-%: $(CLIENTS)/%/.ready | installed-test
+guides-evals: GUIDES := docs/guides/evals.md
+guides-evals: $(CLIENTS)/evals/.gpt-oss
+guides-current: GUIDES := $(filter-out docs/guides/litellm.md docs/guides/evals.md,$(wildcard docs/guides/*.md))
+guides-current guides-openai2 guides-evals: guides-%: $(CLIENTS)/%/.ready | installed-test
 	@PATH="$(CURDIR)/$(CLIENTS)/$*/bin:$(CURDIR)/$(BIN):$$PATH" \
 		$(BIN)/python tests/guides/run_guides.py $(GUIDES)
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from engines.base import FinishReason, TokenEvent
+from engines.base import FinishReason, PromptLogprobs, TokenEvent
 from service.answer.logprobs import KeptLogprobs
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
@@ -131,6 +131,7 @@ class Choice:
         self.transcript: list[int] | None = None  # its ids, where somebody wants them
         self.finish_reason: AnswerFinish | None = None
         self.logprobs = KeptLogprobs()  # one per generated token, when asked for
+        self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
         self._max_calls = plan.max_calls
@@ -179,6 +180,8 @@ class Choice:
             self.num_cached_tokens = event.num_cached_tokens
         self.queued_s = event.queued_s
         self.latencies.note(len(event.token_ids))
+        if event.prompt_logprobs:
+            self.prompt_logprobs = event.prompt_logprobs
         if event.logprobs:
             self.logprobs.extend(event.logprobs)
         if self.transcript is not None:

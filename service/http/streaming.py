@@ -20,6 +20,7 @@ from service.answer.choice import ChoiceStep
 from service.answer.generation import Generation
 from service.http.failures import Failure, failure_of
 from service.runtime import Runtime
+from service.work import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,11 @@ class WholeAnswer(GenerationResponse):
             async for step in steps:
                 self._add(step)
                 self._forget(step)
-        await send_json(send, self._body())
+        if self._generation.plan.sampling.prompt_logprobs is None:
+            body = self._body()
+        else:  # a hundred thousand tokens take seconds
+            body = await in_thread(self._body)
+        await send_json(send, body)
 
 
 class EventStream(GenerationResponse):

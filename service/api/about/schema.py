@@ -158,6 +158,22 @@ class TokenizeResponse(ResponseModel):
     token_strs: list[str] | None = None
 
 
+class TokenizerInfo(ResponseModel):
+    """gpt-oss's tokenizer, in the names of a Hugging Face `tokenizer_config.json`."""
+
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    bos_token: str = "<|startoftext|>"
+    eos_token: str = "<|return|>"
+    pad_token: str = "<|endoftext|>"
+    add_bos_token: bool = False
+    add_eos_token: bool = False
+    clean_up_tokenization_spaces: bool = False
+    model_max_length: int
+    chat_template: str | None = Field(
+        None, description="Null: conversations are rendered by POST /v1/chat/completions/render."
+    )
+
+
 class DetokenizeRequest(RequestModel):
     """Token ids whose text is asked for."""
 

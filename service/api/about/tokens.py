@@ -13,6 +13,7 @@ from service.api.about.schema import (
     RenderedPrompt,
     TokenizeRequest,
     TokenizeResponse,
+    TokenizerInfo,
 )
 from service.api.chat.request import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
@@ -69,6 +70,13 @@ async def detokenize(
     if body.tokens:
         check_token_ids(body.tokens, "tokens", runtime.engine.info.vocab_size)
     return _json(DetokenizeResponse(prompt=await _text(body.tokens)))
+
+
+@router.get("/tokenizer_info")
+async def get_tokenizer_info(runtime: CurrentRuntime) -> TokenizerInfo:
+    """The tokenizer's special tokens, as vLLM has them."""
+    runtime.lifecycle.check_started()
+    return TokenizerInfo(model_max_length=runtime.engine.info.max_model_len)
 
 
 @router.post("/v1/chat/completions/render", response_model=RenderedPrompt)

@@ -12,7 +12,8 @@ from engines import base
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, usage_of
-from service.api.common.schema import ResponseModel, TokenLogprob, Usage
+from service.api.common.prompt_logprobs import shown
+from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
 
@@ -96,6 +97,7 @@ class ChatCompletion(ResponseModel):
     choices: list[AnswerChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
+    prompt_logprobs: ShownPromptLogprobs = None
 
 
 class ChatAnswer:
@@ -130,6 +132,10 @@ class ChatAnswer:
         if self._generation.plan.sampling.logprobs is not None:
             for choice, message in zip(document["choices"], self._messages, strict=True):
                 choice["logprobs"] = _logprobs(message.logprobs)  # large, and written already
+        if (num_top := self._generation.plan.sampling.prompt_logprobs) is not None:
+            packed = self._generation.choices[0].prompt_logprobs
+            prompt = self._generation.plan.prompt_token_ids
+            document["prompt_logprobs"] = shown(packed, prompt, num_top)
         return _encode(document)
 
     def _choice(self, index: int) -> AnswerChoice:

@@ -35,6 +35,7 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
+from service.api.common.prompt_logprobs import not_streamed
 from service.api.common.schema import free_text
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
@@ -63,6 +64,7 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
         stop=request.stop,
         num_choices=request.n or 1,
         num_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        num_prompt_logprobs=request.prompt_logprobs,
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning is not False,
         keeps_ids=bool(request.return_token_ids),
@@ -114,6 +116,8 @@ def _tool_call_param(index: int) -> str:
 
 def _check_together(request: ChatRequest) -> None:
     """Fields that are right alone and wrong together."""
+    if request.stream and request.prompt_logprobs is not None:
+        raise not_streamed("prompt_logprobs")
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
     if request.stream_options and not request.stream:

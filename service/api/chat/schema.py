@@ -30,6 +30,7 @@ from service.api.common.schema import (
     NVEXT,
     NestedInputFormat,
     OfferedModel,
+    PromptLogprobsCount,
     Refused,
     Replayed,
     RequestModel,
@@ -285,6 +286,7 @@ class ChatRequest(SamplingFields):
     stop: Stop | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    prompt_logprobs: PromptLogprobsCount = None
     reasoning_effort: Effort | None = None
     reasoning: ReasoningOptions | None = Field(None, description="Extension: `effort`.")
     chat_template_kwargs: TemplateOptions | None = Field(

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from engines.base import TokenLogprob
+from engines.base import PromptLogprobs, TokenLogprob
+from engines.prompt_logprobs import unpacked
 from service.answer.generation import Generation
 from service.api.common.schema import (
     CompletionTokensDetails,
@@ -93,14 +94,20 @@ def _token(token_id: int, logprob: float) -> dict[str, Any]:
     }
 
 
+_Entry = tuple[str, float, msgspec.Raw, int]
+
+
 class LegacyLogprobs:
     """The log-probabilities of one choice's visible tokens in the older API's shape."""
 
-    def __init__(self, num_chars_before: int) -> None:
+    def __init__(self, num_chars_before: int, *, has_all: bool = False) -> None:
+        """`has_all`: tokens that are not visible have entries, too."""
         self._num_chars = num_chars_before  # of the text up to the next delta
         self._num_read = num_chars_before  # of the tokens' own characters
         self._utf8 = _UTF8("replace")
-        self._entries: list[tuple[str, float, msgspec.Raw, int]] = []
+        self._has_all = has_all
+        self._num_added = 0
+        self._entries: list[_Entry] = []
 
     def add(self, delta: Delta, logprobs: Sequence[TokenLogprob]) -> None:
         """Take a delta; its positions count in `logprobs`."""
@@ -108,8 +115,21 @@ class LegacyLogprobs:
             self._utf8.reset()
             self._num_read = self._num_chars
         self._num_chars += len(delta.text)
-        for position in delta.positions:
+        if self._has_all and delta.positions:
+            self._add_up_to(delta.positions[-1] + 1, logprobs)
+        elif not self._has_all:
+            for position in delta.positions:
+                self._add(logprobs[position])
+
+    def finish(self, logprobs: Sequence[TokenLogprob]) -> None:
+        """Take the tokens after the last visible one, where all have entries."""
+        if self._has_all:
+            self._add_up_to(len(logprobs), logprobs)
+
+    def _add_up_to(self, end: int, logprobs: Sequence[TokenLogprob]) -> None:
+        for position in range(self._num_added, end):
             self._add(logprobs[position])
+        self._num_added = max(self._num_added, end)
 
     def take(self) -> dict[str, list[Any]]:
         """The entries since the last call."""
@@ -123,10 +143,42 @@ class LegacyLogprobs:
         top = {_spelling(token_id): clamped(value) for token_id, value in chosen.top}
         offset = min(self._num_read, self._num_chars)
         self._entries.append((token, logprob, _raw({**top, token: logprob}), offset))
-        if is_ordinary(chosen.token_id):
-            self._num_read += len(self._utf8.decode(decode_bytes(chosen.token_id)))
-        else:
-            self._num_read += len(token)
+        self._num_read += _num_chars(chosen.token_id, self._utf8)
+
+
+class EchoedLogprobs:
+    """The log-probabilities of a prompt's tokens in the older API's shape."""
+
+    def __init__(self, prompt_token_ids: Sequence[int], num_top: int) -> None:
+        self._ids, self._num_top = prompt_token_ids, num_top
+
+    def columns(self, packed: Sequence[PromptLogprobs]) -> dict[str, list[Any]]:
+        """The lists of LegacyLogprobs, for the tokens of the prompt."""
+        utf8, offset = _UTF8("replace"), 0
+        offsets = []
+        for token_id in self._ids:
+            offsets.append(offset)
+            offset += _num_chars(token_id, utf8)
+        logprobs: list[float | None] = [None]
+        tops: list[msgspec.Raw | None] = [None]
+        for token in unpacked(packed, self._ids):
+            likeliest = token.top[: self._num_top]
+            top = {_spelling(id): clamped(value) for id, value in likeliest}
+            logprobs.append(clamped(token.logprob))
+            tops.append(_raw({**top, _spelling(token.token_id): logprobs[-1]}))
+        return {
+            "tokens": [_spelling(token_id) for token_id in self._ids],
+            "token_logprobs": logprobs,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+
+def _num_chars(token_id: int, utf8: codecs.IncrementalDecoder) -> int:
+    """How much longer a text gets by a token."""
+    if is_ordinary(token_id):
+        return len(utf8.decode(decode_bytes(token_id)))
+    return len(name_of(token_id))
 
 
 def _spelling(token_id: int) -> str:

@@ -11,6 +11,7 @@ from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
 from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
+from service.api.common.prompt_logprobs import check_budget
 from service.api.common.schema import SamplingFields
 from service.errors import RequestError
 from service.guide.answer import (
@@ -66,6 +67,8 @@ class AnswerSpec:
     stop: str | Sequence[str] | None = None
     num_choices: int = 1
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    prompt_logprobs_param: str = "prompt_logprobs"
     logprobs_param: str = "top_logprobs"
     max_calls: int | None = None
     has_reasoning: bool = True
@@ -78,6 +81,11 @@ async def plan_of(
 ) -> Plan:
     """The plan of a request in the families' shared terms; raises RequestError naming a field at
     fault."""
+    check_budget(
+        spec.num_choices * sum(map(len, prompts)),
+        spec.num_prompt_logprobs,
+        spec.prompt_logprobs_param,
+    )
     grammar, hosted = await _grammars(spec)
     plan = Plan(
         context=context,
@@ -121,6 +129,8 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
     param: str | None = lack.name
     if lack.name == "logprobs":
         param = spec.logprobs_param
+    elif lack.name == "prompt_logprobs":
+        param = spec.prompt_logprobs_param
     elif lack.part is not None and lack.part.label:
         param = lack.part.label
     elif lack.name in ("grammar", "dialects"):
@@ -129,6 +139,10 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
         "grammar": f"{param} asks for a guided answer, which {engine} cannot give",
         "dialects": f"{param} is written as {lack.value}; {engine} follows {lack.able or 'none'}",
         "logprobs": f"{param} is {lack.value}; {engine} gives {lack.able}",
+        "prompt_logprobs": (
+            f"{param} asks for log-probabilities of the prompt, of which {engine} gives "
+            f"{lack.able or 'none'}"
+        ),
     }.get(lack.name, f"{param} is {lack.value}; {engine} does not support it")
     remedy = "change it" if lack.able else "leave it out"
     return RequestError(f"{told}; {remedy}.", param=param, code="not_supported")
@@ -182,6 +196,7 @@ def _sampling_of(spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo) -> 
         top_k=max(fields.top_k or 0, 0),
         logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
         logprobs=spec.num_logprobs,
+        prompt_logprobs=spec.num_prompt_logprobs,
         **given,
     )
 

@@ -216,6 +216,14 @@ class Usage(ResponseModel):
 CALLED_NAME = r"^[\w.-]+$"
 MAX_CALLED_CHARS = 160
 
+PromptLogprobsCount = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=20,
+        description="Extension: the log-probability of each prompt token, and so many likeliest.",
+    ),
+]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -228,6 +236,23 @@ Stop = Annotated[
     Annotated[StopString, Tag("string")]
     | Annotated[list[StopString], Field(max_length=16), Tag("list")],
     Discriminator(_stop_tag),
+]
+
+
+class PromptLogprob(ResponseModel):
+    """A token that could stand at one place of the prompt."""
+
+    logprob: float
+    rank: int = Field(description="1: the likeliest.")
+    decoded_token: str
+
+
+ShownPromptLogprobs = Annotated[
+    list[dict[str, PromptLogprob] | None] | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description="By token id, for each prompt token but the first; where it is asked for.",
+    ),
 ]
 
 

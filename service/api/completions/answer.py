@@ -10,7 +10,8 @@ import msgspec
 
 from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
-from service.api.common.answer import LegacyLogprobs, StreamedUsage, usage_of
+from service.api.common.answer import EchoedLogprobs, LegacyLogprobs, StreamedUsage, usage_of
+from service.api.common.prompt_logprobs import shown
 from service.api.completions.schema import Completion, CompletionChoice
 from service.http.streaming import DataEvents
 
@@ -31,7 +32,10 @@ class _Text:
 
     def __init__(self, choice: Choice, echo: str, has_logprobs: bool) -> None:
         self._choice = choice
-        self._logprobs = LegacyLogprobs(len(echo)) if has_logprobs else None
+        self._logprobs: LegacyLogprobs | None = None
+        if has_logprobs:
+            # Beside those of the prompt each generated token has an entry: programs count them.
+            self._logprobs = LegacyLogprobs(len(echo), has_all=bool(echo))
 
     def add(self, step: ChoiceStep) -> str:
         """Take a step of the choice; gives the new text."""
@@ -39,6 +43,11 @@ class _Text:
             for delta in step.deltas:
                 self._logprobs.add(delta, self._choice.logprobs)
         return "".join(delta.text for delta in step.deltas)
+
+    def finish(self) -> None:
+        """Take the tokens after the last visible one."""
+        if self._logprobs is not None:
+            self._logprobs.finish(self._choice.logprobs)
 
     def take_logprobs(self) -> dict[str, list[Any]] | None:
         """The log-probabilities since the last call, if they are wanted."""
@@ -56,7 +65,15 @@ def _texts(generation: Generation, echoes: Sequence[str]) -> list[_Text]:
 class CompletionAnswer:
     """Collects the steps of all choices into one answer; `echoes` stand before their texts."""
 
-    def __init__(self, generation: Generation, head: CompletionHead, echoes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        head: CompletionHead,
+        echoes: Sequence[str],
+        num_prompt_logprobs: int | None = None,
+    ) -> None:
+        """`num_prompt_logprobs`: likeliest tokens shown beside each of the prompt's."""
+        self._num_top = num_prompt_logprobs
         self._generation = generation
         self._head = head
         self._pieces = [[echo] for echo in echoes]
@@ -68,11 +85,25 @@ class CompletionAnswer:
 
     def body(self) -> bytes:
         """The answer, once every choice has ended."""
-        logprobs = [text.take_logprobs() for text in self._texts]
         document = self._completion().model_dump()
-        for choice, columns in zip(document["choices"], logprobs, strict=True):
-            choice["logprobs"] = columns  # large, and written already
+        for index, choice in enumerate(document["choices"]):
+            choice |= self._scores(index)  # large, and written already
         return _encode(document)
+
+    def _scores(self, index: int) -> dict[str, Any]:
+        """The log-probabilities of a choice, and those of its prompt."""
+        plan, choice = self._generation.plan, self._generation.choices[index]
+        text = self._texts[index]
+        prompt = plan.prompts[index // plan.num_choices]
+        text.finish()
+        found: dict[str, Any] = {"logprobs": text.take_logprobs()}
+        if self._num_top is not None:
+            found["prompt_logprobs"] = shown(choice.prompt_logprobs, prompt, self._num_top)
+        num_top = plan.sampling.logprobs
+        if self._pieces[index][0] and num_top is not None:
+            echoed = EchoedLogprobs(prompt, num_top).columns(choice.prompt_logprobs)
+            found["logprobs"] = {name: of + found["logprobs"][name] for name, of in echoed.items()}
+        return found
 
     def _completion(self) -> Completion:
         return Completion(

@@ -17,6 +17,7 @@ from service.api.common.prompt import (
     context_bound,
     counted,
 )
+from service.api.common.prompt_logprobs import not_streamed
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
 from service.errors import RequestError
 from service.harmony.vocabulary import (
@@ -52,9 +53,18 @@ async def plan_completion(
         num_choices=request.n or 1,
         num_logprobs=request.logprobs,
         logprobs_param="logprobs",
+        num_prompt_logprobs=_num_prompt_logprobs(request),
+        prompt_logprobs_param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
         output="marked" if request.skip_special_tokens is False else "text",
     )
     return await plan_of(spec, prompts, info, context)
+
+
+def _num_prompt_logprobs(request: CompletionRequest) -> int | None:
+    """How many likeliest tokens are wanted beside each of the prompt's; None: no scores at all."""
+    echoed = request.logprobs if request.echo else None
+    asked = [num for num in (request.prompt_logprobs, echoed) if num is not None]
+    return max(asked, default=None)
 
 
 async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
@@ -150,12 +160,8 @@ def _check_together(request: CompletionRequest, num_prompts: int) -> None:
             param="best_of",
             code="unsupported_value",
         )
-    if request.echo and request.logprobs is not None:
-        raise RequestError(
-            "echo and logprobs do not go together: prompts have no logprobs here; leave one out.",
-            param="logprobs",
-            code="unsupported_value",
-        )
+    if request.stream and _num_prompt_logprobs(request) is not None:
+        raise not_streamed("echo" if request.prompt_logprobs is None else "prompt_logprobs")
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if num_prompts * n > MAX_CHOICES:

@@ -41,5 +41,5 @@ async def create_completion(
         usage = StreamedUsage.asked(body.stream_options)
         chunks = CompletionChunks(generation, head, echoed, usage)
         return EventStream(runtime, generation, chunks)
-    answer = CompletionAnswer(generation, head, echoed)
+    answer = CompletionAnswer(generation, head, echoed, body.prompt_logprobs)
     return WholeAnswer(runtime, generation, answer.add, answer.body)

@@ -9,9 +9,11 @@ from pydantic import Discriminator, Field, Tag
 from service.api.common.guidance import ResponseFormat, StructuredOutputs
 from service.api.common.schema import (
     NVEXT,
+    PromptLogprobsCount,
     Refused,
     ResponseModel,
     SamplingFields,
+    ShownPromptLogprobs,
     Stop,
     StreamOptions,
     TokenLimit,
@@ -61,6 +63,7 @@ class CompletionRequest(SamplingFields):
     stop: Stop | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool | None = None
+    prompt_logprobs: PromptLogprobsCount = None
     response_format: ResponseFormat | None = Field(None, description="Extension.")
     structured_outputs: StructuredOutputs | None = Field(None, description="Extension.")
     skip_special_tokens: bool | None = Field(
@@ -75,11 +78,12 @@ class CompletionRequest(SamplingFields):
 
 
 class CompletionLogprobs(ResponseModel):
-    """Four lists with an entry for each visible token."""
+    """Four lists with an entry for each visible token; with `echo` for each of the prompt and the
+    answer, of which the first has no log-probability."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -89,6 +93,7 @@ class CompletionChoice(ResponseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
+    prompt_logprobs: ShownPromptLogprobs = None
     finish_reason: Literal["stop", "length"]
 
 

@@ -226,3 +226,29 @@ def test_a_folder_that_cannot_be_written_holds_nothing_against_anybody(
     suspects.record("a", Level.QUARANTINED, 0)
     assert not suspects.are_any
     assert "cannot be remembered" in caplog.text
+
+
+async def test_log_probabilities_of_the_prompt_come_once_whenever_the_engine_dies(
+    start_engine: Any, guard: Guard, until: Any
+) -> None:
+    supervisor = await start_engine(QUICK, step_s=0.05, max_num_seqs=1)
+    engine = await guard(supervisor)
+
+    async def scores(request: EngineRequest) -> list[int]:
+        return [
+            len(part.ranks) // 4
+            async for event in engine.generate(request)
+            for part in event.prompt_logprobs or ()
+        ]
+
+    shown = asyncio.create_task(scores(request_of(1, 2, 3, max_tokens=40, prompt_logprobs=1)))
+    waiting = asyncio.create_task(scores(request_of(4, 5, prompt_logprobs=1)))
+
+    async def is_shown() -> bool:
+        stats = await engine.stats()
+        return stats.generated_tokens > 1 and stats.num_waiting == 1
+
+    await until(is_shown)
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert await outcomes(shown, waiting) == [[2], [1]]
+    assert supervisor.num_restarts == 1

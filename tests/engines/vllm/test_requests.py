@@ -9,6 +9,7 @@ import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import InvalidRequest, RequestFailed
+from engines.prompt_logprobs import PromptToken, unpacked
 from engines.vllm.counters import VllmCounters
 from engines.vllm.requests import Outputs, prompt_of, sampling_of
 from tests.engines.vllm.conftest import SURFACE, stand_in
@@ -68,12 +69,23 @@ def test_a_temperature_that_vllm_does_not_have_is_refused() -> None:
         sampling_of(request, None)
 
 
-def output(token_ids: list[int], finish: str | None = None, logprobs: Any = None) -> Any:
+def output(
+    token_ids: list[int],
+    finish: str | None = None,
+    logprobs: Any = None,
+    prompt_logprobs: Any = None,
+) -> Any:
     completion = stand_in(
         "CompletionOutput", token_ids=token_ids, finish_reason=finish, logprobs=logprobs
     )
     metrics = stand_in("RequestStateStats", scheduled_ts=12.5)
-    return stand_in("RequestOutput", outputs=[completion], num_cached_tokens=2, metrics=metrics)
+    return stand_in(
+        "RequestOutput",
+        outputs=[completion],
+        num_cached_tokens=2,
+        metrics=metrics,
+        prompt_logprobs=prompt_logprobs,
+    )
 
 
 def outputs(**changes: Any) -> Outputs:
@@ -117,6 +129,29 @@ def test_logprobs_are_the_chosen_one_and_the_likeliest() -> None:
         event = stream.event(output([5], None, [entries]))
         assert event is not None
         assert event.logprobs == (TokenLogprob(5, -3.0, top),)
+
+
+def test_a_prompt_is_scored_once() -> None:
+    def place(**ranks: float) -> dict[int, Any]:
+        return {
+            int(name[1:]): stand_in("Logprob", logprob=value, rank=rank)
+            for rank, (name, value) in enumerate(ranks.items(), 1)
+        }
+
+    prompt = (3, 5, 6)
+    given = [None, place(_5=-0.5), place(_1=-0.125, _2=-0.25, _6=-4.0)]
+    stream = outputs(prompt_token_ids=prompt, sampling=SamplingParams(4, prompt_logprobs=1))
+    first = stream.event(output([9], None, prompt_logprobs=given))
+    assert first is not None
+    assert first.prompt_logprobs is not None
+    found = [*unpacked(first.prompt_logprobs, prompt)]
+    assert found == [
+        PromptToken(5, -0.5, 1, ((5, -0.5),)),
+        PromptToken(6, -4.0, 3, ((1, -0.125),)),
+    ]
+    second = stream.event(output([9], None, prompt_logprobs=given))
+    assert second is not None
+    assert second.prompt_logprobs is None
 
 
 def test_counters_add_up_over_steps_and_engines() -> None:

@@ -181,7 +181,7 @@ async def test_a_streamed_answer_adds_up_to_the_whole_one(
     ("changes", "param", "code"),
     [
         ({"best_of": 3}, "best_of", "unsupported_value"),
-        ({"echo": True, "logprobs": 1}, "logprobs", "unsupported_value"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo", "unsupported_value"),
         ({"prompt": ""}, "prompt", "invalid_request"),
         ({"prompt": ["a", ""]}, "prompt[1]", "invalid_request"),
         ({"prompt": [[1], [201_088]]}, "prompt[1][0]", "invalid_request"),
