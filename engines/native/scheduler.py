@@ -32,7 +32,7 @@ from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork, assumed_costs
-from engines.native.step_plan import Chunk, StepPlan, work_of
+from engines.native.step_plan import Chunk, StepPlan, next_chunk, work_of
 from engines.queue import FairQueue
 
 # One step in so many goes on with prompts that are much shorter than the oldest, too. Simulated
@@ -262,10 +262,7 @@ class Scheduler:
         num_tokens = step.most_tokens(sequence)
         num_tokens = self._reserve(sequence, num_tokens, step)
         if num_tokens:
-            num_left, start = sequence.num_schedulable_tokens, sequence.num_scheduled_tokens
-            num_top = sequence.sampling.prompt_logprobs if sequence.wants_scores(start) else None
-            is_last = num_tokens == num_left
-            step.take(Chunk(sequence, start, start + num_tokens, is_last, prompt_logprobs=num_top))
+            step.take(next_chunk(sequence, num_tokens))
 
     def _reserve(self, sequence: Sequence, wanted: int, step: StepPlan) -> int:
         """Reserve blocks for so many tokens, or for as many as there is room for; preempts where
@@ -326,8 +323,7 @@ class Scheduler:
             self._take(sequence)
             self._count_admission(sequence, num_cached)
             self.blocks.announce(sequence)
-            if sequence.wants_scores():
-                sequence.prompt_logprobs.clear()  # of the run before a preemption
+            sequence.prompt_logprobs.clear()  # of the run before a preemption
             sequence.slot, sequence.is_started = self._free_slots.pop(), False
             insort(self.running, sequence, key=_rank)
             self._go_on_or_later(sequence, step, later)
@@ -386,14 +382,8 @@ class Scheduler:
     ) -> TokenEvent:
         self.counters.generated_tokens += len(token_ids)
         logprobs = sampled.logprobs and sampled.logprobs[: len(token_ids)]
-        return TokenEvent(
-            token_ids,
-            logprobs,
-            finish_reason,
-            sequence.num_cached_tokens,
-            sequence.queued_s,
-            sequence.take_scores(),
-        )
+        rest = sequence.num_cached_tokens, sequence.queued_s, sequence.take_scores()
+        return TokenEvent(token_ids, logprobs, finish_reason, *rest)
 
     def _check_fits(self, sequence: Sequence) -> None:
         num_tokens = sequence.max_len - 1  # the last token's K/V are never needed

@@ -43,6 +43,14 @@ class Chunk:
         return self.end - self.start + len(self.drafts)
 
 
+def next_chunk(sequence: Sequence, num_tokens: int) -> Chunk:
+    """The next so many known tokens of a sequence."""
+    start = sequence.num_scheduled_tokens
+    num_top = sequence.sampling.prompt_logprobs if sequence.wants_scores(start) else None
+    is_last = num_tokens == sequence.num_schedulable_tokens
+    return Chunk(sequence, start, start + num_tokens, is_last, prompt_logprobs=num_top)
+
+
 class StepPlan:
     """Bounds a step by its tokens and by the seconds it is expected to take."""
 
