@@ -72,8 +72,8 @@ AMPERE: Final = _in_fewer_registers(_without_overlap(HOPPER))
 ADA: Final = _in_99_kb(AMPERE)
 """8.6 and 8.9: 99 KB."""
 
-BLACKWELL: Final = replace(HOPPER, measured_on=())
+BLACKWELL: Final = _in_fewer_registers(replace(HOPPER, measured_on=()))
 """10.x and 11.0: 227 KB, tcgen05."""
 
-BLACKWELL_RTX: Final = _in_99_kb(_in_fewer_registers(BLACKWELL))
+BLACKWELL_RTX: Final = _in_99_kb(BLACKWELL)
 """12.x: 99 KB, and the tensor cores of Ada with parts that begin early."""
