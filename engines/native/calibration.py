@@ -104,19 +104,22 @@ class _Calibration:
     def _decode(self, num: int, context: int) -> Batch:
         """Rows of one token after `context` others; they share the blocks if there are too few."""
         each = self._num_blocks(context + 1)
-        starts = tuple(self._start(slot, context + 1, slot * 2 * each) for slot in range(num))
+        starts = tuple(
+            self._start(slot, context, context + 1, slot * 2 * each) for slot in range(num)
+        )
         return Batch(starts, tuple(Row(slot, context, context + 1, True) for slot in range(num)))
 
     def _prefill(self, start: int, num: int) -> Batch:
-        return Batch((self._start(0, start + num, 0),), (Row(0, start, start + num, False),))
+        end = start + num
+        return Batch((self._start(0, end, end, 0),), (Row(0, start, end, False),))
 
-    def _start(self, slot: int, num_tokens: int, first_block: int) -> SlotStart:
+    def _start(self, slot: int, num_prompt: int, num_tokens: int, first_block: int) -> SlotStart:
         each, last = self._num_blocks(num_tokens), self._backend.capacity.num_blocks - 1
         blocks = [1 + (first_block + i) % last for i in range(2 * each)]
         tokens = tuple(self._chance.choices(range(self._vocab_size), k=num_tokens))
         sampling = SamplingParams(max_tokens=1, temperature=0.0)
         return SlotStart(
-            slot, tokens, num_tokens, tuple(blocks[:each]), tuple(blocks[each:]), sampling, seed=0
+            slot, tokens, num_prompt, tuple(blocks[:each]), tuple(blocks[each:]), sampling, seed=0
         )
 
     def _num_blocks(self, num_tokens: int) -> int:

@@ -38,6 +38,7 @@ from engines.native.failures import FailureCount, StepFailure, give_back
 from engines.native.options import seconds_of
 from engines.native.scheduler import Scheduler, SchedulerLimits
 from engines.native.sequence import Sequence
+from engines.native.step_costs import StepWork
 from engines.native.step_plan import Chunk
 
 _CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.2}
@@ -55,6 +56,7 @@ class Launched:
     step: Step
     masks: dict[Sequence, TokenMasks]  # of those with drafts, made before them
     launched_s: float  # when its launch began
+    work: StepWork
 
 
 class EngineCore:
@@ -131,7 +133,7 @@ class EngineCore:
         launched_s = self._clock()
         try:
             step = self.backend.launch(build_batch(chunks))
-            return Launched(chunks, step, masks, launched_s)
+            return Launched(chunks, step, masks, launched_s, self.scheduler.planned)
         except Exception as error:
             failure = self._failures.on_error(error, chunks)
         self._fail(failure, chunks)
@@ -221,7 +223,7 @@ class EngineCore:
         seconds = now_s - max(launched.launched_s, self._collected_s)
         self._collected_s = now_s
         if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
-            self.scheduler.costs.note(self.scheduler.work_of(launched.chunks), seconds)
+            self.scheduler.costs.note(launched.work, seconds)
 
     def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
         self.scheduler.counters.num_steps += 1

@@ -32,7 +32,7 @@ from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork, assumed_costs
-from engines.native.step_plan import Chunk, StepPlan, next_chunk, work_of
+from engines.native.step_plan import Chunk, StepPlan, next_chunk
 from engines.queue import FairQueue
 
 # One step in so many goes on with prompts that are much shorter than the oldest, too. Simulated
@@ -91,6 +91,7 @@ class Scheduler:
         self._free_slots = [*range(limits.max_num_seqs)][::-1]
         self._admissions = count()
         self._num_planned = 0  # steps
+        self.planned = StepWork()  # of the last step
 
     @property
     def has_work(self) -> bool:
@@ -131,6 +132,7 @@ class Scheduler:
                 self._decode(sequence, step, drafts.get(sequence, ()))
         step.end_decoding(len(prefilling) + len(self.waiting))
         self._prefill(prefilling, step)
+        self.planned = step.work
         chunks = self._wanting([*step.chunks.values()])
         for chunk in chunks:
             sequence = chunk.sequence
@@ -139,10 +141,6 @@ class Scheduler:
             sequence.is_verifying = bool(chunk.drafts)
             sequence.num_wanted = chunk.num_wanted
         return chunks
-
-    def work_of(self, chunks: list[Chunk]) -> StepWork:
-        """What a step of these chunks computes, for its costs."""
-        return sum((work_of(chunk, self.costs) for chunk in chunks), StepWork())
 
     def accept(self, chunk: Chunk, sampled: Sampled | None) -> TokenEvent | None:
         """Take in a collected chunk; `sampled` is what it brought if it has a result.

@@ -68,23 +68,25 @@ class StepPlan:
         self._costs = costs
         self._max_gap_s = max_gap_s
         self._limit_s = self._part_limit_s = math.inf  # of the step as a whole
-        self._work = _NO_WORK
+        self._rows = self._context = 0  # of the rows that decode
+        self._prefill = _NO_WORK
         self._kept, self._kept_tokens = _NO_WORK, 0
-        self._has_prefill = False
         self._is_oldest_turn = is_oldest_turn
+
+    @property
+    def work(self) -> StepWork:
+        """What the step computes so far."""
+        return self._prefill + StepWork(rows=self._rows, context=self._context)
 
     def take(self, chunk: Chunk) -> None:
         """Put a chunk into the step."""
         self.chunks[chunk.sequence] = chunk
-        self.num_left -= chunk.num_tokens
-        self._work += work_of(chunk, self._costs)
-        self._has_prefill |= not chunk.is_decode
+        self._count(chunk, 1)
 
     def drop(self, sequence: Sequence) -> None:
         """Take a preempted sequence's chunk out again, if there is one."""
         if (chunk := self.chunks.pop(sequence, None)) is not None:
-            self.num_left += chunk.num_tokens
-            self._work -= work_of(chunk, self._costs)
+            self._count(chunk, -1)
         self.preempted.add(sequence)
 
     def end_decoding(self, num_prompts: int) -> None:
@@ -96,10 +98,10 @@ class StepPlan:
         gap_s = self._max_gap_s
         if gap_s is None:
             return
-        if not self._work.rows:
+        if not self._rows:
             self._limit_s = self._part_limit_s = _NOTHING_DECODES * gap_s
             return
-        decode_s = self._costs.seconds(self._work)
+        decode_s = self._costs.seconds(self.work)
         good_s = self._costs.seconds(self._costs.chunk(0, self._costs.good_chunk()))
         share = 0.5 + 0.5 * min(num_prompts / _MANY_PROMPTS, 1.0)
         self._limit_s = max(gap_s, decode_s + _LEAST_PREFILL * gap_s)
@@ -107,7 +109,7 @@ class StepPlan:
 
     def keep_part(self, sequence: Sequence) -> None:
         """Keep half of what is left for a sequence that takes it last."""
-        spent_s = self._costs.seconds(self._work)
+        spent_s = self._costs.seconds(self.work)
         half_s = spent_s + (self._part_limit_s - spent_s) / 2
         start = sequence.num_scheduled_tokens
         most = min(sequence.num_schedulable_tokens, self.num_left // 2)
@@ -139,18 +141,22 @@ class StepPlan:
         if most == num_prompt and self._fitting(start, most, self._limit_s) == most:
             return most
         num = self._fitting(start, most, self._part_limit_s)
-        if num == 0 and not self._has_prefill and not self._kept_tokens:
+        if num == 0 and not self._prefill.tokens and not self._kept_tokens:
             return self._costs.small_chunk(start, most)
         return num
 
     def _fitting(self, start: int, most: int, limit_s: float) -> int:
         if most <= 0 or limit_s == math.inf:
             return max(most, 0)
-        return self._costs.most_tokens(self._work + self._kept, start, most, limit_s)
+        return self._costs.most_tokens(self.work + self._kept, start, most, limit_s)
 
-
-def work_of(chunk: Chunk, costs: StepCosts) -> StepWork:
-    """What a chunk adds to its step."""
-    if chunk.is_decode:
-        return StepWork(rows=chunk.num_tokens, context=chunk.end)
-    return costs.chunk(chunk.start, chunk.num_tokens)
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        num_tokens = chunk.num_tokens
+        self.num_left -= sign * num_tokens
+        if chunk.is_decode:
+            self._rows += sign * num_tokens
+            self._context += sign * chunk.end
+        elif sign > 0:
+            self._prefill += self._costs.chunk(chunk.start, num_tokens)
+        else:
+            self._prefill -= self._costs.chunk(chunk.start, num_tokens)

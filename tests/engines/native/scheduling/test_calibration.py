@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engines.native.backends.base import Batch
 from engines.native.calibration import calibrate
 from engines.native.scheduler import SchedulerLimits
 from engines.native.step_costs import StepCosts, StepWork
@@ -38,6 +39,26 @@ def test_a_slow_device_does_not_hold_up_the_start() -> None:
     small, large = (costs.seconds(StepWork(tokens=n)) for n in (64, 8192))
     assert 0 < small < large
     assert 0 < costs.seconds(StepWork(rows=1)) <= costs.seconds(StepWork(rows=512))
+
+
+def test_rows_that_decode_are_part_of_an_answer() -> None:
+    """Where equal requests get equal bits, known tokens of a prompt are prefilled."""
+    clock = Clock()
+    backend: Any = SimulatedBackend(clock, h200(), num_blocks=4000)
+    launch, batches = backend.launch, list[Batch]()
+
+    def recording(batch: Batch) -> Any:
+        batches.append(batch)
+        return launch(batch)
+
+    backend.launch = recording
+    calibrate(backend, LIMITS, 1000, 10.0, clock)
+    for batch in batches:
+        for start, row in zip(batch.starts, batch.rows, strict=True):
+            is_answer = row.start >= start.num_prompt_tokens
+            assert is_answer == row.is_last
+            assert len(start.token_ids) == row.end
+            assert len(start.full_blocks) == -(-row.end // 64)
 
 
 def test_a_deep_chunk_is_known_not_to_be_shorter_for_a_few_tokens() -> None:
