@@ -35,7 +35,7 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.pace import Pace, Running, retry_after_s
+from engines.pace import NO_WAIT, ExpectedWait, Pace, Running, retry_after_s
 from engines.queue import GENERATED_COST, FairQueue
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
@@ -207,18 +207,17 @@ class QueuedEngine(Generic[T]):
             entry.too_late = loop.call_later(left_s, self._refuse, entry)
         return entry
 
-    def expected_wait_s(self, tenant: str, priority: int = 0) -> float:
-        """How long a usual request of a tenant would have to wait in the queue; no more than is
-        sure."""
-        return self._expected_s(tenant, priority, self._usual_work)
+    def expected_wait(self, tenant: str, priority: int = 0) -> ExpectedWait:
+        """How long a usual request of a tenant would have to wait in the queue."""
+        return self._expected(tenant, priority, self._usual_work)
 
     def expected_waits(self) -> ExpectedWaits:
         """The same of those tenants that have most requests waiting, and of all others."""
         if not self._queue:
             return ExpectedWaits()
         tenants = self._queue.busiest_tenants(_MOST_TOLD)
-        others_s = self._expected_s(NOBODY, 0, self._usual_work)
-        return ExpectedWaits(others_s, {name: self.expected_wait_s(name) for name in tenants})
+        others = self._expected(NOBODY, 0, self._usual_work)
+        return ExpectedWaits(others, {name: self.expected_wait(name) for name in tenants})
 
     def close(self, entry: Entry[T]) -> None:
         """Abort the request if it has not ended."""
@@ -356,17 +355,17 @@ class QueuedEngine(Generic[T]):
         """Refuse a request that is sure to wait too long."""
         if request.max_wait_s is None:
             return
-        expected_s = self._expected_s(request.tenant, request.priority, self._usual_work)
-        if expected_s > request.max_wait_s:
+        expected = self._expected(request.tenant, request.priority, self._usual_work)
+        if expected.sure_s > request.max_wait_s:
             raise self._overloaded(request)
 
-    def _expected_s(self, tenant: str, priority: int, work: float) -> float:
+    def _expected(self, tenant: str, priority: int, work: float) -> ExpectedWait:
         if not self._queue:
-            return 0.0
+            return NO_WAIT
         now_s = time.monotonic()
         self._note_pace()
         oldest_s = now_s - self._queue.oldest().queued_s
-        return self._pace.expected_s(self._queue.work_before(tenant, priority, work), oldest_s)
+        return self._pace.expected(self._queue.work_before(tenant, priority, work), oldest_s)
 
     def _note_pace(self) -> None:
         is_busy = bool(self._queue) or len(self._inside) >= self._max_inside
@@ -378,8 +377,8 @@ class QueuedEngine(Generic[T]):
     def _overloaded(self, request: EngineRequest) -> Overloaded:
         """The refusal of a request, with the time after which the same would be served."""
         limit_s = request.max_wait_s or 0.0
-        expected_s = self._expected_s(request.tenant, request.priority, self._usual_work)
-        retry_s = retry_after_s(expected_s, limit_s)
+        expected = self._expected(request.tenant, request.priority, self._usual_work)
+        retry_s = retry_after_s(expected, limit_s)
         return Overloaded(
             f"The server is overloaded: the request would wait longer than the limit of {limit_s:g}"
             f" s. Retry in {retry_s} s.",

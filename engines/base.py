@@ -2,8 +2,8 @@
 
 An engine knows nothing of text, channels, HTTP or users. Everything above this
 line renders prompts to ids and parses ids to answers; everything below turns ids
-into more ids. The standard library, the errors of engines and the tree of a grammar are all this
-module may import, so that every engine process can load it.
+into more ids. The standard library, the errors of engines, the tree of a grammar and a queue's
+expected wait are all this module may import, so that every engine process can load it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from engines.errors import EngineError
 from engines.grammar.tree import Grammar
+from engines.pace import NO_WAIT, ExpectedWait
 
 NOBODY: Final = "\0"  # a tenant that no request has
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -181,14 +182,14 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWaits:
-    """Seconds that a usual request would wait in an engine's queue if it came now."""
+    """The expected waits of the tenants of one engine."""
 
-    others_s: float = 0.0  # of tenants that are not named
-    tenants: Mapping[str, float] = field(default_factory=dict)
+    others: ExpectedWait = NO_WAIT  # of tenants that are not named
+    tenants: Mapping[str, ExpectedWait] = field(default_factory=dict)
 
-    def of(self, tenant: str) -> float:
+    def of(self, tenant: str) -> ExpectedWait:
         """The wait of one tenant."""
-        return self.tenants.get(tenant, self.others_s)
+        return self.tenants.get(tenant, self.others)
 
 
 class Engine(Protocol):
@@ -220,8 +221,8 @@ class Engine(Protocol):
         """Return if the engine can serve now, else raise EngineDead with the reason."""
         ...
 
-    def expected_wait_s(self, tenant: str) -> float:
-        """Seconds that a usual request of the tenant would wait in the queue, as far as is sure."""
+    def expected_wait(self, tenant: str) -> ExpectedWait:
+        """How long a usual request of the tenant would wait in the queue."""
         ...
 
     async def drain(self) -> None:

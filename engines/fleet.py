@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.base import EngineInfo, EngineRequest, EngineStats
+from engines.pace import NO_WAIT, ExpectedWait
 from engines.process.client import EngineClient
 
 _NOT_SUMMED = ("kv_block_size",)
@@ -98,10 +99,10 @@ class Fleet:
         found = await asyncio.gather(*(r.engine.stats() for r in await self.healthy()))
         return found[0] if len(found) == 1 else _sum(found)
 
-    def expected_wait_s(self, tenant: str) -> float:
+    def expected_wait(self, tenant: str) -> ExpectedWait:
         """The shortest wait of the replicas that can serve now."""
-        found = (r.engine.expected_wait_s(tenant) for r in self.replicas if r.is_ready)
-        return min(found, default=0.0)
+        found = (r.engine.expected_wait(tenant) for r in self.replicas if r.is_ready)
+        return min(found, default=NO_WAIT)
 
     async def drain(self) -> None:
         """Drain every replica."""

@@ -9,20 +9,29 @@ than twice what the oldest request has waited: a burst is not refused for what c
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 _MEMORY_S: Final = 10.0  # after which what was seen counts a third
-_DOUBT: Final = 1.25  # a wait is told only as far as it is sure
+_DOUBT: Final = 1.25  # so many times shorter or longer may a wait be
 _MOST_TIMES_SEEN: Final = 2.0
 
 
 _MOST_RETRY_S: Final = 60
 
 
-def retry_after_s(sure_s: float, limit_s: float) -> int:
-    """After how many seconds a request would be served within the limit, where its wait is sure to
-    be `sure_s` now."""
-    return min(max(math.ceil(_DOUBT * sure_s - limit_s), 1), _MOST_RETRY_S)
+class ExpectedWait(NamedTuple):
+    """How long a usual request would wait in an engine's queue if it came now, in seconds."""
+
+    likely_s: float = 0.0  # by the pace of the queue: for Retry-After
+    sure_s: float = 0.0  # not more than that: a request may be refused for it
+
+
+NO_WAIT: Final = ExpectedWait()
+
+
+def retry_after_s(wait: ExpectedWait, limit_s: float) -> int:
+    """After how many seconds a request would be served within the limit, if no others come."""
+    return min(max(math.ceil(_DOUBT * wait.likely_s - limit_s), 1), _MOST_RETRY_S)
 
 
 class Pace:
@@ -46,15 +55,15 @@ class Pace:
         """Count work that leaves the queue."""
         self._work += work
 
-    def expected_s(self, work: float, oldest_s: float) -> float:
-        """Seconds that work takes to leave the queue, where the oldest has waited `oldest_s`.
-
-        No more than is sure; 0 if nobody waits.
-        """
+    def expected(self, work: float, oldest_s: float) -> ExpectedWait:
+        """How long work takes to leave the queue, where the oldest has waited `oldest_s`."""
         if not oldest_s or not work:
-            return 0.0
-        seconds = work * self._busy_s / self._work if self._work else math.inf
-        return min(seconds / _DOUBT, _MOST_TIMES_SEEN * oldest_s)
+            return NO_WAIT
+        most_s = _MOST_TIMES_SEEN * oldest_s
+        if not self._work:
+            return ExpectedWait(most_s, most_s)
+        seconds = work * self._busy_s / self._work
+        return ExpectedWait(seconds, min(seconds / _DOUBT, most_s))
 
 
 class Running:

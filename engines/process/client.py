@@ -15,6 +15,7 @@ import zmq
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineStartError
+from engines.pace import NO_WAIT, ExpectedWait
 from engines.process.sockets import Link
 from engines.process.stream import Stream, Unread
 from engines.process.wire import (
@@ -157,10 +158,10 @@ class EngineClient:
         finally:
             del self._calls[number]
 
-    def expected_wait_s(self, tenant: str) -> float:
-        """Seconds that a request of the tenant would wait, by the engine's last status."""
+    def expected_wait(self, tenant: str) -> ExpectedWait:
+        """How long a request of the tenant would wait, by the engine's last status."""
         waits = None if self._status is None else self._status.waits
-        return 0.0 if waits is None else waits.of(tenant)
+        return NO_WAIT if waits is None else waits.of(tenant)
 
     async def check_health(self) -> None:
         """Raise EngineDead unless the last heartbeat says that the engine serves; no round trip."""

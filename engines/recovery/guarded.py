@@ -17,6 +17,7 @@ from typing import Final
 from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
 from engines.errors import EngineDead, QueueFull
 from engines.fleet import Fleet, Replica
+from engines.pace import ExpectedWait
 from engines.recovery.attempt import PartialAnswer, RetryAttempt, judge
 from engines.recovery.probe import Probes
 from engines.recovery.suspects import Suspects
@@ -91,9 +92,9 @@ class GuardedEngine:
         """The counts of the fleet; raises EngineDead if no engine answers."""
         return await self._fleet.stats()
 
-    def expected_wait_s(self, tenant: str) -> float:
-        """Seconds that a request of the tenant would wait in the queue of the fleet."""
-        return self._fleet.expected_wait_s(tenant)
+    def expected_wait(self, tenant: str) -> ExpectedWait:
+        """How long a request of the tenant would wait in the queue of the fleet."""
+        return self._fleet.expected_wait(tenant)
 
     async def check_health(self) -> None:
         """Raise EngineDead unless one engine of the fleet answers and generates."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engines.base import Engine
-from engines.pace import retry_after_s
+from engines.pace import ExpectedWait, retry_after_s
 from service.admission.quotas import Quotas
 from service.errors import UNAVAILABLE, RequestError
 from service.request import Deadline, RequestContext
@@ -59,7 +59,7 @@ class Gate:
         Raises RequestError with Retry-After.
         """
         await self._quotas.count(context)
-        self._check(engine.expected_wait_s(context.tenant), context.deadline)
+        self._check(engine.expected_wait(context.tenant), context.deadline)
 
     @asynccontextmanager
     async def admit(self, engine: Engine, generation: Generation) -> AsyncIterator[None]:
@@ -71,7 +71,7 @@ class Gate:
         loop, context = asyncio.get_running_loop(), generation.plan.context
         begun_s = loop.time()
         self._check_priority(generation.plan.priority)
-        self._check(engine.expected_wait_s(context.tenant), context.deadline)
+        self._check(engine.expected_wait(context.tenant), context.deadline)
         async with self._quotas.hold(generation):
             if len(generation.choices) == 1:  # of several some may have begun when one is refused
                 generation.max_wait_s = self._bounds.max_wait_s - (loop.time() - begun_s)
@@ -90,18 +90,18 @@ class Gate:
                 code="invalid_value",
             )
 
-    def _check(self, wait_s: float, deadline: Deadline | None) -> None:
-        limit_s = self._bounds.max_wait_s
+    def _check(self, wait: ExpectedWait, deadline: Deadline | None) -> None:
+        wait_s, limit_s = wait.sure_s, self._bounds.max_wait_s
         if wait_s > limit_s:
             raise self._refusal(
                 f"a request would wait {wait_s:.0f} s, longer than the limit of {limit_s:g} s",
-                retry_after_s(wait_s, limit_s),
+                retry_after_s(wait, limit_s),
             )
         if deadline is not None and wait_s > deadline.timeout_s:
             raise self._refusal(
                 f"a request would wait {wait_s:.1f} s, longer than the {deadline.timeout_s:g} s"
                 " that this one has",
-                retry_after_s(wait_s, deadline.timeout_s),
+                retry_after_s(wait, deadline.timeout_s),
             )
 
     @staticmethod

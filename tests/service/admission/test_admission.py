@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engines.pace import ExpectedWait
 from service.admission.gate import Bounds, Gate
 
 PATH = "/v1/chat/completions"
@@ -63,12 +64,14 @@ async def test_a_body_is_not_read_of_a_request_that_would_wait_too_long(
 ) -> None:
     runtime = make_runtime(ANSWER, gate=Gate(Bounds(max_wait_s=10.0)))
     client = await make_client(runtime)
-    monkeypatch.setattr(runtime.engine, "expected_wait_s", lambda tenant: 14.2)
+    wait = ExpectedWait(likely_s=18.0, sure_s=14.2)
+    monkeypatch.setattr(runtime.engine, "expected_wait", lambda tenant: wait)
     refused = await client.post(PATH, content=b"no JSON at all")
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "overloaded"
-    assert refused.headers["retry-after"] == "8"  # 1.25 * 14.2 - 10
-    monkeypatch.setattr(runtime.engine, "expected_wait_s", lambda tenant: 9.9)
+    assert refused.headers["retry-after"] == "13"  # 1.25 * 18 - 10
+    wait = ExpectedWait(likely_s=18.0, sure_s=9.9)
+    monkeypatch.setattr(runtime.engine, "expected_wait", lambda tenant: wait)
     assert (await client.post(PATH, content=b"no JSON at all")).status_code == 400
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engines.errors import Overloaded
 from tests.engines.native.scheduling.simulation import Clock, quantile, random_tokens
 from tests.engines.native.traffic.queued import Client, Told, serving, simulate
 
@@ -122,12 +123,33 @@ def test_nobody_is_rejected_who_would_have_begun_within_the_limit(
     could_begin = sum(told.ttft_s < limit_s for told in unlimited)
     answers = simulate(monkeypatch, lambda clock: run(clock, limit_s))
     whole = [told for told in answers if told.is_whole]
-    print(
-        could_begin,
-        len(whole),
-        max(t.ttft_s for t in whole),
-        {type(t.error).__name__ for t in answers},
-        sorted({round(t.ended_s, 1) for t in answers if t.error})[:5],
-    )
     assert max(told.ttft_s for told in whole) <= limit_s
     assert len(whole) >= 0.95 * could_begin
+
+
+def test_a_retry_after_turns_out_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a burst: who comes again when told to is served, and could not have been by half."""
+
+    async def run(clock: Clock) -> list[tuple[Told, float, Told, Told]]:
+        async with serving(clock, max_num_seqs=50) as client:
+
+            async def ask(number: int, at_s: float) -> Told:
+                return await client.ask_at(at_s, random_tokens(number, 128), 60, max_wait_s=2.0)
+
+            async def impatient(number: int) -> tuple[Told, float, Told, Told]:
+                told = await ask(number, 1.0 + 0.2 * number)
+                assert isinstance(told.error, Overloaded)
+                now_s, retry_s = clock.now_s, told.error.retry_s
+                early = asyncio.create_task(ask(100 + number, now_s + retry_s / 2))
+                return told, retry_s, await early, await ask(200 + number, now_s + retry_s)
+
+            burst = [client.ask(random_tokens(1000 + n, 128), 60) for n in range(1000)]
+            _, answers = await asyncio.gather(
+                asyncio.gather(*burst), asyncio.gather(*map(impatient, range(10)))
+            )
+            return answers
+
+    answers = simulate(monkeypatch, run)
+    for _, _, early, again in answers:
+        assert not early.is_whole
+        assert again.is_whole
