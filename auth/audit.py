@@ -23,7 +23,7 @@ def write(event: str, *, level: int = logging.INFO, **fields: object) -> None:
     """Write one audit line: the event, then `name=value` for each field that has a value."""
     given = {name: value for name, value in fields.items() if value not in (None, "")}
     text = "".join(f" {name}={_printable(value)}" for name, value in given.items())
-    log.log(level, "%s%s", event, text, extra={"audit": {"event": event, **given}})
+    log.log(level, "%s%s", event, text, extra={"audit": {"event": event, **given}, "brief": event})
 
 
 def keys_changed(before: Mapping[str, KeyRecord], after: Mapping[str, KeyRecord]) -> None:

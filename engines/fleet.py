@@ -20,6 +20,7 @@ from engines.base import EngineInfo, EngineRequest, EngineStats
 from engines.pace import NO_WAIT, ExpectedWait
 from engines.process.client import EngineClient
 
+_SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
 _NOT_SUMMED = ("kv_block_size",)
 
 BLOCK: Final = 64  # tokens
@@ -36,6 +37,7 @@ class Replica:
         self.number = number
         self.engine = engine
         self.num_running = 0  # requests of this API process
+        self.stats: EngineStats | None = None  # the last it told
         self._life: int | None = None
 
     @property
@@ -95,8 +97,24 @@ class Fleet:
         return self.replicas[self._router.choose(request, loads)]
 
     async def stats(self) -> EngineStats:
-        """The sum of the counts of all replicas that answer; raises EngineDead if none does."""
-        found = await asyncio.gather(*(r.engine.stats() for r in await self.healthy()))
+        """The sum of the counts of all replicas; raises EngineDead if none answers.
+
+        One that is silent counts with what it told last: counters are not to go back.
+        """
+        asked = {asyncio.create_task(r.engine.stats()): r for r in await self.healthy()}
+        try:
+            done, silent = await asyncio.wait(asked, timeout=_SILENCE_S)
+            if not any(task.exception() is None for task in done) and silent:
+                done |= (await asyncio.wait(silent))[0]
+            for task in done:
+                if task.exception() is None:
+                    asked[task].stats = task.result()
+            if all(task.exception() is not None for task in done):
+                return next(iter(done)).result()
+        finally:
+            for task in asked:
+                task.cancel()
+        found = [replica.stats for replica in asked.values() if replica.stats is not None]
         return found[0] if len(found) == 1 else _sum(found)
 
     def expected_wait(self, tenant: str) -> ExpectedWait:

@@ -190,7 +190,10 @@ class _Exchange:
             self._context.id,
             f" of {self._context.principal.id}" if self._context.principal else "",
             self._context.notes.summary,
-            extra={"access": self._access_fields(seconds)},
+            extra={
+                "access": self._access_fields(seconds),
+                "brief": f"{self._scope['method']} -> {self._status or 'client left'}",
+            },
         )
 
     def _access_fields(self, seconds: float) -> dict[str, object]:

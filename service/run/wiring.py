@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -80,10 +81,15 @@ def build_runtime(
     vocabulary.load()
     metrics = Metrics(
         launch.served_name,
-        lambda: EngineState(supervisor.num_restarts, *supervisor.download),
+        lambda: EngineState(
+            supervisor.num_restarts,
+            *supervisor.download,
+            tuple(replica.is_ready for replica in fleet.replicas),
+        ),
         shared_folder,
         settings.named_tenants,
         GpuMeter().read if launch.hardware.gpus else None,
+        about_of(launch),
     )
     return Runtime(
         engine=GuardedEngine(
@@ -109,6 +115,17 @@ def build_runtime(
         toolbox=toolbox_of(settings),
         responses=store_of(settings),
     )
+
+
+def about_of(launch: Launch) -> dict[str, str]:
+    """The labels of `harmonium_info`: which release and profile a fleet runs on what."""
+    profile = launch.selection.chosen.profile
+    return {
+        "version": version("harmonium"),
+        "profile": profile.name,
+        "engine": profile.engine,
+        "gpu": profile.gpu_label,
+    }
 
 
 def served_model(launch: Launch, repository_override: str | None = None) -> ServedModel:

@@ -125,6 +125,7 @@ def main() -> int:
     spec = WorkerSpec.read(sys.stdin.fileno())
     settings = spec.settings
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    logs.choose(settings.access_log, settings.audit_log)
     count_in_files(spec.number)
     try:
         with (

@@ -29,6 +29,12 @@ _ENDPOINTS = tuple(
 class TelemetrySettings(BaseSettings):
     """Telemetry"""
 
+    access_log: bool = Field(True, description="Log a line for each request.")
+    audit_log: Literal["all", "refused"] = Field(
+        "refused",
+        description="Which callers get a line of the audit log: those who were refused, or all;"
+        " each request's own line names its caller too.",
+    )
     metrics_tenants: str | None = Field(
         None,
         max_length=1000,

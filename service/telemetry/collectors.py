@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import Metric
@@ -14,8 +14,11 @@ from service.telemetry.series import (
     DOWNLOAD_SIZE,
     DOWNLOADED,
     ENGINE,
+    ENGINES_HEALTHY,
     GPU,
+    INFO,
     MAX_REQUESTS,
+    REPLICA_UP,
     RESTARTS,
     UP,
     Series,
@@ -30,13 +33,21 @@ class EngineState(NamedTuple):
     num_restarts: int = 0
     have_bytes: int = 0  # of the model's files, while they are fetched
     total_bytes: int = 0
+    are_up: tuple[bool, ...] = (False,)  # whether each replica answers
 
 
 class EngineCollector(Collector):
     """The engine's counts as of its last reading; fewer without one, as a dead engine's would be
     stale."""
 
-    def __init__(self, model_name: str, state: Callable[[], EngineState]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        state: Callable[[], EngineState],
+        about: Mapping[str, str] | None = None,
+    ) -> None:
+        """`about`: the labels of `harmonium_info`, beside the model."""
+        self._about = about or {}
         self.snapshot: tuple[EngineStats, EngineInfo] | None = None
         self._labels = {"model": model_name}
         self._state = state
@@ -48,6 +59,9 @@ class EngineCollector(Collector):
         yield self._metric(DOWNLOADED, state.have_bytes)
         yield self._metric(DOWNLOAD_SIZE, state.total_bytes)
         yield self._metric(UP, self.snapshot is not None)
+        yield self._metric(INFO, 1, {**dict.fromkeys(INFO.labels[1:], ""), **self._about})
+        yield self._metric(ENGINES_HEALTHY, sum(state.are_up))
+        yield self._replicas(state.are_up)
         if self.snapshot is None:
             return
         stats, info = self.snapshot
@@ -55,9 +69,17 @@ class EngineCollector(Collector):
         for item in ENGINE:
             yield self._metric(item.series, item.value(stats))
 
-    def _metric(self, series: Series, value: float) -> Metric:
+    def _metric(
+        self, series: Series, value: float, labels: Mapping[str, str] | None = None
+    ) -> Metric:
         metric = Metric(series.family, series.text, series.kind)
-        metric.add_sample(series.sample, self._labels, value)
+        metric.add_sample(series.sample, {**self._labels, **(labels or {})}, value)
+        return metric
+
+    def _replicas(self, are_up: Sequence[bool]) -> Metric:
+        metric = Metric(REPLICA_UP.family, REPLICA_UP.text, REPLICA_UP.kind)
+        for number, is_up in enumerate(are_up):
+            metric.add_sample(REPLICA_UP.sample, {**self._labels, "engine": str(number)}, is_up)
         return metric
 
 

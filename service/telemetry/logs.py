@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -90,15 +90,17 @@ class JSONFormatter(logging.Formatter):
             "file_name": record.filename,
             "line_number": record.lineno,
             "process": record.process,
-            "message": self._redact(record.getMessage()),
-            "exc_info": self._exception(record),
+            "message": self._redact(record.__dict__.get("brief") or record.getMessage()),
+            **self._exception(record),
             **self._context(),
             **{name: self._redact.clean(record.__dict__[name]) for name in parts_of(record)},
         }
         return msgspec.json.encode(fields).decode()
 
-    def _exception(self, record: logging.LogRecord) -> str | None:
-        return self._redact(self.formatException(record.exc_info)) if record.exc_info else None
+    def _exception(self, record: logging.LogRecord) -> dict[str, str]:
+        if not record.exc_info:
+            return {}
+        return {"exc_info": self._redact(self.formatException(record.exc_info))}
 
     def _context(self) -> dict[str, str]:
         context = log_lines_of()
@@ -123,6 +125,19 @@ def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn", "httpx", "httpx2", "httpcore", "opentelemetry"):
         logging.getLogger(name).setLevel("WARNING")
+
+
+def choose(access_log: bool, audit_log: Literal["all", "refused"]) -> None:
+    """Leave out what the operator does not want: after configure(), in the process that answers."""
+    if not access_log:
+        logging.getLogger("harmonium.access").setLevel("WARNING")
+    if audit_log == "refused":
+        logging.getLogger("harmonium.audit").addFilter(_is_no_grant)
+
+
+def _is_no_grant(record: logging.LogRecord) -> bool:
+    audit = record.__dict__.get("audit")
+    return not isinstance(audit, dict) or audit.get("event") != "auth.granted"
 
 
 class Redactor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,6 +55,7 @@ class Metrics:
         shared_folder: Path | None = None,
         tenants: Iterable[str] = (),
         read_gpus: ReadGpus | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         """`shared_folder`: where the workers count together (service/telemetry/shared.py).
 
@@ -67,7 +68,7 @@ class Metrics:
         self._scraped = registry_of_all(shared_folder) if shared_folder else self.registry
         self._model_name = model_name
         self._tenants = frozenset(tenants)
-        self._engine = EngineCollector(model_name, state)
+        self._engine = EngineCollector(model_name, state, about)
         self._scraped.register(self._engine)
         self._read_gpus = read_gpus
         self._rendering = asyncio.Lock()

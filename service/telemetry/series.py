@@ -188,6 +188,16 @@ GPU: tuple[GpuSeries, ...] = (
     _gpu("energy_joules", "counter", "Energy since the driver was loaded.", lambda g: g.energy_j),
 )
 RESTARTS = Series("engine_restarts", "counter", "Starts of the engine after a death.", ("model",))
+INFO = Series(
+    "info",
+    "gauge",
+    "Always 1: what is served, and by what.",
+    ("model", "version", "profile", "engine", "gpu"),
+)
+ENGINES_HEALTHY = Series("engines_healthy", "gauge", "Replicas that answer.", ("model",))
+REPLICA_UP = Series(
+    "engine_replica_up", "gauge", "1 while this replica answers, else 0.", ("model", "engine")
+)
 DOWNLOADED = Series(
     "download_bytes", "gauge", "Bytes of the model that are here, while it is fetched.", ("model",)
 )
@@ -201,6 +211,9 @@ def all_series() -> Iterator[Series]:
     """Every series under our prefix."""
     yield from OWN
     yield RESTARTS
+    yield INFO
+    yield ENGINES_HEALTHY
+    yield REPLICA_UP
     yield DOWNLOADED
     yield DOWNLOAD_SIZE
     yield UP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from starlette.routing import Route
 
 from auth.base import Principal, Scope
 from service.http.paths import is_open, scope_of
+from service.telemetry import logs
+from service.telemetry.logs import Redactor
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 4}
@@ -195,3 +198,42 @@ async def test_a_key_beyond_ascii_may_come_in_either_encoding(
     sent = b"Bearer " + value if header == "Authorization" else value
     answer = await client.get("/v1/models", headers={header.encode(): sent})
     assert answer.status_code == 200
+
+
+async def test_a_request_is_one_short_line_and_may_be_none(
+    client_of: Ask, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    for name in ("harmonium.audit", "harmonium.access"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    client = await client_of(sesame=Principal("ann"))
+    headers = {"Authorization": "Bearer sesame"}
+
+    async def told(access_log: bool, audit_log: Any) -> list[str]:
+        caplog.clear()
+        logging.getLogger("harmonium.audit").filters.clear()
+        logs.choose(access_log, audit_log)
+        await client.get("/v1/models", headers=headers)
+        await client.get("/v1/models", headers={"Authorization": "Bearer wrong"})
+        written = [logs.JSONFormatter(Redactor()).format(record) for record in caplog.records]
+        return [line for line in written if '"harmonium.a' in line]
+
+    both = await told(True, "all")
+    assert messages_of(both) == [
+        "auth.granted",
+        "GET -> 200",
+        "auth.denied",
+        "GET -> 401",
+    ]
+    short = await told(True, "refused")
+    assert messages_of(short) == messages_of(both)[1:]
+    assert json.loads(short[0])["access"]["caller"] == "ann"
+    assert "exc_info" not in short[0]
+    assert len(short[0]) < 600
+    none = await told(False, "refused")
+    assert messages_of(none) == ["auth.denied"]
+    logging.getLogger("harmonium.access").setLevel(logging.NOTSET)
+
+
+def messages_of(lines: list[str]) -> list[str]:
+    return [json.loads(line)["message"] for line in lines]

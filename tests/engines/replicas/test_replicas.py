@@ -152,3 +152,20 @@ async def test_a_killer_is_convicted_whichever_replicas_it_kills(make: Make) -> 
     assert isinstance(killer, RequestQuarantined)
     assert answers == [(11, 12, 13) * 100] * 4
     assert sum(supervisor.num_restarts for supervisor in supervisors) <= 3
+
+
+async def test_counts_stay_there_and_never_go_back_while_one_replica_is_silent(
+    make: Make,
+) -> None:
+    supervisors, engine = await make(scripted())
+    await asyncio.gather(*(read(engine, request_of(number)) for number in range(8)))
+    before = await engine.stats()
+    assert before.generated_tokens == 8 * 60
+    pid = supervisors[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            assert (await engine.stats()).generated_tokens == before.generated_tokens
+    finally:
+        os.kill(pid, signal.SIGCONT)

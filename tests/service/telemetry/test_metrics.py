@@ -17,6 +17,7 @@ from profiles.hardware.usage import GpuUsage
 from service.cli.reference import metrics_page
 from service.http.paths import route_of
 from service.request import Notes, RequestContext
+from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import all_series
 
@@ -248,6 +249,24 @@ async def test_refusals_by_a_limit_are_counted_by_code_and_tenant(
     labels = {"limit": "queue_full", "tenant_class": "anonymous"}
     assert page.value("harmonium_rate_limited_total", **labels) == num_refused
     assert page.value("harmonium_errors_total", route=PATH, code="queue_full") == num_refused
+
+
+async def test_each_replica_and_what_is_served_is_told(make_runtime: Fixture) -> None:
+    about = {"version": "1.2.3", "profile": "p", "engine": "native", "gpu": "h100x1"}
+    state = EngineState(2, 5, 9, (True, False))
+    metrics = Metrics("gpt-oss-20b", lambda: state, about=about)
+    page = Scrape((await metrics.render(make_runtime(SCRIPT).engine)).decode())
+    assert page.value("harmonium_info", model="gpt-oss-20b", **about) == 1
+    assert page.value("harmonium_engines_healthy") == 1
+    assert [page.value("harmonium_engine_replica_up", engine=n) for n in "01"] == [1, 0]
+    assert page.value("harmonium_engine_restarts_total") == 2
+    assert (
+        page.value("harmonium_download_bytes"),
+        page.value("harmonium_download_size_bytes"),
+    ) == (
+        5,
+        9,
+    )
 
 
 async def test_what_is_written_is_what_the_table_says(
