@@ -5,8 +5,8 @@ This is the hot path: of a delta only the number and the model's text are encode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -19,11 +19,17 @@ Json = dict[str, Any]
 
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_RESULT)
 _encode = msgspec.json.encode
-_TEXT_EVENTS = {
+EventNames = Mapping[DeltaKind, str]
+OPENAI_NAMES: Final[EventNames] = {
     DeltaKind.REASONING: "response.reasoning_text",
     DeltaKind.CONTENT: "response.output_text",
     DeltaKind.TOOL_CALL: "response.function_call_arguments",
     DeltaKind.CUSTOM_CALL: "response.custom_tool_call_input",
+}
+# https://www.openresponses.org/specification has another name for the same event.
+OPEN_RESPONSES_NAMES: Final[EventNames] = {
+    **OPENAI_NAMES,
+    DeltaKind.REASONING: "response.reasoning",
 }
 
 
@@ -33,8 +39,14 @@ class ResponseEvents:
     With `starting_after`, events up to that number are counted but left out.
     """
 
-    def __init__(self, head: Json, starting_after: int = -1) -> None:
+    def __init__(
+        self,
+        head: Json,
+        starting_after: int = -1,
+        names: EventNames = OPENAI_NAMES,
+    ) -> None:
         self._head = head
+        self._names = names
         self._starting_after = starting_after
         self._number = 0
         self._output = Output(head)
@@ -108,7 +120,7 @@ class ResponseEvents:
         return b"".join(self._event(name, {**place, **body}) for name, body in events)
 
     def _open(self, item: Item) -> bytes:
-        name = _TEXT_EVENTS[item.kind] + ".delta"
+        name = self._names[item.kind] + ".delta"
         place = _encode({"item_id": item.id, **_place(item)})[1:-1]
         self._delta_start = b'event: %b\ndata: {"type":"%b","sequence_number":' % (
             name.encode(),
@@ -129,7 +141,7 @@ class ResponseEvents:
         item = self._output.items[-1]
         if isinstance(item, HostedItem):
             return b"" if item.has_ended else self._close_hosted(status)
-        done = _TEXT_EVENTS[item.kind] + ".done"
+        done = self._names[item.kind] + ".done"
         if item.is_call:
             events = self._on_item(done, item, {item.text_field: item.text})
         else:

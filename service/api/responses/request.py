@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.responses.document import encode
+from service.api.responses.events import OPENAI_NAMES, EventNames
 from service.api.responses.items import listed, replay
 from service.api.responses.past import past_groups, resolved
 from service.api.responses.schema import (
@@ -59,6 +60,7 @@ class Draft:
     owner: str
     input: Sequence[Json]
     is_stored: bool
+    names: EventNames = field(default_factory=lambda: OPENAI_NAMES)  # of its events
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from service.api.responses.background import LOST, SAVE_S
 from service.api.responses.document import Json, ResponseEnd, decode, encode, ended, unfinished
-from service.api.responses.events import ResponseEvents
+from service.api.responses.events import OPENAI_NAMES, EventNames, ResponseEvents
 from service.api.responses.pieces import Piece, decode_pieces
 from service.errors import RequestError
 from service.http.failures import INTERNAL, Failure, failure_of
@@ -94,9 +94,11 @@ async def delete(runtime: Runtime, record: ResponseRecord) -> None:
         raise not_found(record.id) from error
 
 
-async def follow_run(run: FollowedRun, starting_after: int = -1) -> AsyncGenerator[bytes, None]:
+async def follow_run(
+    run: FollowedRun, starting_after: int = -1, names: EventNames = OPENAI_NAMES
+) -> AsyncGenerator[bytes, None]:
     """The events of a run of this process, from its beginning to its end."""
-    events = ResponseEvents(run.head, starting_after)
+    events = ResponseEvents(run.head, starting_after, names)
     yield events.begin()
     num_pieces, document = 0, None
     while document is None:
@@ -107,10 +109,13 @@ async def follow_run(run: FollowedRun, starting_after: int = -1) -> AsyncGenerat
 
 
 async def follow_record(
-    runtime: Runtime, record: ResponseRecord, starting_after: int
+    runtime: Runtime,
+    record: ResponseRecord,
+    starting_after: int,
+    names: EventNames = OPENAI_NAMES,
 ) -> AsyncGenerator[bytes, None]:
     """The events of a response from the store: one that has ended, or runs elsewhere."""
-    events = ResponseEvents(_head(decode(record.response)), starting_after)
+    events = ResponseEvents(_head(decode(record.response)), starting_after, names)
     yield events.begin()
     try:
         async with aclosing(_stored_events(runtime, record, events)) as stored:
@@ -137,14 +142,14 @@ async def _stored_events(
 
 
 def follow(
-    runtime: Runtime, record: ResponseRecord, starting_after: int
+    runtime: Runtime, record: ResponseRecord, starting_after: int, names: EventNames
 ) -> AsyncGenerator[bytes, None]:
     """The events after a number, stored ones and then those to come."""
     run = runtime.background.get(record.id)
     # A run of this process tells its pieces at once; the store has them a moment later.
     if run is not None:
-        return follow_run(run, starting_after)
-    return follow_record(runtime, record, starting_after)
+        return follow_run(run, starting_after, names)
+    return follow_record(runtime, record, starting_after, names)
 
 
 def _head(response: Json) -> Json:

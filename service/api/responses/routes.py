@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 
 from service.api.common.operations import event_stream, operation_id
 from service.api.common.schema import ERRORS
 from service.api.responses import retrieval
 from service.api.responses.background import BackgroundRun
 from service.api.responses.document import decode, encode
+from service.api.responses.events import OPEN_RESPONSES_NAMES, OPENAI_NAMES, EventNames
 from service.api.responses.object_schema import (
     DeletedResponse,
     InputItemList,
@@ -31,6 +33,14 @@ router = APIRouter(
     generate_unique_id_function=operation_id,
 )
 
+OpenResponses = Annotated[
+    str | None,
+    Header(
+        alias="OpenResponses-Version",
+        description="Any value: reasoning's events have the names of the Open Responses"
+        " specification, `response.reasoning.delta` and `.done`.",
+    ),
+]
 Include = Annotated[list[INCLUDABLE] | None, Query(alias="include[]")]
 
 
@@ -39,11 +49,15 @@ _EVENTS: Final = event_stream("OpenAI's typed events, then `[DONE]`.")
 
 @router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
 async def create_response(
-    body: ResponseRequest, runtime: CurrentRuntime, context: CurrentContext
+    body: ResponseRequest,
+    runtime: CurrentRuntime,
+    context: CurrentContext,
+    open_responses: OpenResponses = None,
 ) -> Response:
     """Answer; with `stream` as typed events, with `background` without waiting for the end."""
     runtime.lifecycle.check_accepting()
     draft = await draft_response(body, runtime, context)
+    draft = replace(draft, names=_names(open_responses))
     if body.background:
         return await _in_background(runtime, draft, is_streamed=bool(body.stream))
     return StreamedResponse(runtime, draft) if body.stream else WholeResponse(runtime, draft)
@@ -78,6 +92,7 @@ async def get_response(
     starting_after: Annotated[int | None, Query(ge=0)] = None,
     include_obfuscation: bool | None = None,
     include: Include = None,
+    open_responses: OpenResponses = None,
 ) -> Response:
     """A stored response; with `stream` its events, from the one after `starting_after` on."""
     if starting_after is not None and not stream:
@@ -85,7 +100,8 @@ async def get_response(
     record = await retrieval.read(runtime, response_id, context.tenant)
     if stream:
         after = -1 if starting_after is None else starting_after
-        return FollowedEvents(runtime, retrieval.follow(runtime, record, after))
+        names = _names(open_responses)
+        return FollowedEvents(runtime, retrieval.follow(runtime, record, after, names))
     return _json(await retrieval.shown(runtime, record))
 
 
@@ -130,11 +146,16 @@ async def list_input_items(
     return _json(encode(retrieval.page(record, after=after, limit=limit, order=order)))
 
 
+def _names(open_responses: str | None) -> EventNames:
+    """What the events of texts are called: as OpenAI has them, or as the client's header asks."""
+    return OPENAI_NAMES if open_responses is None else OPEN_RESPONSES_NAMES
+
+
 async def _in_background(runtime: Runtime, draft: Draft, *, is_streamed: bool) -> Response:
     run = BackgroundRun(runtime, draft)
     await run.start()
     if is_streamed:
-        return FollowedEvents(runtime, retrieval.follow_run(run))
+        return FollowedEvents(runtime, retrieval.follow_run(run, names=draft.names))
     return _json(encode(draft.head))
 
 

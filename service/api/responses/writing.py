@@ -36,7 +36,7 @@ class ResponseWriter(DataEvents):
         self._runtime = runtime
         self._draft = draft
         self._generation = generation
-        self._events = ResponseEvents(draft.head)
+        self._events = ResponseEvents(draft.head, names=draft.names)
         self._pieces: list[Piece] = []
         self._document: Json | None = None
 

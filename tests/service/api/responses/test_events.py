@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +186,29 @@ async def test_a_call_that_is_cut_is_returned(post: Fixture, tool: Any) -> None:
     assert (item["type"], item["name"], item["status"]) == ("function_call", "f", "incomplete")
     assert item["arguments"].startswith('{"a')
     assert cut["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+async def test_open_responses_names_are_given_to_who_asks_for_them(
+    make_runtime: Fixture,
+    make_client: Fixture,
+    body: Fixture,
+    typed_events: Fixture,
+    hello: str,
+    is_background: bool,
+) -> None:
+    """The specification and OpenAI's SDK name the events of reasoning differently."""
+    client = await make_client(make_runtime(hello))
+    asked = body(stream=True, background=is_background)
+    version = {"OpenResponses-Version": "latest"}
+
+    def types(response: Any) -> list[str]:
+        return [json.loads(line[6:])["type"] for line in response.text.splitlines() if "{" in line]
+
+    created = await client.post(PATH, json=asked, headers=version)
+    theirs, ours = types(created), types(await client.post(PATH, json=asked))
+    for events, name in ((theirs, "response.reasoning."), (ours, "response.reasoning_text.")):
+        assert {type for type in events if "reasoning" in type} == {f"{name}delta", f"{name}done"}
+    url = f"{PATH}/{re.search(r'resp_[0-9a-f]+', created.text)[0]}"  # type: ignore[index]
+    assert types(await client.get(url, params={"stream": True}, headers=version)) == theirs
+    assert types(await client.get(url, params={"stream": True})) == ours
