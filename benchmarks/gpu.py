@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -112,7 +113,9 @@ class Bench:
         table = torch.randperm(prompts * blocks, device=_DEVICE).view(prompts, blocks) + 1
         slots.full_tables.copy_(table)
         slots.window_tables.copy_(table)
-        buffers = PrefillBuffers(self.shape, tokens, prompts, _DEVICE)
+        hopper = self.choices.hopper(self.shape.config)
+        least_depth = math.inf if hopper is None else hopper.least_depth
+        buffers = PrefillBuffers(self.shape, tokens, prompts, _DEVICE, least_depth)
         ids = torch.randint(0, 200000, (prompts, each)).tolist()
         host = buffers.packed.cpu()
         buffers.pack([TokenRun(slot, 0, prompt) for slot, prompt in enumerate(ids)], host)

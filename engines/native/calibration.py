@@ -19,6 +19,8 @@ from engines.native.step_costs import SMALLEST_CHUNK, CostTable, StepCosts, Step
 
 _SHORT: Final = 32  # tokens before a row that decodes
 _DEEPEST: Final = 65_536  # tokens before a chunk, to see what attention adds
+_MANY_ROWS: Final = 32  # beside a chunk
+_WIDE_CHUNK: Final = 512
 _AGAIN_S: Final = 0.05  # a step that took longer is not repeated
 
 Clock = Callable[[], float]
@@ -57,7 +59,7 @@ class _Calibration:
     def run(self) -> StepCosts:
         rows = self._table(self._row_sizes, lambda num: self._decode(num, _SHORT))
         tokens = self._table(self._chunk_sizes, lambda num: self._prefill(0, num))
-        return self._with_depth(rows, tokens)
+        return self._with_depth(rows, tokens, self._beside(rows, tokens))
 
     def _table(self, sizes: Sequence[int], batch_of: Callable[[int], Batch]) -> CostTable:
         """Seconds of each size: first of the ends, then of what is between them."""
@@ -69,20 +71,30 @@ class _Calibration:
         seconds = {size: found.get(size) or _line(found, size) for size in sizes}
         return CostTable(seconds)
 
-    def _with_depth(self, decode: CostTable, prefill: CostTable) -> StepCosts:
+    def _beside(self, decode: CostTable, prefill: CostTable) -> float:
+        """The share of their time that rows take in a step with a chunk."""
+        rows = min(_MANY_ROWS, self._limits.max_num_seqs - 1)
+        most = self._limits.max_num_batched_tokens - rows
+        num = max((n for n in self._chunk_sizes if n <= min(_WIDE_CHUNK, most)), default=0)
+        if rows < 1 or not num or self._is_late(decode.seconds(rows) + prefill.seconds(num)):
+            return 1.0
+        more_s = self._time(lambda: self._mixed(rows, num)) - prefill.seconds(num)
+        return min(max(more_s / decode.seconds(rows), 0.1), 1.0)
+
+    def _with_depth(self, decode: CostTable, prefill: CostTable, beside: float) -> StepCosts:
         """Add what context costs: one deep row, a short and a longer deep chunk."""
         depth = min(_DEEPEST, self._backend.capacity.max_model_len - 1, self._most_tokens())
         width = max((n for n in self._chunk_sizes if n <= min(1024, depth // 2)), default=0)
         flat = StepCosts(decode, prefill, per_context=0.0, per_pair=0.0)
         if not width or self._is_late(4 * prefill.seconds(width)):
-            return StepCosts(decode, prefill, per_context=1e-9, per_pair=1e-9)
+            return StepCosts(decode, prefill, per_context=1e-9, per_pair=1e-9, beside=beside)
         start, few = depth - width, self._chunk_sizes[0]
         row_s = self._time(lambda: self._decode(1, start)) - flat.seconds(StepWork(rows=1))
         wide_s = self._time(lambda: self._prefill(start, width)) - prefill.seconds(width)
         few_s = self._time(lambda: self._prefill(start, few)) - prefill.seconds(few)
         per_pair = max(wide_s, 1e-9) / (width * start)
         least = min(round(max(few_s, 0.0) / (per_pair * start)), width)
-        return StepCosts(decode, prefill, max(row_s, 1e-9) / start, per_pair, least)
+        return StepCosts(decode, prefill, max(row_s, 1e-9) / start, per_pair, least, beside)
 
     def _is_late(self, next_s: float) -> bool:
         return self._clock() + next_s > self._end_s
@@ -112,6 +124,12 @@ class _Calibration:
     def _prefill(self, start: int, num: int) -> Batch:
         end = start + num
         return Batch((self._start(0, end, end, 0),), (Row(0, start, end, False),))
+
+    def _mixed(self, rows: int, num: int) -> Batch:
+        """Rows that decode, and the first tokens of a prompt in the next slot."""
+        decoding, first = self._decode(rows, _SHORT), 2 * rows * self._num_blocks(_SHORT + 1)
+        starts = (*decoding.starts, self._start(rows, num, num, first))
+        return Batch(starts, (*decoding.rows, Row(rows, 0, num, False)))
 
     def _start(self, slot: int, num_prompt: int, num_tokens: int, first_block: int) -> SlotStart:
         each, last = self._num_blocks(num_tokens), self._backend.capacity.num_blocks - 1

@@ -5,8 +5,9 @@ A step decodes rows of one token and prefills chunks of prompts. Its time is tak
     decode(rows) + per_context * context + prefill(tokens) + per_pair * pairs
 
 `decode` and `prefill` are tables; `context` is how many tokens the rows attend to together, and
-`pairs` how many pairs of a prompt's token and a token before it the chunks attend to. The tables
-are measured once (calibration.py) and corrected while the engine serves (`note`).
+`pairs` how many pairs of a prompt's token and a token before it the chunks attend to. In a step
+with chunks `decode(rows)` counts by a share, `beside`: one forward pass may compute both. All is
+measured once (calibration.py) and corrected while the engine serves (`note`).
 """
 
 from __future__ import annotations
@@ -101,11 +102,12 @@ class StepCosts:
         per_context: float,
         per_pair: float,
         least_tokens: int = 0,
+        beside: float = 1.0,
     ) -> None:
         """least_tokens: the attention of a shorter chunk takes as long as that of so many."""
         self._decode, self._prefill = decode, prefill
         self._per_context, self._per_pair = per_context, per_pair
-        self._least_tokens = least_tokens
+        self._least_tokens, self._beside = least_tokens, beside
         self.error = 0.0  # the fading mean of how far predictions were off, as a share
         self._learning = _FIRST_LEARNING
 
@@ -156,8 +158,11 @@ class StepCosts:
         self.error += (abs(ratio - 1) - self.error) * _LEARNING
         factors = [1 + self._learning * part / expected * (ratio - 1) for part in parts]
         self._learning = max(0.97 * self._learning, _LEARNING)
-        if work.rows:
+        if work.rows and work.tokens:
+            self._beside *= factors[0]
+        elif work.rows:
             self._decode.scale(work.rows, factors[0])
+        if work.rows:
             self._per_context *= factors[1]
         if work.tokens:
             self._prefill.scale(work.tokens, factors[2])
@@ -171,6 +176,7 @@ class StepCosts:
             "per_context": self._per_context,
             "per_pair": self._per_pair,
             "least_tokens": self._least_tokens,
+            "beside": self._beside,
         }
 
     @classmethod
@@ -181,11 +187,12 @@ class StepCosts:
             for name in ("decode", "prefill")
         )
         per_context, per_pair = values["per_context"], values["per_pair"]
-        return cls(decode, prefill, per_context, per_pair, values["least_tokens"])
+        least_tokens, beside = values["least_tokens"], values.get("beside", 1.0)
+        return cls(decode, prefill, per_context, per_pair, least_tokens, beside)
 
     def _parts(self, work: StepWork) -> tuple[float, float, float, float]:
         return (
-            self._decode.seconds(work.rows),
+            self._decode.seconds(work.rows) * (self._beside if work.tokens else 1.0),
             self._per_context * work.context,
             self._prefill.seconds(work.tokens),
             self._per_pair * work.pairs,

@@ -6,6 +6,7 @@ tokens stay on the device, where the next step finds them by slot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -24,9 +25,9 @@ from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
 from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
 from engines.native.backends.cuda.outcome import Token, sampled_of
-from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.prefill import ON_DEVICE, Prefill, PrefillBuffers, TokenRun
 from engines.native.backends.cuda.prompt_scorer import PromptScorer
-from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts
+from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts, joined
 from engines.native.backends.cuda.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
@@ -68,7 +69,7 @@ class CudaBackend:
     ) -> None:
         """Compile and capture every size of step: nothing is compiled after this."""
         device, self._capacity = cache.device, capacity
-        self._is_batch_invariant = is_batch_invariant
+        self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
         shape = Shape(model)
         # Tables for the model's longest sequence: kernels do not depend on the profile's.
         longest = max(capacity.max_model_len, model.max_position_embeddings)
@@ -88,7 +89,6 @@ class CudaBackend:
         self._decode, self._first = (
             Sampler(Rows(most, device), slots, model.vocab_size, device) for _ in range(2)
         )
-        self._buffers = PrefillBuffers(shape, max_num_tokens, max_num_seqs, device)
         self._head_in = torch.zeros((most, model.hidden_size), dtype=torch.bfloat16, device=device)
         self._guesses = guesses = Guesses(most, device)
         self._eagle: DeviceHead | None = None
@@ -99,6 +99,12 @@ class CudaBackend:
         args = (shape, weights, cache, capacity.block_size)
         is_packed = weights.layers[0].gate_up.is_packed
         of_card = choices or CardChoices.of(device)
+        hopper = of_card.hopper(model)
+        least_depth = math.inf if hopper is None else hopper.least_depth
+        self._buffers = PrefillBuffers(
+            shape, max_num_tokens, max_num_seqs, device,
+            0 if is_batch_invariant and hopper is not None else least_depth,
+        )  # fmt: skip
 
         def decode(rows: int, sampler: Sampler) -> DecodeStep:
             variants = of_card.decode(rows, is_packed)
@@ -244,7 +250,9 @@ class CudaBackend:
 
     def _parts(self, rows: tuple[Row, ...]) -> Parts:
         if not self._is_batch_invariant:
-            return cheapest_parts(rows)
+            parts = cheapest_parts(rows)
+            # An EAGLE head takes in rows that decode from the decode step.
+            return joined(parts, self._most_tokens) if self._eagle is None else parts
         return equal_parts(rows, lambda slot: self._slots[slot].num_prompt_tokens)
 
     def _replay(self, verifier: Verifier, rows: list[Row]) -> None:
@@ -272,10 +280,7 @@ class CudaBackend:
 
     def _launch_prefill(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
         rows, indices = prefilled
-        chunks = [
-            TokenRun(row.slot, row.start, [*self._slots[row.slot].token_ids[row.start : row.end]])
-            for row in rows
-        ]
+        chunks = [TokenRun(row.slot, row.start, self._token_ids(row)) for row in rows]
         host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)
         self._buffers.pack(chunks, host)
         self._buffers.packed.copy_(self.transfer.to_device(host))
@@ -291,6 +296,12 @@ class CudaBackend:
             self._head_in[: len(last)] = hidden
             self._head_graphs.run(len(last))
         return draw
+
+    def _token_ids(self, row: Row) -> list[int]:
+        """Of a row's positions; one that was only sampled is known on the device alone."""
+        if row.is_last and row.end - row.start == 1:
+            return [ON_DEVICE]
+        return [*self._slots[row.slot].token_ids[row.start : row.end]]
 
     def propose(self, slots: list[int], wanted: list[int]) -> Tensor:
         """Enqueue so many guesses of each slot: (guesses, slots) on the host, once it is done."""

@@ -82,8 +82,10 @@ def _powers_up_to(largest: int, smallest: int) -> list[int]:
 
 
 def prefill_sizes(max_num_tokens: int) -> list[int]:
-    """The sizes of chunks: powers of two, the last cut to the largest chunk."""
-    sizes = _powers_up_to(max_num_tokens, _MIN_PREFILL)
+    """The sizes of chunks: powers of two and, from 256 on, one between two of them; the last is
+    the largest chunk."""
+    powers = _powers_up_to(max_num_tokens, _MIN_PREFILL)
+    sizes = sorted(powers + [size * 3 // 4 for size in powers if size > _WIDE])
     return [n for n in sizes if n < max_num_tokens] + [max_num_tokens]
 
 

@@ -10,14 +10,15 @@ import math
 from typing import Any, Final, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.cuda.buffers import SlotTensors, lists_of_pairs
-from engines.native.backends.cuda.choices.variants import PrefillChoices
+from engines.native.backends.cuda.card import Card
+from engines.native.backends.cuda.choices.variants import HopperAttention, PrefillChoices
 from engines.native.backends.cuda.decode import Tap
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
+    hopper_attention,
     norm,
     prefill_attention,
     router,
@@ -27,6 +28,7 @@ from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights
 
 TILE_TOKENS: Final = 16  # queries of an attention tile
+ON_DEVICE: Final = -1  # a token id that the host does not know: the one its slot sampled last
 
 
 class TokenRun(NamedTuple):
@@ -40,19 +42,30 @@ class TokenRun(NamedTuple):
 class PrefillBuffers:
     """The tensors that a prefill reads and writes, for so many tokens of so many sequences."""
 
-    def __init__(self, shape: Shape, tokens: int, sequences: int, device: torch.device) -> None:
+    def __init__(
+        self, shape: Shape, tokens: int, sequences: int, device: torch.device,
+        least_depth: float = math.inf,
+    ) -> None:  # fmt: skip
+        """`least_depth`: mean position of a chunk's tokens from which on layers that see all keys
+        take wide tiles, hopper_attention.py's."""
         config, pairs = shape.config, tokens * shape.top_k
-        self.num_tiles = tokens // TILE_TOKENS + sequences
+        self._least_depth = least_depth
+        self.wide_tokens = max(hopper_attention.ROWS // shape.group, 1)  # of a tile there
+        tiles, wide_tiles = (
+            4 * (tokens // each + sequences) for each in (TILE_TOKENS, self.wide_tokens)
+        )
 
         def make(*size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=device)
 
         ints = torch.int32
-        self.packed = make(1 + 3 * tokens + 4 * self.num_tiles + sequences, dtype=ints)
-        sizes = [1, tokens, tokens, tokens, 4 * self.num_tiles, sequences]
-        parts = self.packed.split(sizes)
-        self.num_tokens, self.token_ids, self.slots, self.positions = parts[:4]
-        self.tiles, self.last_rows = parts[4].view(-1, 4), parts[5]
+        self._sizes = [1, 1, *[tokens] * 3, tiles, tiles, wide_tiles, sequences]
+        self.packed = make(sum(self._sizes), dtype=ints)
+        parts = self.packed.split(self._sizes)
+        self.num_tokens, self.num_wide_tiles, self.token_ids, self.slots, self.positions = parts[:5]
+        # Of windows and of layers that see all keys: these have either full_tiles or wide_tiles.
+        self.tiles, self.full_tiles, self.wide_tiles = (t.view(-1, 4) for t in parts[5:8])
+        self.last_rows = parts[8]
         self.x = make(tokens, shape.hidden, dtype=torch.float32)
         self.normed = make(tokens, shape.hidden_stride)
         self.placed = make(tokens, shape.hidden_stride)  # kernels/fragments.py's place
@@ -71,27 +84,44 @@ class PrefillBuffers:
 
     def pack(self, chunks: list[TokenRun], to: Tensor) -> None:
         """Write a batch into `to`, a host tensor like `packed`."""
-        sizes = [len(self.num_tokens), *[len(self.token_ids)] * 3, self.tiles.numel()]
-        num, token_ids, slots, positions, tiles, last = to.split([*sizes, len(self.last_rows)])
+        num, num_wide, token_ids, slots, positions, *tiles, last = to.split(self._sizes)
         slots.fill_(-1)
-        tiles.zero_()
-        first, rows = 0, []
-        described: list[int] = []
+        ids: list[int] = []
+        its_slots: list[int] = []
+        places: list[int] = []
+        rows: list[int] = []
         for chunk in chunks:
-            end = first + len(chunk.token_ids)
-            token_ids[first:end] = torch.tensor(chunk.token_ids, dtype=torch.int32)
-            slots[first:end] = chunk.slot
-            positions[first:end] = torch.arange(
-                chunk.start, chunk.start + len(chunk.token_ids), dtype=torch.int32
-            )
-            for at in range(0, len(chunk.token_ids), TILE_TOKENS):
-                count = min(TILE_TOKENS, len(chunk.token_ids) - at)
-                described += [chunk.slot, first + at, chunk.start + at, count]
-            rows.append(end - 1)
-            first = end
-        num[0] = first
-        tiles[: len(described)] = torch.tensor(described, dtype=torch.int32)
-        last[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+            count = len(chunk.token_ids)
+            ids += chunk.token_ids
+            its_slots += [chunk.slot] * count
+            places += range(chunk.start, chunk.start + count)
+            rows.append(len(ids) - 1)
+        num[0] = len(ids)
+        token_ids[: len(ids)] = torch.tensor(ids)
+        slots[: len(ids)] = torch.tensor(its_slots)
+        positions[: len(ids)] = torch.tensor(places)
+        last[: len(rows)] = torch.tensor(rows)
+        narrow = _tiles(chunks, TILE_TOKENS)
+        full, wide = narrow, narrow[:0]
+        if sum(places) >= self._least_depth * len(places):
+            full, wide = narrow[:0], _tiles(chunks, self.wide_tokens)
+        num_wide[0] = len(wide)
+        for part, described in zip(tiles, (narrow, full, wide), strict=True):
+            part.zero_()
+            part[: described.numel()] = described.flatten()
+
+
+def _tiles(chunks: list[TokenRun], tokens: int) -> Tensor:
+    """The tiles of at most so many tokens, as the attention's kernels have them."""
+    found, row = [], 0
+    for chunk in chunks:
+        count = len(chunk.token_ids)
+        found += [
+            (chunk.slot, row + at, chunk.start + at, min(tokens, count - at))
+            for at in range(0, count, tokens)
+        ]
+        row += count
+    return torch.tensor(found)
 
 
 class Prefill:
@@ -111,7 +141,7 @@ class Prefill:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
         self._slots, self._b = slots, buffers
-        self._choices = choices
+        self._choices, self._num_sms = choices, Card.of(cache.device).num_sms
         self._pairs = lists_of_pairs(buffers.pairs, tokens)
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
@@ -120,9 +150,11 @@ class Prefill:
 
     def run(self) -> None:
         """Launch the chunk on the current stream."""
-        b, n = self._b, self._tokens
-        tokens = b.token_ids[:n].clamp(min=0)
-        b.x[:n] = F.embedding(tokens, self._weights.embedding)
+        b, shape = self._b, self._shape
+        launch(
+            norm.embed_chunk_kernel, (self._tokens,), b.token_ids, b.slots, self._slots.token_ids,
+            self._weights.embedding, b.x, H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
+        )  # fmt: skip
         for index, layer in enumerate(self._weights.layers):
             self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
             self._show(index - 1)
@@ -165,16 +197,38 @@ class Prefill:
             SCALE=config.head_dim**-0.5 * math.log2(math.e), num_warps=4, **shared,
         )  # fmt: skip
         if "attention" not in self.skipped:
-            choice = self._choices.attention
-            num_tiles = n // TILE_TOKENS + len(b.last_rows)
-            launch(
-                prefill_attention.prefill_attention_kernel,
-                (min(num_tiles, b.num_tiles), config.num_key_value_heads),
-                b.q, cache, tables, layer.sinks, b.tiles, b.attended, GROUP=shape.group,
-                WINDOW=window, BQ=TILE_TOKENS, BT=choice.tile, STAGES=choice.stages,
-                num_warps=choice.num_warps, **shared,
-            )  # fmt: skip
+            shared |= {"GROUP": shape.group, "WINDOW": window}
+            self._attend_tiles(cache, tables, layer.sinks, shared)
         torch.addmm(layer.out_bias, b.attended[:n], layer.out.t(), out=b.projected[:n])
+
+    def _attend_tiles(
+        self, cache: Tensor, tables: Tensor, sinks: Tensor, shared: dict[str, Any]
+    ) -> None:
+        """Attention of the chunk's narrow tiles and of its wide ones; one kind has none."""
+        b, heads = self._b, self._shape.config.num_key_value_heads
+        is_full, choice, n = shared["WINDOW"] == 0, self._choices.attention, self._tokens
+        if is_full and self._choices.hopper is not None:
+            self._attend_wide_tiles(self._choices.hopper, cache, tables, sinks, shared)
+        most = min(n // TILE_TOKENS + len(b.last_rows), n)
+        launch(
+            prefill_attention.prefill_attention_kernel, (most, heads), b.q, cache, tables, sinks,
+            b.full_tiles if is_full else b.tiles, b.attended, BQ=TILE_TOKENS, BT=choice.tile,
+            STAGES=choice.stages, num_warps=choice.num_warps, **shared,
+        )  # fmt: skip
+
+    def _attend_wide_tiles(
+        self, choice: HopperAttention, cache: Tensor, tables: Tensor, sinks: Tensor,
+        shared: dict[str, Any],
+    ) -> None:  # fmt: skip
+        b, config = self._b, self._shape.config
+        pages = hopper_attention.pages(
+            cache, config.num_key_value_heads, config.head_dim, self._block_size, choice.tile
+        )
+        launch(
+            hopper_attention.hopper_attention_kernel, (self._num_sms,), b.q, pages, tables, sinks,
+            b.wide_tiles, b.num_wide_tiles, b.attended, BT=choice.tile, STAGES=choice.stages,
+            num_warps=4, **shared,
+        )  # fmt: skip
 
     def _experts(self, layer: LayerWeights) -> None:
         b, shape, n = self._b, self._shape, self._tokens

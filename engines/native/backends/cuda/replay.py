@@ -1,5 +1,7 @@
 """Which of a step's rows are prefilled and which decoded; and answers that are decoded again.
 
+Rows that decode may be part of the chunk of prompts beside them: the weights are then read once.
+
 K/V that decoding leaves differ in their last bits from those that a chunk of a prompt leaves.
 Where equal requests are to get equal bits, an answer's tokens are therefore decoded also when they
 are known already, after a preemption or a restart: as many at once as a step has rows.
@@ -8,9 +10,11 @@ are known already, after a preemption or a restart: as many at once as a step ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engines.native.backends.base import Row
+
+_DEEPEST: Final = 16_384  # positions: a chunk's attention does not split a context
 
 
 class Places(NamedTuple):
@@ -39,6 +43,23 @@ def cheapest_parts(rows: tuple[Row, ...]) -> Parts:
         is_one = row.is_last and row.end - row.start == 1
         (parts.decoded if is_one else parts.prefilled).add(row, i)
     return parts
+
+
+def joined(parts: Parts, most_tokens: int) -> Parts:
+    """Decode rows as tokens of the chunk, if there is one with room for all of them.
+
+    Rows with drafts are verified in a step of their own, and a long context is split there. What a
+    chunk scores is a prompt's.
+    """
+    chunk, rows = parts.prefilled, parts.decoded.rows
+    num = sum(row.end - row.start for row in chunk.rows) + len(rows)
+    is_apart = any(
+        row.drafts or row.start > _DEEPEST or row.prompt_logprobs is not None for row in rows
+    )
+    if not chunk.rows or num > most_tokens or is_apart:
+        return parts
+    together = Places(chunk.rows + rows, chunk.indices + parts.decoded.indices)
+    return Parts(together, parts.replayed, Places([], []))
 
 
 def equal_parts(rows: tuple[Row, ...], num_prompt_tokens: Callable[[int], int]) -> Parts:

@@ -1,5 +1,7 @@
 """Chunks of prompts against the model in float64."""
 
+import math
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_conf
 
 from engines.native.backends.cuda.choices.of_card import CardChoices  # isort: skip
 from engines.native.backends.cuda.prefill import (  # isort: skip
+    ON_DEVICE,
     TokenRun,
     Prefill,
     PrefillBuffers,
@@ -19,6 +22,8 @@ TOLERANCE = (
 )  # of the logits' norm: activations are bf16 between the products
 TIE = 1e-2  # between router logits; closer, either expert is right
 
+# Of a chunk's mean position, from which on its attention is another kernel's, if there is one.
+DEPTHS = [math.inf, 0] if CardChoices.of(DEVICE).hopper(model_config()) else [math.inf]
 # Tokens cached before, and new ones, of each sequence of a chunk; the padded size, the
 # block size.
 CASES = (
@@ -27,18 +32,21 @@ CASES = (
         ([0, 1000, 2500], [1, 200, 40], 256, 64),
         ([0], [2000], 2048, 64),
         ([0, 0], [500, 12], 512, 32),
+        ([0, 900, 63, 64, 127], [300, 1, 1, 1, 1], 512, 64),
         ([0], [1024], 1024, 64),
         ([0], [100], 128, 16),
+        ([500, 0, 3000, 127], [700, 1300, 1, 40], 2048, 64),
         ([31_800], [200], 256, 64),
     ]
     if IS_GPU
-    else [([0, 70], [3, 18], 24, 64)]
+    else [([0, 70, 33], [3, 18, 1], 24, 64)]
 )
 
 
+@pytest.mark.parametrize("least_depth", DEPTHS)
 @pytest.mark.parametrize(("cached", "new", "size", "block"), CASES)
 def test_the_last_token_of_each_chunk(
-    cached: list[int], new: list[int], size: int, block: int
+    cached: list[int], new: list[int], size: int, block: int, least_depth: float
 ) -> None:
     lengths = [past + count for past, count in zip(cached, new, strict=True)]
     case = DecodeCase(model_config(), lengths, block_size=block)
@@ -48,11 +56,15 @@ def test_the_last_token_of_each_chunk(
     for row, ids in enumerate(tokens):
         past = [(keys[: cached[row]], values[: cached[row]]) for keys, values in case.past(row)]
         outcomes.append(forward_reference(case.shape, case.weights, ids, past))
-    buffers = PrefillBuffers(case.shape, size, len(new), DEVICE)
+    buffers = PrefillBuffers(case.shape, size, len(new), DEVICE, least_depth)
     buffers.attended.fill_(float("nan"))
     buffers.q.fill_(float("nan"))
     host = buffers.packed.cpu()
     chunks = [TokenRun(slots[i], cached[i], tokens[i].tolist()) for i in range(len(new))]
+    for i, (slot, ids) in enumerate(zip(slots, tokens, strict=True)):
+        if len(ids) == 1:  # as a sequence that decodes has it: on the device alone
+            case.slots.token_ids[slot] = ids[0]
+            chunks[i] = chunks[i]._replace(token_ids=[ON_DEVICE])
     buffers.pack(chunks, host)
     buffers.packed.copy_(host)
     Prefill(

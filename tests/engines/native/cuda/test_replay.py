@@ -8,7 +8,7 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent, TokenLogprob
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.replay import cheapest_parts, equal_parts
+from engines.native.backends.cuda.replay import cheapest_parts, equal_parts, joined
 from engines.native.core import EngineCore
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
 
@@ -46,6 +46,25 @@ def test_one_token_is_decoded_whatever_it_is_of_where_bits_may_differ() -> None:
     assert equal_parts(rows[1:2], lambda slot: 4).prefilled.rows == [rows[1]]
     prefilled, replayed, decoded = cheapest_parts(rows)
     assert (prefilled.indices, replayed, decoded.indices) == ([0, 2], [], [1])
+
+
+def test_rows_that_decode_join_a_chunk_with_room_for_them() -> None:
+    rows = (Row(0, 8, 9, True), Row(1, 0, 5, False), Row(2, 30, 31, True))
+    parts = cheapest_parts(rows)
+    assert joined(parts, 6) == parts
+    prefilled, replayed, decoded = joined(parts, 7)
+    assert prefilled.rows == [rows[1], rows[0], rows[2]]
+    assert (prefilled.indices, replayed, decoded.rows) == ([1, 0, 2], [], [])
+    alone = cheapest_parts((rows[0], rows[2]))
+    assert joined(alone, 8192) == alone
+
+
+@pytest.mark.parametrize(
+    "row", [Row(0, 8, 9, True, drafts=(4,)), Row(0, 100_000, 100_001, True)], ids=["drafts", "deep"]
+)
+def test_verified_and_deep_rows_are_decoded_apart(row: Row) -> None:
+    parts = cheapest_parts((Row(1, 0, 5, False), row))
+    assert joined(parts, 8192) == parts
 
 
 def answered(core: EngineCore, requests: list[EngineRequest]) -> list[Bits]:

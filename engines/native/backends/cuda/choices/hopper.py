@@ -8,6 +8,7 @@ from engines.native.backends.cuda.choices.variants import (
     PARTS,
     Choices,
     Grouped,
+    HopperAttention,
     PrefillChoices,
     StreamLaunch,
     Table,
@@ -102,13 +103,21 @@ _BY_ROWS: Final = {
     ),
 }
 
+_WIDE = Grouped(64, 8, 8, 4, tiles=1, tail=32)
+_WIDEST = Grouped(128, 8, 8, 4, tiles=1, tail=32)
+
 _BY_TOKENS: Final = {
     0: PrefillChoices(Grouped(16, 8, 4, 4, tiles=1), Grouped(16, 4, 4, 4, tiles=1)),
-    32: PrefillChoices(Grouped(32, 8, 4, 4, tiles=1), Grouped(32, 4, 4, 4, tiles=1)),
-    64: PrefillChoices(Grouped(64, 8, 4, 4, tiles=1), Grouped(64, 4, 4, 4, tiles=1)),
-    128: PrefillChoices(
-        Grouped(128, 8, 8, 4, tiles=1, tail=32), Grouped(128, 8, 8, 4, tiles=1, tail=32)
-    ),
-}  # tiles of about as many rows as an expert has
+    16: PrefillChoices(Grouped(32, 8, 4, 4, tiles=1), Grouped(32, 8, 4, 4, tiles=1)),
+    24: PrefillChoices(_WIDE._replace(num_warps=4), _WIDE._replace(num_warps=4)),
+    48: PrefillChoices(_WIDE, _WIDE),
+    96: PrefillChoices(_WIDEST, _WIDEST),
+}
 
-HOPPER: Final = Table(_BY_ROWS, _BY_TOKENS, num_sms=132, measured_on=("NVIDIA H100", "NVIDIA H200"))
+HOPPER: Final = Table(
+    _BY_ROWS,
+    _BY_TOKENS,
+    num_sms=132,
+    hopper=HopperAttention(),
+    measured_on=("NVIDIA H100", "NVIDIA H200"),
+)

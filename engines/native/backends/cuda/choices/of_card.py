@@ -14,9 +14,11 @@ from engines.native.backends.cuda.choices.untuned import ADA, AMPERE, BLACKWELL,
 from engines.native.backends.cuda.choices.variants import (
     Choices,
     Grouped,
+    HopperAttention,
     PrefillChoices,
     Table,
 )
+from engines.native.backends.cuda.kernels.launch import IS_INTERPRETED
 from engines.native.config import ModelConfig
 
 MAX_ROWS: Final = max(HOPPER.decode)  # of a decode step; every table has the same buckets
@@ -78,7 +80,15 @@ class CardChoices:
     def prefill(self, tokens: int, model: ModelConfig) -> PrefillChoices:
         """The variants of a chunk of so many tokens."""
         tokens_an_expert = tokens * model.num_experts_per_tok // model.num_local_experts
-        return self.table.prefill[max(n for n in self.table.prefill if n <= tokens_an_expert)]
+        table = self.table.prefill
+        choices = table[max(n for n in table if n <= tokens_an_expert)]
+        return choices._replace(hopper=self.hopper(model))
+
+    def hopper(self, model: ModelConfig) -> HopperAttention | None:
+        """The variant of the attention of deep chunks, if it is another one."""
+        group = model.num_attention_heads // model.num_key_value_heads
+        is_taken = model.head_dim == 64 and 64 % group == 0 and not IS_INTERPRETED.value
+        return self.table.hopper if is_taken else None
 
     def _splits(self, splits: int) -> int:
         """Parts of a context, for this number of SMs: half as many on half of them."""

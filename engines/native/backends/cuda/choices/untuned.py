@@ -9,8 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from engines.native.backends.cuda.choices.hopper import HOPPER
-from engines.native.backends.cuda.choices.variants import Choices, PrefillChoices, Table, Tiles
+from engines.native.backends.cuda.choices.variants import (
+    Choices,
+    PrefillChoices,
+    Table,
+    Tiles,
+)
 
+_ANYWHERE: Final = replace(HOPPER, hopper=None, measured_on=())
 _WIDE: Final = 64 * 192  # sums of a tile from which on four warps' registers do not hold them
 
 
@@ -20,7 +26,7 @@ def _without_overlap(table: Table) -> Table:
         rows: replace(choices, early=frozenset(), prefetch=0)
         for rows, choices in table.decode.items()
     }
-    return replace(table, decode=decode, measured_on=())
+    return replace(table, decode=decode)
 
 
 def _in_fewer_registers(table: Table) -> Table:
@@ -66,13 +72,13 @@ def _in_99_kb(table: Table) -> Table:
     )
 
 
-AMPERE: Final = _in_fewer_registers(_without_overlap(HOPPER))
+AMPERE: Final = _in_fewer_registers(_without_overlap(_ANYWHERE))
 """8.0 and 8.7: 163 KB of shared memory."""
 
 ADA: Final = _in_99_kb(AMPERE)
 """8.6 and 8.9: 99 KB."""
 
-BLACKWELL: Final = _in_fewer_registers(replace(HOPPER, measured_on=()))
+BLACKWELL: Final = _in_fewer_registers(_ANYWHERE)
 """10.x and 11.0: 227 KB, tcgen05."""
 
 BLACKWELL_RTX: Final = _in_99_kb(BLACKWELL)

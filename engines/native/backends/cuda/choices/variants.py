@@ -85,12 +85,21 @@ class PrefillAttention(NamedTuple):
     num_warps: int = 4
 
 
+class HopperAttention(NamedTuple):
+    """The variant of kernels/hopper_attention.py, for layers that see all keys, in deep chunks."""
+
+    tile: int = 128  # keys of a step
+    stages: int = 4
+    least_depth: int = 1024  # mean position of a chunk's tokens from which on it is faster
+
+
 class PrefillChoices(NamedTuple):
     """The kernel variants of one size of chunk."""
 
     gate_up: Grouped
     down: Grouped
     attention: PrefillAttention = PrefillAttention()
+    hopper: HopperAttention | None = None
     router_stages: int = 4
 
 
@@ -105,4 +114,5 @@ class Table:
     decode: dict[int, Choices]
     prefill: dict[int, PrefillChoices]
     num_sms: int  # of the GPU that `splits` are for
+    hopper: HopperAttention | None = None  # where the model's heads fit it
     measured_on: tuple[str, ...] = ()  # GPUs by the beginning of their names; none: untuned

@@ -30,6 +30,28 @@ def embed_kernel(
 
 
 @triton.jit
+def embed_chunk_kernel(
+    token_ids, slots, latest, table, x, H: tl.constexpr, BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows): x[row] = table[token_ids[row]]; below 0, of the row's slot in `latest`.
+
+    token_ids, slots (rows; -1: padding, which gets token 0) and latest (slots) int32; table
+    (vocabulary, H) bf16, x (rows, H) float32.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    if IS_DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    k = tl.arange(0, BLOCK)
+    token = tl.load(token_ids + row)
+    if token < 0:
+        token = tl.load(latest + tl.maximum(tl.load(slots + row), 0))
+    at = table + tl.maximum(token, 0).to(tl.int64) * H + k
+    tl.store(x + row * H + k, tl.load(at, mask=k < H, other=0).to(tl.float32), mask=k < H)
+
+
+@triton.jit
 def add_norm_kernel(
     x,
     outputs,

@@ -36,6 +36,8 @@ def rotate_write_kernel(
 ):
     """Grid (tokens): q rotated and scaled, k rotated and v into the cache.
 
+    What follows a sequence's last token in its block gets values of zero: a kernel that copies
+    whole blocks may then multiply by what was there before, which another request left.
     qkv (tokens, (heads + 2 * kv_heads) * d), q (tokens, heads * d) and the cache as
     kernels/attention.py has it, all bf16; `tables` (slots, blocks), `slots` (tokens) the row of it,
     -1 for padding, and `positions` (tokens) int32; cosines and sines (positions, d / 2) float32.
@@ -78,7 +80,13 @@ def rotate_write_kernel(
         tl.store(to + at + HALF, high.to(cache.dtype.element_ty))
         values = tl.arange(0, KV_HEADS * D)
         v = tl.load(source + KV_HEADS * D + values)
-        tl.store(to + KV_HEADS * D + values, v.to(cache.dtype.element_ty))
+        to += KV_HEADS * D + values
+        tl.store(to, v.to(cache.dtype.element_ty))
+        is_next = token + 1 < tl.num_programs(0)
+        if tl.load(slots + token + 1, mask=is_next, other=-1) != slot:
+            for _ in range(position % BLOCK + 1, BLOCK):
+                to += SLOT
+                tl.store(to, tl.zeros([KV_HEADS * D], cache.dtype.element_ty))
 
 
 @triton.jit

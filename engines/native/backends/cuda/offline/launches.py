@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
@@ -88,6 +89,8 @@ def _specialised(arg: Any) -> tuple[Any, ...]:
     """What of an argument Triton compiles for."""
     if isinstance(arg, Pointer):
         return (str(arg.dtype), arg.data_ptr() % 16 == 0)
+    if isinstance(arg, TensorDescriptor):
+        return (str(arg.base.dtype), *arg.block_shape)
     return (type(arg).__name__, arg == 1, arg % 16 == 0) if isinstance(arg, int) else (arg,)
 
 
