@@ -33,6 +33,16 @@ def test_the_costs_are_the_devices(work: StepWork) -> None:
     assert costs.seconds(work) == pytest.approx(h200().seconds(work), rel=0.1)
 
 
+@pytest.mark.parametrize("beside", [0.25, 1.0])
+def test_rows_take_what_they_add_to_a_chunk(beside: float) -> None:
+    device = StepCosts.from_dict({**h200().as_dict(), "beside": beside})
+    clock = Clock()
+    backend: Any = SimulatedBackend(clock, device, num_blocks=4000)
+    costs = calibrate(backend, LIMITS, 1000, 10.0, clock)
+    for work in (StepWork(rows=32, tokens=512), StepWork(rows=32), StepWork(rows=64, tokens=1024)):
+        assert costs.seconds(work) == pytest.approx(device.seconds(work), rel=0.1)
+
+
 def test_a_slow_device_does_not_hold_up_the_start() -> None:
     costs, spent_s = measured(0.1)
     assert spent_s < 0.3
