@@ -16,8 +16,12 @@ from engines.native.backends.cuda.choices import stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.tuning import candidates, tuned
 from engines.native.backends.cuda.choices.variants import Choices, Grouped, Table
-from engines.native.backends.cuda.random_model import gpt_oss
+from engines.native.backends.cuda.decode import DecodeStep
+from engines.native.backends.cuda.measuring import MeasuredSteps
+from engines.native.backends.cuda.random_model import gpt_oss, random_weights
+from engines.native.backends.cuda.shape import Shape
 from engines.native.config import NativeConfig
+from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
 
 CARD = KNOWN[89]
 MODEL = gpt_oss("20b")
@@ -114,3 +118,21 @@ def test_what_was_measured_is_taken_by_later_starts(
     path.write_text(path.read_text().replace("128", "256"))
     assert Artefact(replace(config, tune=True), MODEL).choices(CARD, tune).table == won.table
     assert len(measured) == 2
+
+
+def test_steps_of_variants_are_compared_by_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = model_config()
+    weights = random_weights(config, 1024, DEVICE)
+    steps = MeasuredSteps(Shape(config), weights, block_size=64)
+    choices = CardChoices.of(DEVICE).decode(2)
+    assert steps.agree(2, choices, replace(choices, context_tile=64, min_split=128))
+    odd = replace(choices, context_tile=64, splits=1)
+    run = DecodeStep.run
+
+    def broken(step: DecodeStep) -> None:
+        """As a variant that is compiled to something else."""
+        step.skipped = frozenset({"out"}) if step._choices == odd else frozenset()
+        run(step)
+
+    monkeypatch.setattr(DecodeStep, "run", broken)
+    assert not steps.agree(2, odd, choices)
