@@ -31,7 +31,7 @@ from engines.spec import EngineSpec
         (EngineSpec("warp"), "engine 'warp' is unknown; known engines: native, fake, vllm"),
         (
             EngineSpec("tensorrt_llm"),
-            "TensorRT-LLM is missing (docs/engines.md says how to add it); usable engines: native",
+            "packaging/install.py tensorrt-llm`; usable engines: native",
         ),
     ],
 )
