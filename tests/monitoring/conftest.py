@@ -46,7 +46,8 @@ def instantly() -> Callable[[str], str]:
     """An expression without Grafana's variables."""
 
     def fill(expression: str) -> str:
-        for name, value in (("$model", ".*"), ("$__rate_interval", "10s"), ("$__range", "1m")):
+        everything = ((name, ".*") for name in ("$model", "$namespace", "$instance"))
+        for name, value in (*everything, ("$__rate_interval", "10s"), ("$__range", "1m")):
             expression = expression.replace(name, value)
         return expression
 

@@ -8,6 +8,7 @@ from typing import Any
 from service.telemetry.series import Series, all_series
 
 _SERIES = re.compile(r"\b(harmonium_\w+)(?:\{([^}]*)\})?")
+_OF_SCRAPE = ("namespace", "job", "instance")  # Prometheus adds them to every series
 _BY = re.compile(r"\bby \(([^)]*)\)")
 
 
@@ -25,12 +26,13 @@ def check(expression: str) -> None:
     names = known()
     used = _SERIES.findall(expression)
     assert used, f"{expression} asks for nothing of ours"
-    labels: set[str] = {"le"}
+    labels: set[str] = {"le", *_OF_SCRAPE}
     for name, selector in used:
         assert name in names, f"{name} is not a series"
         labels |= set(names[name].labels)
         for label in re.findall(r"(\w+)\s*[=!]", selector):
-            assert label in names[name].labels, f"{name} has no label {label}"
+            own = (*names[name].labels, *_OF_SCRAPE)
+            assert label in own, f"{name} has no label {label}"
     for listed in _BY.findall(expression):
         assert {label.strip() for label in listed.split(",")} <= labels
 
@@ -58,7 +60,7 @@ def test_the_dashboard_can_be_imported(dashboard: dict[str, Any]) -> None:
     assert len(ids) == len(set(ids))
     assert dashboard["uid"]
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    assert variables == {"datasource", "model"}
+    assert variables == {"datasource", "namespace", "instance", "model"}
     for panel in dashboard["panels"]:
         grid = panel["gridPos"]
         assert grid["x"] + grid["w"] <= 24
