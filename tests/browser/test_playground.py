@@ -68,7 +68,7 @@ def test_an_answer_follows_a_schema(page: Page) -> None:
     page.get_by_label("Schema", exact=True).fill(json.dumps(schema))
     ask(page, "Are you well?")
     wait_for_answer(page)
-    text = page.locator(".structured").inner_text()
+    text = page.locator(".structured code").inner_text()
     assert isinstance(json.loads(text)["ok"], bool)
 
 

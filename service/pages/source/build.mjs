@@ -11,6 +11,8 @@ await build({
   bundle: true,
   minify: true,
   format: "esm",
+  splitting: true, // math and highlighting are fetched when an answer needs them
+  chunkNames: "[name]-[hash]",
   target: "es2022",
   legalComments: "eof",
 });

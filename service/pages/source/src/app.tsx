@@ -1,82 +1,63 @@
-// The page: conversations, the one that is open, and its settings.
+// The page: the conversation that is open, beside the others and its settings.
 import { render } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { answer } from "./chat";
-import {
-  newConversation,
-  titleOf,
-  type AssistantTurn,
-  type Call,
-  type Conversation,
-  type Settings,
-  type Turn,
-} from "./conversation";
+import { Chats } from "./chats";
+import { Composer } from "./composer";
+import { branch, titleOf, turnTo, type AssistantTurn, type Call, type Conversation, type Settings, type Turn } from "./conversation";
 import { Details } from "./details";
 import { Header } from "./header";
-import { applyTheme, keepConversations, keepKey, readConversations, readKey, readTheme } from "./kept";
+import { applyTheme, keepKey, readKey, readTheme } from "./kept";
 import { CONNECTING, watch, type Server } from "./server";
 import { SettingsPanel } from "./settings";
-import { Transcript } from "./turns";
+import { change, flushAll, load, now, setRunning, useStore } from "./store";
+import { Transcript, type Deeds } from "./turns";
+
+const runs = new Map<string, AbortController>();
+
+interface Asked {
+  model: string;
+  key: string;
+}
+
+/** Answer the turns of a conversation; those that they replace stay as another course. */
+async function run(chat: Conversation, turns: Turn[], at: number, { model, key }: Asked): Promise<void> {
+  if (!model || runs.has(chat.id)) return;
+  const stop = new AbortController();
+  runs.set(chat.id, stop);
+  change(chat.id, { ...branch(chat, at), turns });
+  setRunning(chat.id, true);
+  const show = paced((grown) => change(chat.id, { turns: grown }));
+  try {
+    await answer(turns, { model, key, settings: chat.settings, signal: stop.signal, show: show.later });
+  } finally {
+    show.now();
+    runs.delete(chat.id);
+    setRunning(chat.id, false);
+  }
+}
 
 function App() {
-  const [conversations, setConversations] = useState(readConversations);
-  const [openId, setOpenId] = useState(() => conversations[0]!.id);
+  const state = useStore();
   const [apiKey, setApiKey] = useState(readKey);
   const [server, setServer] = useState(CONNECTING);
-  const [shown, setShown] = useState<AssistantTurn | null>(null);
+  const [details, setDetails] = useState<number | null>(null);
   const [drawer, setDrawer] = useState<"" | "chats" | "settings">("");
-  const [running, setRunning] = useState<AbortController | null>(null);
-  const open = conversations.find((each) => each.id === openId) ?? conversations[0]!;
+  const open = state.chats.find((each) => each.id === state.openId) ?? state.chats[0]!;
+  const isBusy = state.running.has(open.id);
 
   useEffect(() => watch(apiKey, setServer), [apiKey]);
   useEffect(() => {
-    if (!running) keepConversations(conversations);
-  }, [conversations, running]);
+    document.title = open.turns.length ? `${open.title} · Harmonium` : "Harmonium";
+  }, [open.title, open.turns.length === 0]);
 
-  const change = (id: string, part: Partial<Conversation>) =>
-    setConversations((all) => all.map((each) => (each.id === id ? { ...each, ...part } : each)));
-
-  const run = async (turns: Turn[]) => {
-    if (!server.model) return;
-    const { id, settings } = open;
-    const stop = new AbortController();
-    setRunning(stop);
-    const show = paced((now: Turn[]) => change(id, { turns: now }));
-    change(id, { turns });
-    try {
-      await answer(turns, { model: server.model.id, key: apiKey, settings, signal: stop.signal, show: show.later });
-    } finally {
-      show.now();
-      setRunning(null);
-    }
-  };
-
+  const asked = { model: server.model?.id ?? "", key: apiKey };
   const send = (text: string) => {
     if (!open.turns.length) change(open.id, { title: titleOf(text) });
-    void run([...open.turns, { role: "user", text }]);
+    void run(open, [...open.turns, { role: "user", text }], open.turns.length, asked);
   };
-  const deeds = {
-    edit: (index: number, text: string) => void run([...open.turns.slice(0, index), { role: "user", text }]),
-    retry: (index: number) => void run(open.turns.slice(0, index)),
-    sendResults: (index: number, calls: Call[]) => {
-      const turn = open.turns[index] as AssistantTurn;
-      void run([...open.turns.slice(0, index), { ...turn, calls }]);
-    },
-    details: setShown,
-  };
-  const toggle = (which: "chats" | "settings") => setDrawer((now) => (now === which ? "" : which));
-  const begin = () => {
-    const fresh = newConversation(open.settings);
-    setConversations((all) => [fresh, ...all]);
-    setOpenId(fresh.id);
-    setDrawer("");
-  };
-  const remove = (id: string) => {
-    const left = conversations.filter((each) => each.id !== id);
-    const rest = left.length ? left : [newConversation()];
-    setConversations(rest);
-    if (id === open.id) setOpenId(rest[0]!.id);
-  };
+  const deeds = useDeeds(asked, setDetails);
+  const toggle = (which: "chats" | "settings") => setDrawer((shown) => (shown === which ? "" : which));
 
   return (
     <div class={`page ${drawer && `shows-${drawer}`}`}>
@@ -91,45 +72,21 @@ function App() {
         before={<button type="button" class="narrow" onClick={() => toggle("chats")}>Chats</button>}
         after={<button type="button" class="narrow" onClick={() => toggle("settings")}>Settings</button>}
       />
-      <nav class="chats" aria-label="Conversations">
-        <button type="button" class="main" onClick={begin} disabled={Boolean(running)}>New chat</button>
-        <ul>
-          {conversations.map((each) => (
-            <li key={each.id} class={each.id === open.id ? "open" : ""}>
-              <button
-                type="button"
-                disabled={Boolean(running)}
-                aria-current={each.id === open.id ? "true" : undefined}
-                onClick={() => {
-                  setOpenId(each.id);
-                  setDrawer("");
-                }}
-              >
-                {each.title}
-              </button>
-              <button
-                type="button"
-                aria-label={`Delete ${each.title}`}
-                disabled={Boolean(running)}
-                onClick={() => remove(each.id)}
-              >
-                ×
-              </button>
-            </li>
-          ))}
-        </ul>
-      </nav>
+      <Chats state={state} leave={() => setDrawer("")} />
       <main>
+        {state.problem && <p class="error banner" role="alert">{state.problem}</p>}
         {open.turns.length ? (
-          <Transcript turns={open.turns} isBusy={Boolean(running)} deeds={deeds} />
+          <Transcript key={open.id} chat={open} isBusy={isBusy} deeds={deeds} />
         ) : (
           <Welcome server={server} ask={send} />
         )}
         <Composer
-          isReady={Boolean(server.model)}
-          isBusy={Boolean(running)}
+          draft={open.draft}
+          setDraft={(draft) => change(open.id, { draft })}
+          isReady={Boolean(server.model) && state.isLoaded}
+          isBusy={isBusy}
           send={send}
-          stop={() => running?.abort()}
+          stop={() => runs.get(open.id)?.abort()}
         />
       </main>
       <aside class="panel">
@@ -138,9 +95,32 @@ function App() {
           change={(part: Partial<Settings>) => change(open.id, { settings: { ...open.settings, ...part } })}
         />
       </aside>
-      {shown && <Details turn={shown} apiKey={apiKey} close={() => setShown(null)} />}
+      {details !== null && open.turns[details]?.role === "assistant" && (
+        <Details turns={open.turns} at={details} apiKey={apiKey} close={() => setDetails(null)} />
+      )}
     </div>
   );
+}
+
+/** What can be done to a turn of the open conversation; the same functions at every drawing. */
+function useDeeds(asked: Asked, details: (index: number) => void): Deeds {
+  const latest = useMemo(() => ({ asked }), []);
+  latest.asked = asked;
+  return useMemo(() => {
+    const chat = () => now().chats.find((each) => each.id === now().openId)!;
+    const again = (at: number, turns: Turn[]) => void run(chat(), turns, at, latest.asked);
+    return {
+      edit: (index, text) => again(index, [...chat().turns.slice(0, index), { role: "user", text }]),
+      retry: (index) => again(index, chat().turns.slice(0, index)),
+      sendResults: (index: number, calls: Call[]) => {
+        const { turns } = chat();
+        const turn = turns[index] as AssistantTurn;
+        again(turns.length, [...turns.slice(0, index), { ...turn, calls }]);
+      },
+      turnTo: (index, step) => change(chat().id, turnTo(chat(), index, step)),
+      details,
+    };
+  }, []);
 }
 
 const EXAMPLES = ["What is the capital of France?", "Plan a weekend in Lisbon.", "Write a haiku about the sea."];
@@ -148,12 +128,19 @@ const OF_NANO = ["What can you do?", "What is nano?", "How do I list the models?
 
 function Welcome({ server, ask }: { server: Server; ask: (text: string) => void }) {
   const { model, needsKey } = server;
+  const isNano = model?.id === "nano";
   return (
     <section class="welcome">
       <h2>Ask {model?.id ?? "the model"} something</h2>
+      {isNano && (
+        <p>
+          nano is a 6-million-parameter test model: it shows the API, not intelligence. <code>harmonium profiles</code> says
+          how this machine gets a real one.
+        </p>
+      )}
       <p>{needsKey ? "First enter an API key at the top of the page." : "Everything stays between this browser and this server."}</p>
       <div class="examples">
-        {(model?.id === "nano" ? OF_NANO : EXAMPLES).map((text) => (
+        {(isNano ? OF_NANO : EXAMPLES).map((text) => (
           <button key={text} type="button" disabled={!model} onClick={() => ask(text)}>{text}</button>
         ))}
       </div>
@@ -161,67 +148,24 @@ function Welcome({ server, ask }: { server: Server; ask: (text: string) => void 
   );
 }
 
-function Composer(props: { isReady: boolean; isBusy: boolean; send: (text: string) => void; stop: () => void }) {
-  const [draft, setDraft] = useState("");
-  const field = useRef<HTMLTextAreaElement>(null);
-  const canSend = props.isReady && !props.isBusy && draft.trim() !== "";
-  useEffect(() => {
-    if (!props.isBusy) field.current?.focus({ preventScroll: true });
-  }, [props.isBusy, props.isReady]);
-  const send = () => {
-    if (!canSend) return;
-    props.send(draft);
-    setDraft("");
-  };
-  return (
-    <form
-      class="composer"
-      onSubmit={(event) => {
-        event.preventDefault();
-        send();
-      }}
-    >
-      <textarea
-        ref={field}
-        rows={2}
-        aria-label="Message"
-        placeholder="Message (Enter sends, Shift-Enter breaks the line)"
-        value={draft}
-        onInput={(event) => setDraft(event.currentTarget.value)}
-        onKeyDown={(event) => {
-          if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-          event.preventDefault();
-          send();
-        }}
-      />
-      {props.isBusy ? (
-        <button type="button" class="main" onClick={props.stop}>Stop</button>
-      ) : (
-        <button type="submit" class="main" disabled={!canSend}>Send</button>
-      )}
-    </form>
-  );
-}
-
-/** Draw at most once a frame, however quickly tokens come. */
+/** Draw at most once a frame, however quickly tokens come. Only the turn that grows is another object. */
 function paced(show: (turns: Turn[]) => void) {
   let latest: Turn[] | null = null;
-  const now = () => {
-    if (latest) show(latest.map((turn) => ({ ...turn })));
+  const draw = () => {
+    if (latest) show(latest.map((turn, index, all) => (index === all.length - 1 ? { ...turn } : turn)));
     latest = null;
   };
   return {
     later: (turns: Turn[]) => {
-      if (!latest) requestAnimationFrame(now);
+      if (!latest) requestAnimationFrame(draw);
       latest = turns;
     },
-    now,
+    now: draw,
   };
 }
 
-function Page() {
-  useMemo(() => applyTheme(readTheme()), []);
-  return <App />;
-}
-
-render(<Page />, document.getElementById("app")!);
+applyTheme(readTheme());
+addEventListener("pagehide", flushAll);
+document.addEventListener("visibilitychange", () => document.hidden && flushAll());
+render(<App />, document.getElementById("app")!);
+void load();

@@ -41,8 +41,10 @@ async function fill(
   reply.stats = stats;
   show();
   try {
-    reply.body = bodyOf(model, turns, settings);
-    for await (const piece of streamChat(reply.body, key, signal)) {
+    const { messages, ...asked } = bodyOf(model, turns, settings);
+    reply.body = asked;
+    reply.system = settings.system;
+    for await (const piece of streamChat({ ...asked, messages }, key, signal)) {
       const now = performance.now();
       if (piece.kind === "reasoning" || piece.kind === "content" || piece.kind === "call") {
         first ??= now;

@@ -1,21 +1,29 @@
 // The exact request of an answer, as curl, Python and Node, and prompt and answer in raw Harmony.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJSON, worded } from "./api";
-import type { AssistantTurn, Body } from "./conversation";
+import { requestOf, type AssistantTurn, type Body, type Turn } from "./conversation";
 import { copy } from "./copy";
 import { curl, node, python } from "./snippets";
 
 const TABS = ["curl", "Python", "Node", "Raw"] as const;
 type Tab = (typeof TABS)[number];
 
-export function Details(props: { turn: AssistantTurn; apiKey: string; close: () => void }) {
+export function Details(props: { turns: Turn[]; at: number; apiKey: string; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [tab, setTab] = useState<Tab>("curl");
-  const body = props.turn.body!;
+  const turn = props.turns[props.at] as AssistantTurn;
+  const body = requestOf(props.turns, props.at);
   useEffect(() => dialog.current!.showModal(), []);
   return (
-    <dialog ref={dialog} class="details" aria-label="Request and raw stream" onClose={props.close}>
-      <div class="tabs" role="tablist">
+    <dialog
+      ref={dialog}
+      class="details"
+      aria-label="Request and raw stream"
+      onClose={props.close}
+      onClick={(event) => event.target === dialog.current && dialog.current!.close()}
+    >
+      <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>×</button>
+      <div class="tabs" role="tablist" onKeyDown={(event) => setTab(beside(tab, event.key))}>
         {TABS.map((each) => (
           <button
             key={each}
@@ -24,22 +32,27 @@ export function Details(props: { turn: AssistantTurn; apiKey: string; close: () 
             id={`tab-${each}`}
             aria-selected={each === tab}
             aria-controls="tab-panel"
+            tabIndex={each === tab ? 0 : -1}
             onClick={() => setTab(each)}
           >
             {each}
           </button>
         ))}
-        <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>×</button>
       </div>
       <div id="tab-panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
         {tab === "Raw" ? (
-          <Raw turn={props.turn} apiKey={props.apiKey} />
+          <Raw turn={turn} body={body} apiKey={props.apiKey} />
         ) : (
           <Code text={{ curl, Python: python, Node: node }[tab](body, Boolean(props.apiKey))} />
         )}
       </div>
     </dialog>
   );
+}
+
+function beside(tab: Tab, key: string): Tab {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0;
+  return TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length]!;
 }
 
 function Code({ text }: { text: string }) {
@@ -51,13 +64,13 @@ function Code({ text }: { text: string }) {
   );
 }
 
-function Raw({ turn, apiKey }: { turn: AssistantTurn; apiKey: string }) {
+function Raw({ turn, body, apiKey }: { turn: AssistantTurn; body: Body; apiKey: string }) {
   const ids = turn.tokenIds ?? []; // an older version of this page kept none
   const stream = turn.events.length ? turn.events.join("\n") : "Not kept: only the tokens are, after a reload.";
   return (
     <>
       <div class="raw">
-        <Harmony title="Prompt in Harmony" ask={() => promptOf(turn.body!, apiKey)} of={turn} />
+        <Harmony title="Prompt in Harmony" ask={() => promptOf(body, apiKey)} of={turn} />
         <Harmony title="Answer in Harmony" ask={() => textOf(ids, apiKey)} of={turn} />
       </div>
       <details>

@@ -21,8 +21,8 @@ export function Header(props: {
     <header>
       {props.before}
       <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span></h1>
-      <p class={server.model ? "state good" : "state bad"} role="status">
-        {server.model ? server.model.id : server.message}
+      <p class={`state ${server.needsKey ? "gone" : server.state}`} role="status" title={server.message}>
+        {server.state === "ready" ? server.message : `${server.model ? `${server.model.id}: ` : ""}${server.message}`}
       </p>
       {(server.needsKey || props.apiKey) && (
         <label class="key">

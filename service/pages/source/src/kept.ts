@@ -1,38 +1,18 @@
-// What the browser keeps: conversations on this device, the API key for this tab only.
-import { DEFAULTS, newConversation, type Conversation } from "./conversation";
-
-const CONVERSATIONS = "harmonium.conversations";
+// What the browser keeps besides conversations: the theme, and the API key for this tab only.
 const KEY = "harmonium.key";
 const THEME = "harmonium.theme";
-const MAX_KEPT = 50;
 
-export function readConversations(): Conversation[] {
+/** Storage may be denied altogether: the page works without. */
+function tried<T>(what: () => T, otherwise: T): T {
   try {
-    const kept = JSON.parse(localStorage.getItem(CONVERSATIONS) ?? "[]") as Conversation[];
-    if (kept.length) {
-      return kept.map((each) => ({ ...each, settings: { ...DEFAULTS, ...each.settings } }));
-    }
+    return what();
   } catch {
-    // Kept by another version, or by hand: begin anew rather than show an empty page.
-  }
-  return [newConversation()];
-}
-
-/** Keep the newest; the streams' raw lines are not kept, they are the largest part. */
-export function keepConversations(conversations: Conversation[]): void {
-  const slim = conversations.slice(0, MAX_KEPT).map((each) => ({
-    ...each,
-    turns: each.turns.map((turn) => (turn.role === "assistant" ? { ...turn, events: [] } : turn)),
-  }));
-  try {
-    localStorage.setItem(CONVERSATIONS, JSON.stringify(slim));
-  } catch {
-    // Full or forbidden: the page works without.
+    return otherwise;
   }
 }
 
-export const readKey = (): string => sessionStorage.getItem(KEY) ?? "";
-export const keepKey = (key: string): void => sessionStorage.setItem(KEY, key);
+export const readKey = (): string => tried(() => sessionStorage.getItem(KEY) ?? "", "");
+export const keepKey = (key: string): void => tried(() => sessionStorage.setItem(KEY, key), undefined);
 
 export function applyTheme(theme: string | null): void {
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
@@ -42,8 +22,8 @@ export function toggleTheme(): void {
   const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const now = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
   const next = now === "dark" ? "light" : "dark";
-  localStorage.setItem(THEME, next);
+  tried(() => localStorage.setItem(THEME, next), undefined);
   applyTheme(next);
 }
 
-export const readTheme = (): string | null => localStorage.getItem(THEME);
+export const readTheme = (): string | null => tried(() => localStorage.getItem(THEME), null);

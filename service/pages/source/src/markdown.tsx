@@ -1,42 +1,56 @@
-// Markdown as safe HTML, its code with a button that copies it.
+// Markdown as safe HTML. Math is loaded when an answer first needs it.
 import DOMPurify from "dompurify";
-import { marked } from "marked";
+import { Component } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { copy } from "./copy";
-
-const TAGS =
-  "a p br hr h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong b i u s del ins mark kbd sub sup".split(" ");
-TAGS.push("table", "thead", "tbody", "tfoot", "tr", "th", "td", "span", "div", "details", "summary", "#text");
+import { Blocks, htmlOf, type Block } from "./blocks";
+import { Code } from "./code";
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") {
     node.setAttribute("target", "_blank");
     node.setAttribute("rel", "noopener noreferrer");
   }
-  if (node.tagName === "PRE") node.setAttribute("tabindex", "0"); // scrolls by keyboard
 });
 
-export function Markdown({ text }: { text: string }) {
-  const place = useRef<HTMLDivElement>(null);
-  const html = DOMPurify.sanitize(marked.parse(text, { async: false, breaks: true }), {
-    // What Markdown makes and nothing else: most other tags can ask another host for something.
-    ALLOWED_TAGS: TAGS,
-    ALLOWED_ATTR: ["href", "title", "align", "start", "class"],
-    ALLOW_DATA_ATTR: false,
-    ALLOW_ARIA_ATTR: false,
-  });
-  useEffect(() => {
-    for (const block of place.current!.querySelectorAll("pre")) block.append(copyButton(block));
-  }, [html]);
-  return <div class="markdown" ref={place} dangerouslySetInnerHTML={{ __html: html }} />;
+const TAGS =
+  "a p br hr h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong del table thead tbody tr th td span div #text".split(" ");
+// What Markdown makes and nothing else: most other tags can ask another host for something.
+const CLEANING = {
+  ALLOWED_TAGS: TAGS,
+  ALLOWED_ATTR: ["href", "title", "align", "start", "class", "tabindex", "role", "aria-label", "data-tex", "data-display"],
+  ALLOW_DATA_ATTR: false,
+  ALLOW_ARIA_ATTR: false,
+};
+
+/** An answer's text; `isGrowing` while it streams. */
+export function Markdown({ text, isGrowing = false }: { text: string; isGrowing?: boolean }) {
+  const blocks = useRef(new Blocks()).current.of(text);
+  return (
+    <div class="markdown">
+      {blocks.map((block, at) => (
+        <Piece key={at} block={block} isDone={!isGrowing || at < blocks.length - 1} />
+      ))}
+    </div>
+  );
 }
 
-function copyButton(block: HTMLElement): HTMLButtonElement {
-  const button = document.createElement("button");
-  button.className = "copy";
-  button.type = "button";
-  button.textContent = "Copy";
-  const text = block.querySelector("code")?.textContent ?? "";
-  button.addEventListener("click", () => void copy(text, button));
-  return button;
+/** One block, drawn again only when its text changes: a selection in a finished one stays. */
+class Piece extends Component<{ block: Block; isDone: boolean }> {
+  override shouldComponentUpdate(next: { block: Block; isDone: boolean }): boolean {
+    return next.block.raw !== this.props.block.raw || next.isDone !== this.props.isDone;
+  }
+
+  override render({ block, isDone }: { block: Block; isDone: boolean }) {
+    return block.code ? <Code {...block.code} isDone={isDone} /> : <Html raw={block.raw} isDone={isDone} />;
+  }
+}
+
+function Html({ raw, isDone }: { raw: string; isDone: boolean }) {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const found = isDone ? [...place.current!.querySelectorAll<HTMLElement>(".math")] : [];
+    if (found.length) void import("./math").then(({ setMath }) => found.forEach(setMath));
+    for (const block of place.current!.querySelectorAll("pre")) block.tabIndex = 0; // scrolls by keyboard
+  }, [raw, isDone]);
+  return <div dir="auto" ref={place} dangerouslySetInnerHTML={{ __html: DOMPurify.sanitize(htmlOf(raw), CLEANING) }} />;
 }

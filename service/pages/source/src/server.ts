@@ -1,40 +1,56 @@
-// What the server serves, and whether it wants a key.
+// What the server serves and how it is, asked every few seconds.
 import { ApiError, getJSON, worded, type Model } from "./api";
 
 export interface Server {
-  model: Model | null;
+  state: "connecting" | "ready" | "waiting" | "gone";
+  model: Model | null; // the last one that was seen
   needsKey: boolean;
-  message: string;
+  message: string; // the state in words
 }
 
-export const CONNECTING: Server = { model: null, needsKey: false, message: "Connecting …" };
+export const CONNECTING: Server = { state: "connecting", model: null, needsKey: false, message: "Connecting …" };
 
-async function look(key: string): Promise<Server> {
+const AGAIN_MS = 5000;
+
+async function look(key: string, before: Server): Promise<Server> {
+  try {
+    await getJSON("v1/health/ready", "");
+  } catch (error) {
+    const isThere = error instanceof ApiError && error.status !== null;
+    const message = isThere ? worded(error) : "The server cannot be reached.";
+    return { ...before, state: isThere ? "waiting" : "gone", message };
+  }
+  if (before.state === "ready") return before;
   try {
     await getJSON("v1/health/ready", key); // 503 with the reason, and how far a start is
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
-    return { model: data[0] ?? null, needsKey: false, message: "Nothing is served." };
+    return { state: "ready", model: data[0] ?? null, needsKey: false, message: data[0]?.id ?? "Nothing is served." };
   } catch (error) {
     const needsKey = error instanceof ApiError && error.status === 401;
     const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);
-    return { model: null, needsKey, message };
+    return { state: "waiting", model: null, needsKey, message };
   }
 }
 
-const AGAIN_MS = 3000;
-
-/** Tell what is served, again and again until something is; returns what ends it. */
+/** Tell how the server is, every few seconds and when the page is looked at; returns what ends it. */
 export function watch(key: string, tell: (server: Server) => void): () => void {
   let isOver = false;
+  let found = CONNECTING;
+  let timer: ReturnType<typeof setTimeout>;
   const ask = async () => {
-    const found = await look(key);
+    clearTimeout(timer);
+    const next = document.hidden && found.state === "ready" ? found : await look(key, found);
     if (isOver) return;
-    tell(found);
-    if (!found.model && !found.needsKey) setTimeout(() => isOver || void ask(), AGAIN_MS);
+    if (next !== found) tell((found = next));
+    if (!next.needsKey) timer = setTimeout(() => void ask(), AGAIN_MS);
   };
+  const again = () => void ask();
   void ask();
+  addEventListener("focus", again);
   return () => {
     isOver = true;
+    clearTimeout(timer);
+    removeEventListener("focus", again);
   };
 }
 

@@ -1,19 +1,24 @@
 // The transcript: what was asked, thought, called and answered.
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { AssistantTurn, Call, Stats, Turn, UserTurn } from "./conversation";
+import { Component, type ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { courses, type AssistantTurn, type Call, type Conversation, type Stats, type Turn, type UserTurn } from "./conversation";
 import { copy } from "./copy";
-import { Markdown } from "./markdown";
+import { Code } from "./code";
+import { Prose } from "./prose";
 import { runTool } from "./tools";
 
 export interface Deeds {
   edit: (index: number, text: string) => void;
   retry: (index: number) => void;
   sendResults: (index: number, calls: Call[]) => void;
-  details: (turn: AssistantTurn) => void;
+  details: (index: number) => void;
+  turnTo: (index: number, step: 1 | -1) => void;
 }
 
-export function Transcript(props: { turns: Turn[]; isBusy: boolean; deeds: Deeds }) {
-  const { turns, isBusy, deeds } = props;
+/** `deeds` stay the same from one drawing to the next. */
+export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: Deeds }) {
+  const { chat, isBusy, deeds } = props;
+  const { turns } = chat;
   const last = turns.length - 1;
   const place = useRef<HTMLDivElement>(null);
   const isFollowed = useRef(true); // until the reader scrolls up
@@ -25,32 +30,62 @@ export function Transcript(props: { turns: Turn[]; isBusy: boolean; deeds: Deeds
   };
   return (
     <div class="transcript" ref={place} onScroll={note} tabIndex={0} role="log" aria-label="Conversation" aria-busy={isBusy}>
-      {turns.map((turn, index) =>
-        turn.role === "user" ? (
-          <Question key={index} turn={turn} isBusy={isBusy} edit={(text) => deeds.edit(index, text)} />
-        ) : (
-          <Answer
-            key={index}
-            turn={turn}
-            isRunning={isBusy && index === last}
-            isLast={index === last}
-            isBusy={isBusy}
-            index={index}
-            deeds={deeds}
-          />
-        ),
-      )}
+      {turns.map((turn, index) => {
+        const { place, orders } = courses(chat, index);
+        const path = orders.length > 1 ? `${place + 1}/${orders.length}` : "";
+        const isLast = index === last;
+        return <TurnView key={index} turn={turn} index={index} path={path} isLast={isLast} isBusy={isBusy} deeds={deeds} />;
+      })}
     </div>
   );
 }
 
-function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string) => void }) {
+interface Shown {
+  turn: Turn;
+  index: number;
+  path: string; // which of several courses begins here, as 2/3
+  isLast: boolean;
+  isBusy: boolean;
+  deeds: Deeds;
+}
+
+/** One turn, drawn again only when something of it changes: a long conversation stays quick. */
+class TurnView extends Component<Shown> {
+  override shouldComponentUpdate(next: Shown): boolean {
+    const { turn, path, isLast, isBusy } = this.props;
+    return next.turn !== turn || next.path !== path || next.isLast !== isLast || next.isBusy !== isBusy;
+  }
+
+  override render({ turn, index, path, isLast, isBusy, deeds }: Shown) {
+    const paths = path && <Paths path={path} isBusy={isBusy} turnTo={(step) => deeds.turnTo(index, step)} />;
+    if (turn.role === "user") {
+      return <Question turn={turn} isBusy={isBusy} edit={(text) => deeds.edit(index, text)} paths={paths} />;
+    }
+    const isRunning = isBusy && isLast;
+    return <Answer turn={turn} isRunning={isRunning} isLast={isLast} isBusy={isBusy} index={index} deeds={deeds} paths={paths} />;
+  }
+}
+
+function Paths(props: { path: string; isBusy: boolean; turnTo: (step: 1 | -1) => void }) {
+  return (
+    <span class="paths">
+      <button type="button" aria-label="Version before" disabled={props.isBusy} onClick={() => props.turnTo(-1)}>‹</button>
+      {props.path}
+      <button type="button" aria-label="Version after" disabled={props.isBusy} onClick={() => props.turnTo(1)}>›</button>
+    </span>
+  );
+}
+
+function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string) => void; paths: ComponentChildren }) {
   const [draft, setDraft] = useState<string | null>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), [draft === null]);
   if (draft === null) {
     return (
       <article class="turn user" aria-label="You">
-        <p class="said">{props.turn.text}</p>
+        <p class="said" dir="auto">{props.turn.text}</p>
         <div class="deeds">
+          {props.paths}
           <button type="button" disabled={props.isBusy} onClick={() => setDraft(props.turn.text)}>
             Edit
           </button>
@@ -68,7 +103,9 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
         aria-label="Your message"
         rows={4}
         value={draft}
+        ref={field}
         onInput={(event) => setDraft(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === "Escape" && setDraft(null)}
       />
       <div class="deeds">
         <button type="button" onClick={() => setDraft(null)}>Cancel</button>
@@ -85,6 +122,7 @@ function Answer(props: {
   isLast: boolean;
   isBusy: boolean;
   deeds: Deeds;
+  paths: ComponentChildren;
 }) {
   const { turn, index, isRunning, deeds } = props;
   const isEmpty = !turn.text && !turn.reasoning && !turn.calls.length;
@@ -92,7 +130,7 @@ function Answer(props: {
     <article class="turn assistant" aria-label="Assistant">
       {turn.reasoning && <Reasoning turn={turn} isOpen={isRunning && !turn.text && !turn.calls.length} />}
       {isRunning && isEmpty && <p class="waiting">Waiting for the first token …</p>}
-      {turn.text && (turn.body?.response_format ? <Structured text={turn.text} /> : <Markdown text={turn.text} />)}
+      {turn.text && (turn.body?.response_format ? <Structured text={turn.text} /> : <Prose text={turn.text} isGrowing={isRunning} />)}
       {turn.calls.length > 0 && (
         <Calls
           calls={turn.calls}
@@ -105,11 +143,12 @@ function Answer(props: {
       {turn.finish === "stopped" && <p class="note">Stopped.</p>}
       {!isRunning && (
         <div class="deeds">
+          {props.paths}
           <Figures stats={turn.stats} />
-          <button type="button" onClick={(event) => void copy(turn.text, event.currentTarget)}>Copy</button>
+          <button type="button" onClick={(event) => void copy(copied(turn), event.currentTarget)}>Copy</button>
           <button type="button" disabled={props.isBusy} onClick={() => deeds.retry(index)}>Retry</button>
           {turn.body && (
-            <button type="button" onClick={() => deeds.details(turn)}>Request &amp; raw</button>
+            <button type="button" onClick={() => deeds.details(index)}>Request &amp; raw</button>
           )}
         </div>
       )}
@@ -117,9 +156,12 @@ function Answer(props: {
   );
 }
 
+/** What the Copy button of an answer gives: its text, or its calls. */
+const copied = (turn: AssistantTurn) => turn.text || turn.calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
+
 /** An answer by a schema: code, set in lines as soon as it is whole. */
 function Structured({ text }: { text: string }) {
-  return <pre tabIndex={0} class="structured"><code>{pretty(text)}</code></pre>;
+  return <div class="structured"><Code text={pretty(text)} lang="json" isDone={pretty(text) !== text} /></div>;
 }
 
 function pretty(text: string): string {

@@ -1,0 +1,181 @@
+// The conversations: one record each in IndexedDB, shared by the tabs of this browser.
+import { createStore, del, entries, set, type UseStore } from "idb-keyval";
+import { useEffect, useState } from "preact/hooks";
+import { checked, newConversation, slim, type Conversation } from "./conversation";
+
+const OLD = "harmonium.conversations"; // an earlier version of this page kept all of them here
+const SAVE_MS = 1000;
+
+export interface State {
+  chats: Conversation[]; // the last used first
+  openId: string;
+  isLoaded: boolean;
+  running: ReadonlySet<string>;
+  deleted: Conversation | null; // can be brought back
+  problem: string; // why nothing is kept, or nothing
+}
+
+const first = newConversation();
+let state: State = { chats: [first], openId: first.id, isLoaded: false, running: new Set(), deleted: null, problem: "" };
+const listeners = new Set<() => void>();
+const waiting = new Map<string, ReturnType<typeof setTimeout>>();
+const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("harmonium.chats");
+let database: UseStore | null = null;
+
+export const now = (): State => state;
+
+function put(part: Partial<State>): void {
+  state = { ...state, ...part };
+  for (const each of listeners) each();
+}
+
+export function useStore(): State {
+  const [, draw] = useState(0);
+  useEffect(() => {
+    const listener = () => draw((count) => count + 1);
+    listeners.add(listener);
+    listener();
+    return () => void listeners.delete(listener);
+  }, []);
+  return state;
+}
+
+/** Read what is kept; a record of another shape is left out, and left where it is. */
+export async function load(): Promise<void> {
+  const wanted = location.hash.slice(1);
+  try {
+    database = createStore("harmonium", "chats");
+    const found = (await entries<string, unknown>(database)).map(([, value]) => checked(value));
+    const chats = [...found, ...(await fromOldPage())].filter((each) => each !== null);
+    chats.sort((a, b) => b.touched - a.touched);
+    if (!chats.length) chats.push(first);
+    const open = chats.find((each) => each.id === wanted) ?? chats[0]!;
+    put({ chats, openId: open.id, isLoaded: true });
+  } catch (error) {
+    database = null;
+    put({ isLoaded: true, problem: `Conversations are not kept: ${(error as Error).message}` });
+  }
+  channel?.addEventListener("message", ({ data }) => void taken(data));
+}
+
+/** What an earlier version kept; it goes from there once it is kept here. */
+async function fromOldPage(): Promise<(Conversation | null)[]> {
+  try {
+    const kept = JSON.parse(localStorage.getItem(OLD) ?? "[]") as unknown[];
+    const found = kept.map(checked);
+    for (const each of found) if (each) await set(each.id, slim(each), database!);
+    localStorage.removeItem(OLD);
+    return found;
+  } catch {
+    return [];
+  }
+}
+
+/** What another tab changed. */
+function taken({ chat, gone }: { chat?: unknown; gone?: string }): void {
+  if (gone !== undefined) return drop(gone);
+  const found = checked(chat);
+  if (!found || state.running.has(found.id)) return;
+  const rest = state.chats.filter((each) => each.id !== found.id);
+  const own = state.chats.find((each) => each.id === found.id);
+  put({ chats: [own ? { ...found, draft: own.draft } : found, ...rest].sort((a, b) => b.touched - a.touched) });
+}
+
+async function save(chat: Conversation): Promise<void> {
+  if (!database) return;
+  const record = slim(chat);
+  try {
+    await set(chat.id, record, database);
+    channel?.postMessage({ chat: record });
+    if (state.problem) put({ problem: "" });
+  } catch (error) {
+    put({ problem: `This browser could not keep the conversation: ${(error as Error).message}. Export it before you close the page.` });
+  }
+}
+
+/** Change a conversation. It is kept within a second, also while an answer streams. */
+export function change(id: string, part: Partial<Conversation>): void {
+  const touched = "turns" in part ? Date.now() : undefined;
+  const stamp = touched ? { touched } : {};
+  put({ chats: state.chats.map((each) => (each.id === id ? { ...each, ...part, ...stamp } : each)) });
+  if (!waiting.has(id)) waiting.set(id, setTimeout(() => flush(id), SAVE_MS));
+}
+
+function flush(id: string): void {
+  clearTimeout(waiting.get(id));
+  waiting.delete(id);
+  const chat = state.chats.find((each) => each.id === id);
+  if (chat && (chat.turns.length || chat.draft)) void save(chat);
+}
+
+/** Keep everything now: the page may be closing. */
+export function flushAll(): void {
+  for (const id of [...waiting.keys()]) flush(id);
+}
+
+export function setRunning(id: string, isRunning: boolean): void {
+  const running = new Set(state.running);
+  if (isRunning) running.add(id);
+  else running.delete(id);
+  put({ running });
+  if (!isRunning) flush(id);
+}
+
+export function open(id: string): void {
+  history.replaceState(null, "", `#${id}`);
+  put({ openId: id });
+}
+
+/** Open a new conversation, or the empty one that is already there. */
+export function begin(settings: Conversation["settings"]): void {
+  const empty = state.chats.find((each) => !each.turns.length && !each.draft);
+  const chat = empty ? { ...empty, settings } : newConversation(settings);
+  put({ chats: [chat, ...state.chats.filter((each) => each.id !== chat.id)] });
+  open(chat.id);
+}
+
+export function remove(id: string): void {
+  const chat = state.chats.find((each) => each.id === id);
+  if (!chat) return;
+  drop(id);
+  put({ deleted: chat.turns.length ? chat : null });
+  channel?.postMessage({ gone: id });
+  if (database) void del(id, database);
+}
+
+function drop(id: string): void {
+  clearTimeout(waiting.get(id));
+  waiting.delete(id);
+  const left = state.chats.filter((each) => each.id !== id);
+  if (!left.length) left.push(newConversation());
+  put({ chats: left });
+  if (state.openId === id) open(left[0]!.id);
+}
+
+export function bringBack(): void {
+  const chat = state.deleted;
+  if (!chat) return;
+  put({ deleted: null, chats: [chat, ...state.chats].sort((a, b) => b.touched - a.touched) });
+  open(chat.id);
+  void save(chat);
+}
+
+export function forgetDeleted(): void {
+  put({ deleted: null });
+}
+
+/** All conversations as the text of a file. */
+export function exported(): string {
+  return JSON.stringify({ harmonium: 1, chats: state.chats.filter((each) => each.turns.length).map(slim) }, null, 1);
+}
+
+/** Take conversations from such a file; returns how many. Throws where it is none. */
+export function take(text: string): number {
+  const held = JSON.parse(text) as { chats?: unknown };
+  if (!Array.isArray(held?.chats)) throw new Error("The file holds no conversations of this page.");
+  const found = held.chats.map(checked).filter((each) => each !== null);
+  const ids = new Set(found.map((each) => each.id));
+  put({ chats: [...found, ...state.chats.filter((each) => !ids.has(each.id))].sort((a, b) => b.touched - a.touched) });
+  for (const each of found) void save(each);
+  return found.length;
+}
