@@ -115,8 +115,8 @@ def _program(engine: str, folder: Path) -> list[str]:
         endless.write_text(_ENDLESS.format(head=script, word=word))
         options = {
             "script_file": str(endless),
-            "step_s": 5 * _STEP_S,
-            "tokens_per_step": 16,
+            "step_s": 0.05,
+            "tokens_per_step": 4,
             "max_num_seqs": 256,
             "max_model_len": 131_072,
         }
