@@ -34,6 +34,10 @@ class InvalidCredentials(AuthError):
     """The caller presented credentials that are wrong."""
 
 
+class ForeignSignature(InvalidCredentials):
+    """The token was not signed with the key that it names; its issuer may have replaced that."""
+
+
 class Forbidden(AuthError):
     """The caller is known and may not do this."""
 

@@ -13,7 +13,7 @@ import msgspec
 from jose import jws
 
 from auth import jwt_pss
-from auth.base import InvalidCredentials
+from auth.base import ForeignSignature, InvalidCredentials
 from auth.jwk import PublicKey, decoded
 
 MAX_TOKEN_BYTES = 8192
@@ -77,10 +77,6 @@ def _checked(header: dict[str, object]) -> TokenHeader:
     if not isinstance(kid, str) or not _KID.fullmatch(kid):
         raise InvalidCredentials("token: its kid is not 1 to 256 printable characters")
     return TokenHeader(alg, kid)
-
-
-class ForeignSignature(InvalidCredentials):
-    """The token was not signed with the key that it names; its issuer may have replaced that."""
 
 
 @dataclass(frozen=True, slots=True)

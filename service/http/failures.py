@@ -8,7 +8,14 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from auth.base import AuthError, Forbidden, InvalidCredentials, KeysUnavailable, MissingCredentials
+from auth.base import (
+    AuthError,
+    Forbidden,
+    ForeignSignature,
+    InvalidCredentials,
+    KeysUnavailable,
+    MissingCredentials,
+)
 from auth.throttle import RETRY_S, TooManyFailures
 from engines import errors as engine
 from service.admission.lifecycle import NotReady
@@ -49,6 +56,7 @@ TABLE: dict[type[Exception], ErrorKind] = {
     engine.EngineStartError: ErrorKind(503, UNAVAILABLE, "engine_start_error"),
     engine.EngineDead: ErrorKind(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
     engine.EngineDraining: ErrorKind(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
+    engine.Refused: ErrorKind(503, UNAVAILABLE, "overloaded", _RETRY_HEADERS),
     engine.QueueFull: ErrorKind(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),
     engine.Overloaded: ErrorKind(503, UNAVAILABLE, "overloaded", _RETRY_HEADERS),
     engine.RequestQuarantined: ErrorKind(422, INVALID_REQUEST, "request_quarantined"),
@@ -69,6 +77,9 @@ TABLE: dict[type[Exception], ErrorKind] = {
     NotReady: ErrorKind(503, UNAVAILABLE, "not_ready", _RETRY_HEADERS | {"Connection": "close"}),
     AuthError: ErrorKind(401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY),
     InvalidCredentials: ErrorKind(
+        401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY
+    ),
+    ForeignSignature: ErrorKind(
         401, INVALID_REQUEST, "invalid_api_key", _WRONG_HEADERS, _WRONG_KEY
     ),
     MissingCredentials: ErrorKind(
