@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from auth import audit
-from auth.base import Credentials, InvalidCredentials, Principal, Scope, is_caller_id
-from auth.jwt_verify import ForeignSignature, TokenPolicy, read_header, verify
+from auth.base import (
+    Credentials,
+    ForeignSignature,
+    InvalidCredentials,
+    Principal,
+    Scope,
+    is_caller_id,
+)
+from auth.jwt_verify import TokenPolicy, read_header, verify
 from auth.key_source import KeySource
 
 _MAX_KNOWN = 10_000

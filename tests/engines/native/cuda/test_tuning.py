@@ -120,6 +120,7 @@ def test_what_was_measured_is_taken_by_later_starts(
     assert len(measured) == 2
 
 
+@pytest.mark.slow  # three engines in Triton's interpreter
 def test_steps_of_variants_are_compared_by_their_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     config = model_config()
     weights = random_weights(config, 1024, DEVICE)
