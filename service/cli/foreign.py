@@ -11,6 +11,7 @@ _PARALLEL = "Use --tags-selector tp=N; `harmonium profiles` lists what fits."
 _REPLICAS = "Use --replicas N."
 _PRECISION = "Use --tags-selector precision=...; `harmonium profiles` lists them."
 _MEMORY = "Use --kvcache-percent."
+_OFFLOAD = "Not supported: a KV cache in host memory."
 _LORA = "Not supported: LoRA adapters."
 _NODES = "Not supported: one server runs on one machine."
 _LOG = "Use --log-level."
@@ -49,9 +50,9 @@ FLAGS: Final[dict[str, str]] = {
     "--disable-custom-all-reduce": _AUTOMATIC,
     "--api-server-count": "Use --api-workers.",
     "--gpu-memory-utilization": _MEMORY,
-    "--swap-space": _AUTOMATIC,
+    "--swap-space": _OFFLOAD,
     "--cpu-offload-gb": "Not supported: weights stay on the GPU.",
-    "--kv-offloading-size": _AUTOMATIC,
+    "--kv-offloading-size": _OFFLOAD,
     "--block-size": _AUTOMATIC,
     "--max-num-seqs": _AUTOMATIC,
     "--max-num-batched-tokens": _AUTOMATIC,
@@ -91,7 +92,7 @@ FLAGS: Final[dict[str, str]] = {
     "--api-key": "Set the variable NIM_API_KEYS, or use --api-keys-path: users can read flags.",
     "--allowed-origins": "Use --cors-allow-origins.",
     "--allow-credentials": "Not needed: keys travel in a header.",
-    "--allowed-methods": "Not needed: --cors-allow-origins allows every method.",
+    "--allowed-methods": "Not needed: --cors-allow-origins allows the methods of the API.",
     "--allowed-headers": "Not needed: --cors-allow-origins allows every header.",
     "--ssl-keyfile": "Use --ssl-key-path.",
     "--ssl-certfile": "Use --ssl-certs-path.",
@@ -99,7 +100,7 @@ FLAGS: Final[dict[str, str]] = {
     "--root-path": "Not supported: a path prefix; let the proxy strip it.",
     "--middleware": _CODE,
     "--uvicorn-log-level": _LOG,
-    "--disable-log-requests": _LOG,
+    "--disable-log-requests": "Set NIM_ACCESS_LOG=false.",
     "--disable-log-stats": "Not needed: figures are metrics (/metrics), not log lines.",
     "--enable-log-requests": "Not supported: prompts are not logged (--otel-capture-content).",
     "--max-log-len": "Not needed: prompts are not logged.",

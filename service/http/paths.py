@@ -44,7 +44,7 @@ _READS: Final = {
     "models": (frozenset({"GET", "HEAD"}), frozenset({"/v1/models", "/v1/models/{model_id}"})),
     "render": (
         frozenset({"POST"}),
-        frozenset({"/v1/chat/completions/render", "/v1/completions/render"}),
+        frozenset({"/v1/chat/completions/render"}),
     ),
 }
 READS: Final = tuple(_READS)

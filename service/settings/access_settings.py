@@ -110,8 +110,8 @@ class AccessSettings(BaseSettings):
     read_without_key: str = Field(
         "",
         description="What needs no key, comma-separated: `metrics` (/metrics, /v1/metrics),"
-        " `models` (/v1/models), `render` (the render routes). NVIDIA's NIM Operator needs"
-        " `metrics,models`, llm-d and KServe all three.",
+        " `models` (/v1/models), `render` (/v1/chat/completions/render). NVIDIA's NIM Operator"
+        " needs `metrics,models`, llm-d and KServe all three.",
     )
 
     @field_validator("read_without_key")

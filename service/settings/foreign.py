@@ -10,6 +10,7 @@ from typing import Final
 
 _BUILT_IN = "not needed: Harmony, its tool calls and its reasoning are built in"
 _AUTOMATIC = "not needed: the server does this by itself"
+_OFFLOAD = "not supported: a KV cache in host memory"
 _LORA = "not supported: LoRA adapters"
 _CODE = "not supported: custom code"
 _NODES = "not supported: one server runs on one machine; use several servers, or NVIDIA Dynamo"
@@ -19,14 +20,14 @@ _PARALLEL = (
 _MEMORY = "use NIM_KVCACHE_PERCENT"
 _OWN_MODEL = "use NIM_MODEL_PATH"
 _ONE_PORT = "not needed: health, metrics and API share NIM_SERVER_PORT, and health needs no key"
-_CORS = "use NIM_CORS_ALLOW_ORIGINS: listed origins may use every method and header"
+_CORS = "use NIM_CORS_ALLOW_ORIGINS: listed origins may use the API's methods and every header"
 _DRAFT = (
     "use a profile with speculation (`harmonium profiles`); n-gram speculation is on by default"
 )
 _CAPTURE = "use NIM_OTEL_CAPTURE_CONTENT: prompts and answers go into traces"
 
 VARIABLES: Final[dict[str, str]] = {
-    "NIM_CACHE_PROBE_TIMEOUT": _AUTOMATIC,
+    "NIM_CACHE_PROBE_TIMEOUT": "not supported: a test of the cache's file system at the start",
     "NIM_CAPTURE_ARGS": _CAPTURE,
     "NIM_CAPTURE_ENABLE": _CAPTURE,
     "NIM_CHAT_TEMPLATE": _BUILT_IN,
@@ -43,7 +44,7 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_DYNAMO_SINGLE": _NODES,
     "NIM_DYNAMO_WORKER": _NODES,
     "NIM_ENABLE_AUTO_TOOL_CHOICE": _BUILT_IN,
-    "NIM_ENABLE_KV_CACHE_HOST_OFFLOAD": _AUTOMATIC,
+    "NIM_ENABLE_KV_CACHE_HOST_OFFLOAD": _OFFLOAD,
     "NIM_ENABLE_KV_CACHE_REUSE": "not needed: the prefix cache is always on",
     "NIM_ENABLE_PROMPT_LOGPROBS": "not needed: requests ask for them with prompt_logprobs",
     "NIM_FORCE_DETERMINISTIC": "use NIM_BATCH_INVARIANT",
@@ -52,7 +53,7 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_GRPC_API_PORT": "not supported: gRPC; the API is HTTP",
     "NIM_GUIDED_DECODING_BACKEND": "not needed: schemas are enforced by llguidance",
     "NIM_HEALTH_PORT": _ONE_PORT,
-    "NIM_KV_CACHE_HOST_MEM_FRACTION": _AUTOMATIC,
+    "NIM_KV_CACHE_HOST_MEM_FRACTION": _OFFLOAD,
     "NIM_KV_CACHE_PERCENT": _MEMORY,
     "NIM_LEADER_ROLE": _NODES,
     "NIM_LOW_MEMORY_MODE": "use NIM_MAX_MODEL_LEN, or a smaller NIM_KVCACHE_PERCENT",

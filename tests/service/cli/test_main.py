@@ -101,12 +101,6 @@ def test_foreign_variables_are_told_in_groups(
     assert typing_error.endswith("did you mean NIM_SERVER_PORT?")
 
 
-def test_no_guess_is_made_of_a_name_that_means_something_else() -> None:
-    """NIM_DRAFT_MODEL_PATH is not NIM_MODEL_PATH: it would serve the draft."""
-    for name in ("NIM_DRAFT_MODEL_PATH", "NIM_FT_MODEL", "NIM_DYNAMO_WORKER"):
-        assert dict(unknown_names({name: "1"}))[name] is None or name in VARIABLES
-
-
 @pytest.mark.parametrize("command", ["profiles", "list-model-profiles"])
 def test_profiles_under_both_names(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--hardware", "cpux4"]) == 0
