@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from profiles.catalogue.catalogue import load
 from service.settings.settings import unknown_names
 
 pytestmark = pytest.mark.chart
@@ -28,3 +29,11 @@ def test_the_chart_sets_only_what_the_service_reads(chart: Path) -> None:
     names = set(re.findall(r"\bNIM_[A-Z0-9_]+[A-Z0-9]\b", text))
     assert "NIM_DRAIN_GRACE_S" in names
     assert unknown_names(dict.fromkeys(names, "")) == []
+
+
+def test_the_operators_example_names_a_profile_of_its_model(chart: Path) -> None:
+    path = chart / "ci" / "nim-operator-values.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    wanted = values["nimOperator"]["profile"]
+    models = {profile.id: profile.model.name for profile in load().profiles}
+    assert models.get(wanted) == values["model"], "`harmonium list-model-profiles` has the ids"
