@@ -4,7 +4,7 @@ BIN := .venv/bin
 HELM_3 := .cache/helm/3.17.3/helm
 HELM_4 := .cache/helm/4.2.3/helm
 # A Python that was named is meant, also where .venv is of another.
-INSTALL := $(PYTHON) packaging/install.py $(if $(filter file,$(origin PYTHON)),,--this-python)
+INSTALL := $(PYTHON) tools/install.py $(if $(filter file,$(origin PYTHON)),,--this-python)
 
 .DEFAULT_GOAL := help
 
@@ -21,19 +21,32 @@ installed-test installed-conformance installed-browser: installed-%:
 
 .PHONY: serve
 serve: installed ## Detect the hardware, pick a profile and serve on 127.0.0.1:8000
-	@$(BIN)/python -S packaging/foreground.py $(BIN)/harmonium serve
+	@$(BIN)/python -S tools/packaging/foreground.py $(BIN)/harmonium serve
 
-.PHONY: test tests checks
-test: ## Check format, lint, types and layers, and run the tests beside it
+.PHONY: test test-all test-changed tests tests-all checks
+test: ## Check format, lint, types and layers, and run the tests that start no process
 	@$(MAKE) --no-print-directory -j2 checks tests
+test-all: ## The same with all tests, as CI runs them
+	@$(MAKE) --no-print-directory -j2 checks tests-all
+test-changed: installed-test ## Run those of `make test` that are near what you changed; SINCE=main
+	@$(BIN)/python -m tests.changed --since $(or $(SINCE),main)
 checks: format-check lint types layers
 tests: installed-test
+	@$(BIN)/pytest -n 2 --fast
+tests-all: installed-test
 	@# Four processes on two cores, for many tests wait; tests/sharing.py says who takes what.
 	@$(BIN)/pytest -n 4
 
 .PHONY: test-slow
 test-slow: installed-test ## Run what hardly ever breaks and takes long, and properties with all examples
 	@ALL_EXAMPLES=1 $(BIN)/pytest -n 2 -m "slow or hypothesis"
+
+.PHONY: test-lowest
+test-lowest: installed-test ## Run the tests of `make test` with the lowest versions that pyproject.toml allows
+	@$(BIN)/python tools/lowest.py
+	@# Without transformers; and what is old is deprecated by what it needs.
+	@build/lowest/bin/pytest -n 2 --fast -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning \
+		--ignore tests/engines/guest/test_tokenizer.py --ignore tests/engines/native/model
 
 .PHONY: format
 format: installed-test ## Rewrite the code in the project's format
@@ -43,8 +56,9 @@ format: installed-test ## Rewrite the code in the project's format
 .PHONY: format-check lint types layers
 format-check: installed-test
 	@$(BIN)/ruff format --check .
-lint: installed-test ## Lint
+lint: installed-test ## Lint, the wording of texts included
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m tools.prose
 types: installed-test ## Type-check strictly
 	@$(BIN)/mypy
 layers: installed-test ## Check that imports point down only
@@ -52,28 +66,30 @@ layers: installed-test ## Check that imports point down only
 
 .PHONY: bench
 bench: installed-test ## Measure: native beside transformers, start-up, the API layer
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m tools.benchmarks
 
 .PHONY: guided
 guided: installed-test ## Check 200 random schemas: every guided answer must be valid
-	@$(BIN)/python -m benchmarks.guided
-	@$(BIN)/python -m benchmarks.guided_nano
-	@$(BIN)/python -m benchmarks.guided_start
+	@$(BIN)/python -m tests.guided
+	@$(BIN)/python -m tests.guided.nano
+	@$(BIN)/python -m tests.guided.start
 
 .PHONY: pins
 pins: installed-test ## Compile constraints.txt from pyproject.toml, for every platform
-	@$(BIN)/python packaging/pins.py
+	@$(BIN)/python tools/packaging/pins.py
 
 .PHONY: docs
 docs: installed-test ## Regenerate the tables, the plan's figures and the picture in docs/
-	@$(BIN)/python -m profiles.document docs/profiles.md
-	@$(BIN)/python -m profiles.roofline.calibrate
-	@$(BIN)/python -m profiles.roofline.document docs/plan.md
-	@$(BIN)/python -m engines.document docs/engines.md docs/api.md
+	@$(BIN)/python -m tools.docs.profiles docs
+	@$(BIN)/python -m tools.roofline.calibrate
+	@$(BIN)/python -m tools.docs.plan docs
+	@$(BIN)/python -m tools.docs.support docs/support.md
+	@$(BIN)/python -m tools.docs.cli docs/cli.md
+	@$(BIN)/python -m tools.docs.engines docs/engines.md docs/api.md
 	@$(BIN)/python -m tests.guides.sizing
-	@$(BIN)/python packaging/chart_readme.py
-	@$(BIN)/python -m service.cli.reference settings > docs/settings.md
-	@$(BIN)/python -m service.cli.reference metrics > docs/metrics.md
+	@$(BIN)/python -m tools.docs.chart_readme
+	@$(BIN)/python -m tools.docs.reference settings > docs/settings.md
+	@$(BIN)/python -m tools.docs.reference metrics > docs/metrics.md
 	@$(BIN)/python -m tests.architecture.picture
 
-include $(sort $(wildcard make/*.mk))
+include $(sort $(wildcard tools/make/*.mk))

@@ -1,4 +1,5 @@
-"""Authenticators that ask nobody: fixed keys, a certificate TLS has verified, several in turn."""
+"""Authenticators without network access: fixed keys, a certificate TLS has verified, several in
+turn."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class ClientCertificate:
     """Recognises callers by the name in their TLS certificate, which TLS has verified."""
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Return the principal of that name: a tenant of its own that is no administrator."""
+        """Return the principal of that name: a tenant of its own that is not an administrator."""
         if credentials.scheme != CERTIFICATE_SCHEME:
             return None
         name = credentials.value.encode("utf-8", "surrogatepass")
@@ -51,7 +52,7 @@ class Chain:
         self._authenticators = tuple(authenticators)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Return who it is; a key or token that nobody takes is wrong, not absent."""
+        """Return who it is; a key or token that no authenticator accepts is wrong, not absent."""
         for authenticator in self._authenticators:
             principal = await authenticator.authenticate(credentials)
             if principal is not None:

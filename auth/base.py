@@ -4,9 +4,9 @@ AuthError
 ├── MissingCredentials   the caller presented nothing that any authenticator recognises
 ├── InvalidCredentials   the caller presented something that is wrong
 ├── Forbidden            the caller is known and may not do this
-└── KeysUnavailable      nobody can tell now: this is our failure, not the caller's
+└── KeysUnavailable      it cannot be decided now: this is our failure, not the caller's
 
-Their words are for the audit log: clients are told none of them, so that nobody learns which
+Their words are for the audit log: clients are not told, so that they do not learn which
 part of a forgery was wrong.
 """
 

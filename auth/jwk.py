@@ -54,7 +54,7 @@ def keys_of(document: object) -> KeySet:
     """Read a JWKS (RFC 7517); raises ValueError for what is none.
 
     Unfit are symmetric and weak keys, keys for other uses or algorithms, and ids that several
-    keys claim. A key without an id is passed over: no token could name it.
+    keys claim. A key without an id is skipped: no token could name it.
     """
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
@@ -79,7 +79,7 @@ def _id_of(entry: Mapping[str, object]) -> str:
 
 
 def _key_of(entry: Mapping[str, object]) -> PublicKey:
-    """The key of one entry; raises ValueError for what must verify nothing."""
+    """The key of one entry; raises ValueError for a key that must not verify anything."""
     if entry.get("use", "sig") != "sig":
         raise _Unfit(f"its use is {entry['use']!r}, not 'sig'")
     operations = entry.get("key_ops", ["verify"])
@@ -115,7 +115,7 @@ def _integer(entry: Mapping[str, object], name: str) -> int:
 
 
 def _public_key(key: object) -> PublicKey:
-    """The key as a JWK made anew from its numbers, so that no odd spelling of them matters.
+    """The key as a JWK built from its numbers, so that unusual encodings of them do not matter.
 
     Its strength is counted in bits of the modulus: padding with zeros makes no key longer.
     """
@@ -138,7 +138,7 @@ def read_public_key(path: Path) -> PublicKey:
     except OSError as error:
         raise PublicKeyError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise PublicKeyError(f"{path} is no public key in PEM form.") from None
+        raise PublicKeyError(f"{path} is not a public key in PEM form.") from None
     try:
         return _public_key(key)
     except _Unfit as error:

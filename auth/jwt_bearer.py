@@ -76,15 +76,13 @@ class JwtBearer:
     def _tenant(self, claims: Mapping[str, Any]) -> str:
         tenant = claims.get(self._names.tenant, "") if self._names.tenant else ""
         if not isinstance(tenant, str) or len(tenant) > 128 or not tenant.isprintable():
-            raise InvalidCredentials(f"token: its {self._names.tenant} is no name of a tenant")
+            raise InvalidCredentials(f"token: its {self._names.tenant} is not a valid tenant name")
         if is_caller_id(tenant):
-            raise InvalidCredentials(
-                f"token: its {self._names.tenant} is spelled like a caller's id"
-            )
+            raise InvalidCredentials(f"token: its {self._names.tenant} looks like a caller's id")
         return tenant
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[Scope]:
-        """Return the scopes that all tokens have, and those of ours that this one names."""
+        """Return the scopes granted to all tokens, and those that this one names."""
         given = (self._names.scopes,) if self._names.scopes else ("scope", "scp")
         words = {word for claim in given for word in _texts(claims.get(claim, []))}
         prefix = self._names.scope_prefix
@@ -92,7 +90,7 @@ class JwtBearer:
         return named | self._names.granted
 
     def _introduce(self, id: str, claims: Mapping[str, Any]) -> None:
-        """Say once who stands behind an id, which is all that other lines have."""
+        """Log once which person an id belongs to; other lines only have the id."""
         if id not in self._known:
             audit.write("token.subject", caller=id, subject=claims["sub"], issuer=claims["iss"])
         self._known[id] = None
@@ -102,7 +100,6 @@ class JwtBearer:
 
 
 def _texts(value: object) -> list[str]:
-    """Return the words of a string, or the strings of a list."""
     if isinstance(value, str):
         return value.split()
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

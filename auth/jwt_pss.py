@@ -29,7 +29,6 @@ class PssKey(Key):
         self._hash = _HASHES[algorithm]
 
     def verify(self, msg: Any, sig: Any) -> bool:
-        """Return whether the signature is this key's for the message."""
         padding = PSS(MGF1(self._hash), self._hash.digest_size)  # the salt is as long as the hash
         try:
             self._key.verify(sig, msg, padding, self._hash)
@@ -39,6 +38,5 @@ class PssKey(Key):
 
 
 def register() -> None:
-    """Register PS256, PS384 and PS512 with python-jose."""
     for algorithm in _HASHES:
         jwk.register_key(algorithm, PssKey)

@@ -40,7 +40,8 @@ def read_header(token: str) -> TokenHeader:
     """Read the header of a token; raises InvalidCredentials for what we would never accept.
 
     Refused: more than 8 KiB, other than three parts (a JWE has five) of canonical base64url, a
-    type that is no JWT, and what would change how the rest is to be read, all of which python-jose
+    type that is not a JWT, and what would change how the rest is to be read, all of which
+    python-jose
     ignores.
     """
     if len(token) > MAX_TOKEN_BYTES:
@@ -61,7 +62,7 @@ def _json(text: bytes) -> dict[str, object]:
     try:
         return msgspec.json.decode(text, type=dict[str, object])
     except (ValueError, RecursionError, msgspec.DecodeError):
-        raise InvalidCredentials("token: its header is no JSON object") from None
+        raise InvalidCredentials("token: its header is not a JSON object") from None
 
 
 def _checked(header: dict[str, object]) -> TokenHeader:
@@ -119,7 +120,7 @@ def _signed_claims(token: str, header: TokenHeader, key: PublicKey) -> dict[str,
     try:
         return msgspec.json.decode(payload, type=dict[str, Any])
     except (ValueError, RecursionError, msgspec.DecodeError):
-        raise InvalidCredentials("token: its payload is no JSON object") from None
+        raise InvalidCredentials("token: its payload is not a JSON object") from None
 
 
 def _check_audience(claims: Mapping[str, Any], policy: TokenPolicy) -> None:

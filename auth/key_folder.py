@@ -33,7 +33,8 @@ class KeyFolder:
         self.read()
 
     def signature(self) -> Signature:
-        """Return what differs whenever a file was written or replaced; empty without files."""
+        """Return a value that changes whenever a file is written or replaced; empty without
+        files."""
         found = []
         for path in self._files():
             with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
@@ -78,12 +79,12 @@ class KeyFolder:
     def _read_file(self, path: Path) -> KeyFile:
         try:
             if not path.is_file():  # a pipe would be waited for without end
-                raise KeyStoreError(f"{path} is no file; `harmonium keys create` writes one.")
+                raise KeyStoreError(f"{path} is not a file; `harmonium keys create` writes one.")
             return decode(path.read_bytes())
         except OSError as error:
             raise KeyStoreError(f"{path} cannot be read: {error.strerror}.") from None
         except ValueError as error:
-            message = f"{path} is no file of keys: {error}; `harmonium keys create` writes one."
+            message = f"{path} is not a file of keys: {error}; `harmonium keys create` writes one."
             raise KeyStoreError(message) from None
 
     def _write(self, path: Path, keys: KeyFile) -> None:

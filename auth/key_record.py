@@ -1,6 +1,6 @@
 """What a made key looks like, `hmk_<id>_<secret>`, and what is kept of it.
 
-The id stands in clear wherever the key is spoken of; the secret is 256 random bits, so that a
+The id appears in clear wherever the key is mentioned; the secret is 256 random bits, so that a
 single SHA-256 hides it: there is nothing to guess that a slow hash would protect.
 A file of keys is `{"keys": [{...}, ...]}`.
 """
@@ -51,14 +51,12 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: KeyLimits | None = None
 
     def state(self, now: datetime) -> str:
-        """Whether the key opens anything: active, expired or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         is_expired = self.expires_at is not None and self.expires_at <= now
         return "expired" if is_expired else "active"
 
     def principal(self) -> Principal:
-        """Who the bearer of this key is."""
         id = f"key-{self.id}"
         limits = self.limits
         return Principal(
@@ -76,7 +74,6 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: tuple[KeyRecord, ...] = ()
 
     def encode(self) -> bytes:
-        """The file's bytes: JSON with sorted keys, indented for people."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2) + b"\n"
 
 
@@ -94,7 +91,6 @@ def now() -> datetime:
 
 
 def new_key() -> tuple[str, str]:
-    """A new random key, and its id."""
     id = secrets.token_hex(6)
     return f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}", id
 

@@ -47,7 +47,6 @@ class OneKey:
         self._key = key
 
     async def key(self, id: str | None) -> PublicKey:
-        """The one key, whatever the id."""
         return self._key
 
     async def newer(self, id: str | None, key: PublicKey) -> None:
@@ -58,7 +57,7 @@ class OneKey:
 class CachePolicy:
     """When keys are fetched again, and how long old ones are believed."""
 
-    max_age_s: float = 300.0  # then they are fetched anew, while the old ones serve on
+    max_age_s: float = 300.0  # then they are fetched again, while the old ones stay in use
     max_stale_s: float = 6 * 3600.0  # then they are believed no more
     cooldown_s: float = 15.0  # between two fetches, whatever tokens ask for
     patience_s: float = 5.0  # that a request waits for a fetch
@@ -148,7 +147,7 @@ async def discover_keys(issuer: str) -> KeySet:
     url = issuer.rstrip("/") + _DISCOVERY
     document = await get_json(url)
     if not isinstance(document, dict) or document.get("issuer") != issuer:
-        raise ValueError(f"{url} does not speak for the issuer {issuer}")
+        raise ValueError(f"{url} is not the discovery document of the issuer {issuer}")
     return await fetch_keys(str(document.get("jwks_uri")))
 
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 
 from auth import audit
-from auth.aside import run_aside
 from auth.base import Credentials, InvalidCredentials, Principal
+from auth.detached_thread import run_detached
 from auth.key_folder import KeyFolder, KeyStoreError, Signature
 from auth.key_record import SCHEMES, KeyRecord, digest, key_id, now
 
@@ -83,13 +83,13 @@ class KeyStore:
         if pending and not self._is_late:
             self._is_late = True
             path, patience_s = self._folder.path, self._patience_s
-            log.error("API keys stay as they were: %s was not read in %g s", path, patience_s)
+            log.error("Keeping the previous API keys: %s was not read in %g s", path, patience_s)
 
     async def _check(self) -> None:
         try:
-            await run_aside(self._reread)
+            await run_detached(self._reread)
         except (KeyStoreError, OSError) as error:
-            log.error("API keys stay as they were: %s", error)
+            log.error("Keeping the previous API keys: %s", error)
         finally:
             self._checked_at = time.monotonic()
             self._checking = None

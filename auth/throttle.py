@@ -2,7 +2,8 @@
 
 Each address may fail a few times at once and then once in a while. Above that, what could be
 guessed is refused without a look, unless it was accepted from there before. Made keys and tokens
-cannot be guessed: they are looked at always, so that nobody who shares an address with a guesser
+cannot be guessed: they are looked at always, so that no caller who shares an address with an
+attacker
 is shut out. Memory is bounded, whatever comes.
 """
 
@@ -31,7 +32,7 @@ class ThrottlePolicy:
     """How often an address may fail."""
 
     num_free: int = 10  # at once
-    interval_s: float = RETRY_S  # then one in so many seconds
+    interval_s: float = RETRY_S  # then one per this many seconds
     max_addresses: int = 10_000
     max_accepted: int = 10_000
 
@@ -89,7 +90,7 @@ def _is_guessable(credentials: Credentials) -> bool:
 
 
 def _group(address: str) -> str:
-    """Return what shares one count: who has one IPv6 address has its whole /64."""
+    """Return the key of an address's count: a client with one IPv6 address has its whole /64."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

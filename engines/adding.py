@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_INSTALLER = Path(__file__).parents[1] / "packaging" / "install.py"
+_INSTALLER = Path(__file__).parents[1] / "tools" / "install.py"
 
 
 def command_for(extra: str = "") -> str:
-    """Return 'run `python3 packaging/install.py <extra>`', with the path that works from here.
+    """Return 'run `python3 tools/install.py <extra>`', with the path that works from here.
 
     Without `extra` the installer brings the base up to date for the hardware.
 
@@ -17,7 +17,7 @@ def command_for(extra: str = "") -> str:
     """
     if not _INSTALLER.exists():
         return (
-            f"run `{_command('packaging/install.py', extra)}` in a checkout of Harmonium "
+            f"run `{_command('tools/install.py', extra)}` in a checkout of Harmonium "
             "(docs/engines.md)"
         )
     path = min(str(_INSTALLER), os.path.relpath(_INSTALLER), key=len)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from engines.errors import EngineError
 from engines.grammar.tree import Grammar
-from engines.pace import NO_WAIT, ExpectedWait
 
 NOBODY: Final = "\0"  # a tenant that no request has
 PROBE_ID: Final = "probe"  # the id of requests that only ask whether the engine generates
@@ -46,7 +45,7 @@ class SamplingParams:
     # None: none; N: the log-probability of each prompt token but the first, and the N most likely.
     # All of the prompt is then computed: nothing is taken from the prefix cache.
     prompt_logprobs: int | None = None
-    min_tokens: int = 0  # no stop token id is generated before so many other tokens were
+    min_tokens: int = 0  # stop tokens are not generated before this many other tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class EngineRequest:
     tenant: str = ""  # tenants of one priority share the engine evenly
     # Seconds that it may wait for its first token behind others: what would come later is refused
     # (Overloaded), as a rule before anything of it is computed. An answer that has begun is never
-    # ended for this, nor a request that found nobody before it.
+    # ended for this, nor a request that found the queue empty.
     max_wait_s: float | None = None
     # Of a run that was cut off: this one gives what would have come after them, as if nothing had
     # happened. They count as generated in every respect, and none of them ends the answer.
@@ -106,6 +105,8 @@ class TokenEvent:
     queued_s: float = field(default=0.0, compare=False)
     # Of all prompt tokens but the first, in order, when asked for; on the first event only.
     prompt_logprobs: tuple[PromptLogprobs, ...] | None = None
+    # How often the request was continued after its engine had died; the same on every later event.
+    num_restarts: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class Capabilities:
     continuation: bool = True  # of an answer that another run has begun
     exact_continuation: bool = True  # also where a seed, penalties or a grammar remember it
     dialects: tuple[str, ...] = ("json_schema", "regex", "lark", "gbnf")  # parts of a grammar
-    max_drafts: int = 0  # guesses of a sequence that one step verifies
+    max_drafts: int = 0  # drafts of a sequence that one step verifies
     prompt_logprobs: bool = True  # log-probabilities of the prompt's tokens
     max_logprobs: int | None = None  # likeliest rivals of a token; None: the whole vocabulary
 
@@ -161,12 +162,17 @@ class EngineStats:
     draft_tokens: int = 0  # guessed and verified
     accepted_draft_tokens: int = 0  # of these, those that were right
     kv_block_size: int = 0  # tokens in a KV block
+    num_host_kv_blocks: int = 0  # blocks that host memory has room for
+    num_used_host_kv_blocks: int = 0
+    host_cache_hits: int = 0  # prompt tokens that were copied from host memory
+    host_bytes_saved: int = 0  # K/V copied to host memory
+    host_bytes_loaded: int = 0  # K/V copied back
     num_grammars_compiled: int = 0  # those refused too; those found compiled not
     grammar_compile_s: float = 0.0  # spent on them in all
 
     @property
     def work_done(self) -> int:
-        """A number that grows whenever something was computed, and stands still in a hang.
+        """A number that grows whenever something was computed, and does not change in a hang.
 
         Prompt tokens do not count: they are counted when a request is admitted, computed or not.
         """
@@ -174,10 +180,19 @@ class EngineStats:
 
     @property
     def kv_usage(self) -> float:
-        """The share of KV blocks in use, 0 to 1."""
         if self.num_kv_blocks == 0:
             return 0.0
         return 1.0 - self.num_free_kv_blocks / self.num_kv_blocks
+
+
+class ExpectedWait(NamedTuple):
+    """How long a usual request would wait in an engine's queue if it came now, in seconds."""
+
+    likely_s: float = 0.0  # by the pace of the queue: for Retry-After
+    sure_s: float = 0.0  # not more than that: a request may be refused for it
+
+
+NO_WAIT: Final = ExpectedWait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +203,6 @@ class ExpectedWaits:
     tenants: Mapping[str, ExpectedWait] = field(default_factory=dict)
 
     def of(self, tenant: str) -> ExpectedWait:
-        """The wait of one tenant."""
         return self.tenants.get(tenant, self.others)
 
 
@@ -257,6 +271,10 @@ class Runner(Protocol[T]):
 
     async def prepare(self, request: EngineRequest) -> T:
         """Check the request and compile its grammar; raises InvalidRequest, EngineDead."""
+        ...
+
+    def num_cached_tokens(self, run: T) -> int | None:
+        """The first tokens of a prepared request that were cached; None where that is not known."""
         ...
 
     def begin(self, run: T, receive: Receive, arrived_s: float) -> None:

@@ -94,6 +94,12 @@ class SlowReader(EngineError):
     code = "slow_reader"
 
 
+class Paused(EngineError):
+    """The reader is behind, so the engine stopped; all tokens until then have been read."""
+
+    code = "paused"
+
+
 class RequestFailed(EngineError):
     """The engine failed while it served this request; others are unaffected."""
 
@@ -101,6 +107,6 @@ class RequestFailed(EngineError):
 
 
 class OutOfMemory(RequestFailed):
-    """There was no memory left for this request's step; others go on."""
+    """No memory was left for this request's step; others continue."""
 
     code = "out_of_memory"

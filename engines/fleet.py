@@ -16,8 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from engines.base import EngineInfo, EngineRequest, EngineStats
-from engines.pace import NO_WAIT, ExpectedWait
+from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait
 from engines.process.client import EngineClient
 
 _SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
@@ -25,7 +24,7 @@ _NOT_SUMMED = ("kv_block_size",)
 
 BLOCK: Final = 64  # tokens
 MAX_BLOCKS: Final = 16384  # of a replica: a million tokens
-# A replica may run so many requests more than the idlest before others are taken instead.
+# A replica may run this many requests more than the idlest before others are used instead.
 _SLACK: Final = 4
 _RATIO: Final = 1.25
 
@@ -47,7 +46,6 @@ class Replica:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine process answers and serves."""
         return self.engine.is_ready
 
     def has_new_life(self) -> bool:
@@ -65,13 +63,12 @@ class Fleet:
 
     @property
     def info(self) -> EngineInfo:
-        """What the replicas serve, with room for as many requests as all have together."""
+        """What the replicas serve, with the sum of their capacities."""
         info = self.replicas[0].engine.info
         return replace(info, max_num_seqs=info.max_num_seqs * len(self.replicas))
 
     @property
     def folder(self) -> Path:
-        """A private folder that lasts as long as the server."""
         return self.replicas[0].engine.folder
 
     async def start(self) -> None:
@@ -118,16 +115,13 @@ class Fleet:
         return found[0] if len(found) == 1 else _sum(found)
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
-        """The shortest wait of the replicas that can serve now."""
         found = (r.engine.expected_wait(tenant) for r in self.replicas if r.is_ready)
         return min(found, default=NO_WAIT)
 
     async def drain(self) -> None:
-        """Drain every replica."""
         await asyncio.gather(*(replica.engine.drain() for replica in self.replicas))
 
     async def stop(self) -> None:
-        """Stop every replica's client."""
         for replica in self.replicas:
             await replica.engine.stop()
 
@@ -164,7 +158,6 @@ class PrefixRecord:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all prompts."""
         self._blocks.clear()
 
 
@@ -191,13 +184,13 @@ class ReplicaRouter:
         return chosen
 
     def forget(self, number: int) -> None:
-        """Forget the prompts of a replica that has been started anew: its cache is empty."""
+        """Forget the prompts of a restarted replica: its cache is empty."""
         self._records[number].clear()
 
     def _merit(
         self, number: int, blocks: Sequence[int], loads: dict[int, int]
     ) -> tuple[int, int, int]:
-        """Most cached first, then the idlest, then each in turn."""
+        """Sort key: most cached blocks first, then the idlest replica, then round-robin."""
         turn = (number - self._last - 1) % len(self._records)
         return self._records[number].num_cached(blocks), -loads[number], -turn
 

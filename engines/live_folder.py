@@ -1,7 +1,8 @@
-"""Temporary folders that go when their owner does, even where nobody was left to remove them.
+"""Temporary folders that are removed when their owner ends, even if no process was left to do it.
 
 An owner holds a lock on its folder for as long as it lives: flock(2), which the kernel gives back
-however a process ends. Who makes a folder of the kind first removes those without an owner, so a
+however a process ends. A process that makes such a folder first removes those without an owner, so
+a
 server that was killed with all its processes leaves nothing beyond the next start.
 """
 
@@ -32,7 +33,7 @@ class LiveFolder:
     def make(self) -> None:
         """Sweep up after others and make it; raises OSError where it cannot be made.
 
-        Whoever sweeps may take a folder before its lock: one that is not there yet under its name.
+        A sweep may remove a folder before its lock: one that does not have its name yet.
         """
         _sweep(self.path.parent)
         for _ in range(_TRIES):
@@ -70,13 +71,13 @@ def live_folder() -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the folders of this user that nobody has locked."""
+    """Remove this user's folders that no process has locked."""
     for path in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_HIDDEN}*")):
         try:
             if path.lstat().st_uid != os.getuid():
                 continue
             lock = _locked(path, must_lock=True)
-        except OSError:  # its owner lives, or has just removed it; or locks are not to be had there
+        except OSError:  # its owner lives, or has just removed it; or locks are not available there
             continue
         try:
             shutil.rmtree(path, ignore_errors=True)

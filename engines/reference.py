@@ -91,7 +91,6 @@ def _greedy(model: Any, device: str, prompt: tuple[int, ...], question: Question
 
 
 def main() -> None:
-    """Answer one question."""
     logging.basicConfig(stream=sys.stderr)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     with redirect_stdout(sys.stderr):  # whatever a library prints

@@ -34,7 +34,7 @@ def _check_prompt(token_ids: tuple[int, ...], vocab_size: int, max_model_len: in
 
 
 def _check_generated(request: EngineRequest, vocab_size: int, max_model_len: int) -> None:
-    """What another run has generated must leave room for one token more."""
+    """Check that the tokens of an earlier run leave room for one more."""
     token_ids = request.generated_token_ids
     room = min(request.sampling.max_tokens, max_model_len - len(request.prompt_token_ids))
     if len(token_ids) >= room:
@@ -140,7 +140,7 @@ def _wishes(request: EngineRequest) -> Iterator[tuple[str, str]]:
 
 
 def _memory(request: EngineRequest) -> str:
-    """What of an answer counts beside its tokens, for those that follow."""
+    """Whether a later token depends on more than the answer's tokens."""
     sampling = request.sampling
     if request.grammar is not None:
         return "a grammar"

@@ -16,9 +16,9 @@ import yaml
 
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.models import Artifacts, Profile
-from profiles.download.source import Wanted
+from profiles.download.source import FileToFetch
 from profiles.hardware.gpus import BY_KEY
-from profiles.store.own_checkpoint import OwnCheckpoint
+from profiles.store.user_checkpoint import UserCheckpoint
 
 # libyaml's takes a seventh of the time.
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -27,18 +27,16 @@ SCHEMA = "2.0.0"
 
 @cache
 def text() -> str:
-    """Return the text of the shipped catalogue's manifest."""
     return as_yaml(load())
 
 
 def as_yaml(catalogue: Catalogue) -> str:
-    """Return the text of a manifest's file."""
     written = content(catalogue.profiles)
     text: str = yaml.dump(written, Dumper=_DUMPER, sort_keys=False, width=1000)
     return text
 
 
-def content(profiles: Iterable[Profile], own: OwnCheckpoint | None = None) -> dict[str, Any]:
+def content(profiles: Iterable[Profile], own: UserCheckpoint | None = None) -> dict[str, Any]:
     """Write the entries of a catalogue's manifest; profiles that cannot run yet are left out.
 
     `own`: a checkpoint that they serve in place of their model's files.
@@ -81,7 +79,7 @@ def _published(artifacts: Artifacts | None) -> dict[str, dict[str, str]]:
     return _files(place, artifacts.files)
 
 
-def _files(place: str, files: Iterable[Wanted]) -> dict[str, dict[str, str]]:
+def _files(place: str, files: Iterable[FileToFetch]) -> dict[str, dict[str, str]]:
     """Return each file by its name: from where, and its SHA-256 if one is published."""
     return {
         file.name: {"uri": f"{place}?file={file.name}"}

@@ -120,6 +120,7 @@ COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
     "serve": _serve,
     "verify": _verify,
     "nim-serve": _serve,  # NIM's names
+    "nim-run": _serve,
     "list-model-profiles": _profiles,
 }
 
@@ -128,11 +129,9 @@ class Commands(click.Group):
     """The commands of COMMANDS beside those that are added to the group itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands' names, in the order of the help."""
         return sorted([*COMMANDS, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of that name, and return it; None for no command."""
         load = COMMANDS.get(cmd_name)
         return load() if load else super().get_command(ctx, cmd_name)
 
@@ -167,7 +166,6 @@ def version() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     started_at = time.monotonic()
     trust_certificates()
     try:

@@ -1,4 +1,4 @@
-"""The error of a request that cannot be served as it stands."""
+"""The error of a request that cannot be served as sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNAVAILABLE = "service_unavailable_error"
 
 
 class RequestError(Exception):
-    """A request that cannot be served as it stands; `param` is the path of the field at fault."""
+    """A request that cannot be served as sent; `param` is the path of the field at fault."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Deadline:
     def error(self) -> RequestError:
         """The error that a client gets when the time is up."""
         return RequestError(
-            f"The answer was not complete within {self.timeout_s:g} s, the time this request had; "
+            f"The answer was not complete within this request's limit of {self.timeout_s:g} s; "
             f"raise {TIMEOUT_HEADER} or NIM_REQUEST_TIMEOUT_S, or ask for fewer tokens.",
             status=504,
             type="timeout_error",
@@ -86,7 +86,7 @@ async def _until(deadline: Deadline, events: AsyncGenerator[R, None]) -> AsyncGe
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """W3C's trace context, the caller's or ours; empty while nobody traces.
+    """W3C's trace context, the caller's or ours; empty without tracing.
 
     https://www.w3.org/TR/trace-context/
     """
@@ -213,7 +213,7 @@ class RequestContext:
 
     id: str = ""
     route: str = OTHER  # the template of its path
-    principal: Principal | None = None  # None: the API is open, or nobody is known yet
+    principal: Principal | None = None  # None: the API is open, or the caller is not known yet
     deadline: Deadline | None = None
     trace: Trace = NO_TRACE
     notes: Notes = field(default_factory=Notes)
@@ -223,7 +223,7 @@ class RequestContext:
         """Whose share of the engine and whose stored responses these are: the tenant's id.
 
         Without a tenant the principal's own id, so that a key of a tenant may be rotated; empty
-        while nobody is known to ask.
+        while the caller is not known.
         """
         principal = self.principal
         return principal.tenant_id or principal.id if principal else ""

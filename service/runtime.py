@@ -28,7 +28,7 @@ def _new_id() -> str:
 
 
 class FollowedRun(Protocol):
-    """A response that goes on without its client; service/api/responses/background.py has it."""
+    """A response that continues without its client; service/api/responses/background.py has it."""
 
     @property
     def head(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class FollowedRun(Protocol):
         ...
 
     async def after(self, num_pieces: int) -> tuple[list[Any], dict[str, Any] | None]:
-        """What was written after so many pieces, and the response object if the run has ended."""
+        """What was written after `num` pieces, and the response object if the run has ended."""
         ...
 
 
@@ -63,6 +63,7 @@ class ServedProfile:
     status: str  # how far its values can be trusted
     source: str  # where they come from, measured speeds included
     reason: str  # why it, of all
+    notes: tuple[str, ...] = ()  # what this machine could do besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class ServedModel:
     description: str = ""
     license: str | None = None  # of the weights, by its SPDX name, where it is known
     profile: ServedProfile | None = None
+    temperature: float = 1.0  # of requests that give none
     assets: tuple[str, ...] = ()  # files that are served: where from, and SHA-256
     repository_override: str = ""
 
@@ -100,6 +102,7 @@ class ServerLimits:
     sse_keepalive_s: float = 15.0
     max_connections: int = 4096  # of each API worker
     max_connections_per_address: int | None = None  # the same; None: no bound
+    slow_reader_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Runtime:
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected
+    kill_engine: Callable[[], int] | None = None  # where the operator allows it
     responses: ResponseStore = field(default_factory=SqliteStore)  # in memory
     background: dict[str, FollowedRun] = field(default_factory=dict)  # by response id
     clock: Callable[[], float] = field(default=time.time)

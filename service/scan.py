@@ -17,7 +17,7 @@ _PIECE_BYTES: Final = 65_536  # scanned in less than a millisecond
 class JsonScan:
     """Counts what a JSON text is made of, as its bytes come, without parsing it.
 
-    Exact for every valid JSON text: what stands inside strings counts for nothing.
+    Exact for every valid JSON text: the content of strings does not count.
     """
 
     def __init__(self, max_objects: int = MAX_OBJECTS) -> None:

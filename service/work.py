@@ -1,4 +1,4 @@
-"""How much work a request may cost, and work in a thread that holds up nobody else's stream.
+"""How much work a request may cost, and work in a thread that does not hold up other streams.
 
 What is small to send can be large to walk: references that double at every level, parts that
 are merged one by one, texts that are written once for each time they are referred to. So walking
@@ -6,7 +6,7 @@ spends from a budget, in units of about a tenth of a microsecond to a microsecon
 an error of the client's when it is used up.
 
 Long work is done in a thread. A thread alone would not do: the interpreter runs one of them at a
-time, and whoever computes keeps it for milliseconds. So of all that work here one at a time does,
+time, and the running one keeps it for milliseconds. So of all that work here one at a time does,
 for a millisecond, and then rests for as long as it worked: the event loop has half of the time,
 however many prompts are being written.
 """
@@ -25,7 +25,7 @@ R = TypeVar("R")
 _WORK_S: Final = 0.001
 _HANDOVER_S: Final = 0.0002  # for the next to take its turn
 
-# Most of them wait for their turn: nobody's prompt waits for another's to be whole.
+# Most of them wait for their turn: no prompt waits for another to be complete.
 _threads: Final = ThreadPoolExecutor(32, thread_name_prefix="prompt")
 _turn = threading.Lock()
 
@@ -51,11 +51,10 @@ class Budget:
 
     @property
     def spent(self) -> int:
-        """The units that have been spent."""
         return self.limit - self._left
 
     def spend(self, number: int = 1) -> None:
-        """Spend so many units; raises OverBudget once more than all are spent."""
+        """Spend `units`; raises OverBudget once more than all are spent."""
         self._left -= number
         if self._left < 0:
             raise OverBudget(self.limit, self.unit)
@@ -88,7 +87,7 @@ def in_turns(work: Callable[[], R], tokens: Budget | None = None) -> R:
 
 
 def rest() -> None:
-    """Let other work go on when this thread's turn has been long; called between small pieces of
+    """Let other work run when this thread's turn has been long; called between small pieces of
     work."""
     if _worker.begun_s is None:
         return

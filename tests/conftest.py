@@ -19,6 +19,7 @@ from profiles.catalogue.catalogue import load
 from profiles.store.store import resolve
 from service.harmony.vocabulary import write_vocabulary
 from service.run import pythons
+from tests.lanes import Lanes
 from tests.sharing import Sharing, in_order
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,7 +46,7 @@ if not Path("/dev/nvidiactl").exists():
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# Engines that `packaging/install.py` added to this checkout are not those of a fresh one.
+# Engines that `tools/install.py` added to this checkout are not those of a fresh one.
 pythons.NOTE = Path(os.devnull)  # type: ignore[misc]
 
 
@@ -53,6 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="record tests/golden anew, to review the diff"
     )
+    parser.addoption(
+        "--fast", action="store_true", help="leave out the tests that are heavy (tests/lanes.py)"
+    )
+    parser.addoption("--only", default="", help="the test files to run, with --fast")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_fast, only = config.getoption("--fast"), config.getoption("--only").split(",")
+    lanes = Lanes(Path(__file__).parents[1], is_fast=is_fast, only={*only} - {""})
+    config.pluginmanager.register(lanes)
 
 
 class Folder(pytest.Package):
@@ -165,3 +176,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             "`make sdks` and `make monitoring`"
         )
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")
+    if terminalreporter.config.getoption("--fast"):
+        terminalreporter.write_line("Left out: what starts processes; `make test-all` runs it.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 # All that is a character. Hypothesis' own default is the same by way of a codec, of which each
@@ -19,6 +19,7 @@ _SHARE: Final = 1 if os.environ.get("ALL_EXAMPLES") else 4
 
 def examples(number: int, **options: Any) -> settings:
     """Settings of a property that is worth `number` examples: the same in every run, no clock."""
+    options.setdefault("suppress_health_check", [HealthCheck.too_slow])  # a clock as well
     return settings(
         max_examples=max(number // _SHARE, 10),
         deadline=None,

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from engines.admission import QueuedEngine
+from engines import start_steps
 from engines.base import PROBE_ID, EngineInfo, EngineRequest, EngineStats, Receive, TokenEvent
 from engines.errors import (
     EngineDead,
@@ -28,6 +28,7 @@ from engines.errors import (
 )
 from engines.fake.faults import Stalled, strike
 from engines.fake.sequence import FakeOptions, FakePrefixCache, FakeSequence
+from engines.queueing.admission import QueuedEngine
 
 Script = Callable[[EngineRequest], Sequence[int]]
 
@@ -65,7 +66,6 @@ class FakeRunner:
 
     @property
     def info(self) -> EngineInfo:
-        """What the options say that the engine serves."""
         options = self._options
         return EngineInfo(
             engine="fake",
@@ -79,21 +79,23 @@ class FakeRunner:
 
     async def start(self) -> None:
         """Start stepping; raises EngineStartError when the options ask for it."""
+        start_steps.begin(self._options.start_step)
         await asyncio.sleep(self._options.start_s)
         if self._options.start_error is not None:
             raise EngineStartError(self._options.start_error)
         self._stepping = asyncio.create_task(self._run(), name="fake-engine")
 
     async def prepare(self, request: EngineRequest) -> FakeSequence:
-        """Check the request and choose its script."""
         if self._stepping is None:
             raise EngineDead("the engine is not running")
         _check(request, self._options)
         num_generated = len(request.generated_token_ids)
         return FakeSequence(request, self._script(request), num_generated=num_generated)
 
+    def num_cached_tokens(self, run: FakeSequence) -> int | None:
+        return None
+
     def begin(self, run: FakeSequence, receive: Receive, arrived_s: float) -> None:
-        """Queue the run to be prefilled by the next step."""
         if self._stepping is None:
             raise EngineDead("the engine is not running")
         run.receive, run.arrived_s = receive, arrived_s
@@ -101,7 +103,6 @@ class FakeRunner:
         self._work.set()
 
     def abort(self, run: FakeSequence) -> None:
-        """Forget the run."""
         for sequences in (self._waiting, self._running):
             if run in sequences:
                 sequences.remove(run)
@@ -109,7 +110,6 @@ class FakeRunner:
             self._work.clear()
 
     async def stats(self) -> EngineStats:
-        """Count what runs now and what ran so far."""
         num_used = sum(self._options.num_blocks(sequence.num_tokens) for sequence in self._running)
         return EngineStats(
             num_running=len(self._running),
@@ -130,7 +130,7 @@ class FakeRunner:
             raise EngineDead("the engine is not running")
 
     async def stop(self) -> None:
-        """End what still runs with EngineDead."""
+        """End running requests with EngineDead."""
         stepping, self._stepping = self._stepping, None
         if stepping is not None:
             stepping.cancel()

@@ -13,7 +13,7 @@ from engines.errors import OutOfMemory
 
 
 class FakeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fault; `after` so many tokens of the request were generated."""
+    """One fault; `after` this many tokens of the request were generated."""
 
     token: int
     kind: Literal["kill", "spin", "stall", "memory"]
@@ -21,7 +21,7 @@ class FakeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stalled(Exception):
-    """Raised where no step shall end any more, while the process goes on."""
+    """Raised to keep steps from ending while the process keeps running."""
 
 
 def strike(faults: Iterable[FakeFault], prompt: tuple[int, ...], num_generated: int) -> None:
@@ -36,7 +36,7 @@ def _happen(kind: Literal["kill", "spin", "stall", "memory"]) -> None:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "spin":
-            while True:  # the process answers nobody any more
+            while True:  # the process no longer answers
                 pass
         case "stall":
             raise Stalled

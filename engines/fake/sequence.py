@@ -41,6 +41,7 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fail_at: int | None = None  # RequestFailed once this many tokens were generated
     faults: tuple[FakeFault, ...] = ()  # prompts that do harm
     start_s: NotNegative = 0.0  # how long starting takes
+    start_step: str = ""  # what it says that it does meanwhile
     start_error: str | None = None  # starting fails with this message
     max_model_len: Count = 131_072
     vocab_size: Count = 201_088
@@ -49,12 +50,11 @@ class FakeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     block_size: Count = 16
 
     def num_blocks(self, num_tokens: int) -> int:
-        """The KV blocks that hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
 
-def _nobody(outcome: TokenEvent | EngineError) -> None:
-    """Before a sequence begins, nobody hears of it."""
+def _no_receiver(outcome: TokenEvent | EngineError) -> None:
+    """The receiver before a sequence begins."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,14 +65,13 @@ class FakeSequence:
     script: Sequence[int]
     num_cached_tokens: int = 0
     arrived_s: float = 0.0
-    receive: Receive = _nobody
+    receive: Receive = _no_receiver
     queued_s: float = 0.0
     num_generated: int = 0
     has_scored: bool = False  # the prompt's log-probabilities were told
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
         return len(self.request.prompt_token_ids) + self.num_generated
 
     def advance(self, num_tokens: int, options: FakeOptions) -> TokenEvent:
@@ -101,7 +100,7 @@ class FakeSequence:
         return tuple(token_ids), FinishReason.LENGTH if is_last else None
 
     def _id_at(self, position: int) -> int:
-        """The script's id, or where that would stop too early another."""
+        """The script's id, or another if that would stop too early."""
         token_id, stops = self.script[position % len(self.script)], self.request.stop_token_ids
         if token_id in stops and position < self.request.sampling.min_tokens:
             return next(other for other in itertools.count() if other not in stops)

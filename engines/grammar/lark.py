@@ -23,7 +23,7 @@ _PIECE: Final = re.compile(
 _REASONS: Final = {
     '"': "a text that does not end on its line, or has an unknown escape",
     "/": "a pattern that has no end",
-    "<": "a token; a grammar speaks of text only",
+    "<": "a token; a grammar describes text only",
     "@": "another grammar",
     "%": "a directive other than %import and %ignore",
     "~": "a negation; say what is allowed instead",
@@ -34,14 +34,14 @@ _REASONS: Final = {
 def check_lark(grammar: str) -> None:
     """Raise InvalidGrammar for what could reach beyond text: tokens, options, negations.
 
-    A negated pattern matches bytes that are no text, as control tokens have them.
+    A negated pattern matches bytes that are not text, as control tokens have them.
     """
     for _ in _pieces(grammar):
         pass
 
 
 def embeddable(grammar: str) -> str:
-    """The grammar as it can stand in braces within another; raises as check_lark does.
+    """The grammar in a form that fits in braces within another; raises as check_lark does.
 
     Its comments are left out: what is a comment must not decide which brace closes the grammar.
     """

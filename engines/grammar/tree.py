@@ -109,7 +109,6 @@ Written = JsonSchema | Regex | Lark | Gbnf  # what a client may have written
 
 
 def written_parts(grammar: Grammar) -> list[Written]:
-    """The parts that a client may have written, in order."""
     match grammar:
         case JsonSchema() | Regex() | Lark() | Gbnf():
             return [grammar]
@@ -122,7 +121,6 @@ def written_parts(grammar: Grammar) -> list[Written]:
 
 
 def optional(part: Grammar) -> Grammar:
-    """A tree of the part or nothing."""
     return Repeat(part, 0, 1)
 
 
@@ -165,7 +163,7 @@ def from_plain(plain: list[Any], depth: int = 0) -> Grammar:
     if depth <= MAX_DEPTH and len(plain) == 2 and plain[0] == "Literal":
         return Literal(plain[1])
     if depth > MAX_DEPTH or not plain or not isinstance(plain[0], str) or plain[0] not in _NODES:
-        raise ValueError("the message holds no grammar that this engine knows")
+        raise ValueError("the message contains no grammar that this engine supports")
     return _NODES[plain[0]](*(_value(value, depth + 1) for value in plain[1:]))
 
 

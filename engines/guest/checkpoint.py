@@ -14,7 +14,7 @@ def checked_config(model_dir: Path, precision: str | None, library: str) -> Mapp
     """Read the checkpoint's config.json, and compare the stored precision with the one asked for.
 
     Guests take the weights as they are: raises EngineStartError where the two differ, as for a
-    file that is not there or is no JSON.
+    file that is not there or is not JSON.
     """
     path = model_dir / "config.json"
     config = read_json(path)

@@ -19,7 +19,8 @@ class Counters:
         self._waiting: dict[int, int] = {}
 
     def note(self, engine: int, usage: float, num_waiting: int) -> None:
-        """Take the end of an engine's step: its K/V blocks' share in use, and who waits in it."""
+        """Take the end of an engine's step: its K/V blocks' share in use, and the number of
+        waiting requests."""
         self.num_steps += 1
         self._usage[engine] = usage
         self._waiting[engine] = num_waiting

@@ -35,11 +35,9 @@ class Grammars:
         self.compile_s = 0.0  # of the clock, in all
 
     async def start(self) -> None:
-        """Start the process that tries grammars."""
         await self._trials.start()
 
     async def stop(self) -> None:
-        """End the process that tries grammars."""
         await self._trials.stop()
 
     async def written(self, request: EngineRequest) -> str:
@@ -75,7 +73,7 @@ class Grammars:
     async def _try(self, text: str, grammar: Grammar, tenant: str) -> None:
         num_of_tenant = self._pending.count(tenant)
         if len(self._pending) >= MAX_PENDING or num_of_tenant >= MAX_PENDING_OF_TENANT:
-            raise QueueFull("too many grammars wait to be compiled; try again later")
+            raise QueueFull("too many grammars are waiting for compilation; try again later")
         self._pending.append(tenant)
         started_s = time.monotonic()
         try:

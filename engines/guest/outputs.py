@@ -63,7 +63,7 @@ class Outputs:
         if reason not in _FINISH:
             raise RequestFailed(f"{self._library} ended the request: {reason}")
         if reason == "stop" and token_ids and token_ids[-1] not in self._stops:
-            raise RequestFailed("the grammar came to a point where no token may follow")
+            raise RequestFailed("the grammar reached a state in which no token is allowed")
         return _FINISH[reason]
 
     def _prompt_logprobs(

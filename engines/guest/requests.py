@@ -11,7 +11,7 @@ def prompt_token_ids(request: EngineRequest) -> list[int]:
 
 
 def num_left(request: EngineRequest) -> int:
-    """Return how many tokens may still come, those of another run taken off."""
+    """Return how many tokens may still come, less those of an earlier run."""
     return request.sampling.max_tokens - len(request.generated_token_ids)
 
 

@@ -115,6 +115,10 @@ class GuestRunner(ABC):
         except Exception as error:  # the class for it is not the same in every version
             raise InvalidRequest(f"{self.library} refuses the request: {error}") from error
 
+    def num_cached_tokens(self, run: Run) -> int | None:
+        """Return None: what the library has cached is its own affair."""
+        return None
+
     def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
         """Follow the request in a task; raises EngineDead."""
         self._check_running()

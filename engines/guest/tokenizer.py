@@ -7,9 +7,8 @@ it. It encodes nothing: prompts are token ids.
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +26,10 @@ def tokenizer_folder(vocabulary_path: Path, vocab_size: int) -> Path:
     folder = vocabulary_path.with_name(f"{vocabulary_path.name}.tokenizer-{_VERSION}-{vocab_size}")
     if not folder.exists():
         vocabulary = read_vocabulary(vocabulary_path, vocab_size)
-        new = Path(tempfile.mkdtemp(prefix=".tokenizer-", dir=vocabulary_path.parent))
+        new = vocabulary_path.with_name(f".tokenizer-{secrets.token_hex(4)}")
+        new.mkdir()
         try:
             _write(new, vocabulary)
-            os.chmod(new, 0o755)
             new.rename(folder)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
@@ -81,7 +80,7 @@ def control_name(token_id: int) -> str:
 
 
 def _letters() -> list[str]:
-    """Return the letter that stands for each byte: one that can be seen.
+    """Return the letter that represents each byte: a visible one.
 
     GPT-2's vocabulary has them so (bytes_to_unicode of its encoder.py).
     """

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from engines.adding import command_for
+from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.llama_cpp.library import Context, GgufModel, Room, TokenRun, has_gpu
+from engines.llama_cpp.library import MAX_OUTPUTS, Context, GgufModel, Room, TokenRun, has_gpu
 from engines.llama_cpp.room import capacity_of
 from engines.native.backends.base import Batch, Capacity
-from engines.native.backends.cpu.backend import CpuStep
-from engines.native.backends.cpu.layers import Logits
-from engines.native.backends.cpu.layout import Slots
+from engines.native.backends.scoring import joined, score
 from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
+from engines.native.host.logits import Logits
+from engines.native.host.slots import Slots, Span
+from engines.native.host.step import HostStep
+from engines.native.limits import SchedulerLimits
 from engines.native.options import seconds_of
-from engines.native.scheduler import Scheduler, SchedulerLimits
+from engines.native.scheduler import Scheduler
 
 _ALL_LAYERS = -1
 
@@ -39,7 +43,7 @@ class LlamaCppBackend:
         num_threads: int,
         on_lost: Callable[[Iterable[int]], None],
     ) -> None:
-        """`on_lost` hears of blocks that nobody used and whose content is gone."""
+        """`on_lost` is told of unused blocks whose content is gone."""
         is_caching = config.enable_prefix_caching
         self._capacity = capacity
         self._context = Context(
@@ -66,24 +70,56 @@ class LlamaCppBackend:
 
     @property
     def capacity(self) -> Capacity:
-        """What the context has room for, in blocks of cells."""
         return self._capacity
 
-    def launch(self, batch: Batch) -> CpuStep:
+    def launch(self, batch: Batch) -> HostStep:
         """Compute a step, whose tokens are sampled when it is collected."""
         self._cells.apply(batch)
-        spans = self._slots.apply(batch)
-        rows = [
-            TokenRun(self._cells.sequence(row.slot), span.start, span.token_ids, span.is_last)
-            for row, span in zip(batch.rows, spans, strict=True)
-        ]
-        logits = torch.from_numpy(self._context.decode(rows)).clone()
+        spans = dict(enumerate(self._slots.apply(batch)))
+        sampled = {i: span for i, span in spans.items() if span.is_last}
+        scored = {i: span for i, span in spans.items() if span.prompt_logprobs is not None}
+        others = {i: span for i, span in spans.items() if i not in scored}
+        last_rows, scores = self._compute(batch, others), {}
+        for i, span in scored.items():
+            last_rows[i], scores[i] = self._score(self._cells.sequence(batch.rows[i].slot), span)
         for row in batch.rows:
             self._cells.computed(row.slot, row.end)
-        step = CpuStep(Logits(logits), {i: span for i, span in enumerate(spans) if span.is_last})
+        logits = torch.cat([last_rows[i] for i in sampled]) if sampled else torch.empty(0, 0)
+        step = HostStep(Logits(logits), sampled, None, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
+
+    def _compute(self, batch: Batch, spans: dict[int, Span]) -> dict[int, Tensor]:
+        """Compute rows of the batch at once; the logits (1, vocab_size) of those that are last."""
+        if not spans:
+            return {}
+        rows = [
+            TokenRun(
+                self._cells.sequence(batch.rows[i].slot), span.start, span.token_ids, span.is_last
+            )
+            for i, span in spans.items()
+        ]
+        logits = torch.from_numpy(self._context.decode(rows)).clone()
+        return dict(
+            zip((i for i, span in spans.items() if span.is_last), logits.split(1), strict=True)
+        )
+
+    def _score(self, sequence: int, span: Span) -> tuple[Tensor, PromptLogprobs]:
+        """Compute a row whose tokens are scored, a few at a time: each has logits of 0.8 MB.
+
+        Gives the logits (1, vocab_size) of the last one, and the log-probabilities.
+        """
+        token_ids, known, pieces = span.token_ids, span.scored_token_ids, []
+        assert span.prompt_logprobs is not None
+        for at in range(0, len(token_ids), MAX_OUTPUTS):
+            piece = token_ids[at : at + MAX_OUTPUTS]
+            run = TokenRun(sequence, span.start + at, piece, len(piece))
+            logits = torch.from_numpy(self._context.decode([run]))
+            if following := known[at : at + MAX_OUTPUTS]:
+                told = torch.tensor(following)
+                pieces.append(score(logits[: len(told)], told, span.prompt_logprobs))
+        return logits[-1:].clone(), joined(pieces).packed()
 
 
 def load_core(config: LlamaCppConfig) -> EngineCore:

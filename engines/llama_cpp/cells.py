@@ -12,7 +12,7 @@ holder's whole blocks too and computes nothing.
 
     block     [i * block_size, (i + 1) * block_size) of the cells of its holders, i its place in
               every table that has it
-    cells     no more than the blocks have room for: before a block is filled anew its holders
+    cells     no more than the blocks have room for: before a block is refilled its holders
               forget what it held
 """
 
@@ -51,7 +51,7 @@ class Cells:
         is_prefix_caching: bool,
         on_lost: Callable[[Iterable[int]], None],
     ) -> None:
-        """`on_lost` hears of blocks that nobody used and whose content is gone.
+        """`on_lost` is told of unused blocks whose content is gone.
 
         With prefix caching num_holders is above 2 * num_slots: what is above waits to be found.
         """
@@ -69,18 +69,17 @@ class Cells:
         self._holders: dict[int, list[int]] = {}  # by block
 
     def apply(self, batch: Batch) -> None:
-        """Make the cells ready for a step: show its new slots what others have computed."""
+        """Prepare the cells for a step: let its new slots see cells that others computed."""
         rows = {row.slot: row for row in batch.rows}
         for start in batch.starts:
             self._start(start, rows[start.slot].start)
         for row in batch.rows:
             self._fill(row.full_blocks, self._slots[row.slot])
-        # Only now: what is started in this batch has been shown by now all that it goes on from.
+        # Only now: what is started in this batch has all that it continues from by now.
         while self._has_twins and len(self._free) < self._num_slots:
             self._wipe(next(iter(self._idle)))
 
     def sequence(self, slot: int) -> int:
-        """Return the sequence of llama.cpp that computes a slot."""
         return self._slots[slot]
 
     def computed(self, slot: int, end: int) -> None:
@@ -133,7 +132,7 @@ class Cells:
             self._holders[block].append(holder)
 
     def _fill(self, blocks: Iterable[int], holder: int) -> None:
-        """These blocks are about to be computed by the holder, as the next in its table."""
+        """Assign blocks that the holder is about to compute, as the next in its table."""
         stale: dict[int, list[int]] = {}  # places by holder
         for block in blocks:
             for other in self._holders.pop(block, ()):
@@ -157,7 +156,7 @@ class Cells:
             self._release(holder)
 
     def _wipe(self, holder: int) -> None:
-        """Free an idle sequence, at the cost of what it alone has."""
+        """Free an idle sequence; cells that only it has are lost."""
         lost = []
         for block in self._tables[holder]:
             self._holders[block].remove(holder)

@@ -59,7 +59,7 @@ class LlamaCppConfig:
 
     @classmethod
     def from_spec(cls, spec: EngineSpec) -> LlamaCppConfig:
-        """Take all that the spec says; EngineStartError names what this engine cannot do."""
+        """Read the spec; EngineStartError names what this engine does not support."""
         check_understood(spec, ("limits", *_TAKEN))
         nothing = EngineSpec(spec.engine)
         given = {name: getattr(spec, name) for name in _TAKEN}
@@ -91,7 +91,7 @@ class LlamaCppConfig:
         except ModelStoreError as error:
             raise EngineStartError(str(error)) from None
         if found is None:
-            raise EngineStartError(f"{path} is no GGUF file, and no folder with one")
+            raise EngineStartError(f"{path} is not a GGUF file, and no folder with one")
         return found
 
 

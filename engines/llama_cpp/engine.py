@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from engines.admission import QueuedEngine
 from engines.llama_cpp.backend import load_core
 from engines.llama_cpp.config import LlamaCppConfig
 from engines.llama_cpp.library import version
 from engines.native.runner import CoreRunner
 from engines.native.worker import Submission
+from engines.queueing.admission import QueuedEngine
 
 
 class LlamaCppEngine(QueuedEngine[Submission]):

@@ -27,6 +27,7 @@ _KV_TYPES: Final[dict[KvDtype, int]] = {
     "bf16": 30,  # GGML_TYPE_BF16, which the bindings leave out
     "q8_0": llama_cpp.GGML_TYPE_Q8_0,
 }
+MAX_OUTPUTS: Final = 64  # rows of logits of a step beside one of each sequence
 _GPU: Final = 1  # GGML_BACKEND_DEVICE_TYPE_GPU
 _NO_CELL: Final = 1  # llama_decode's answer where no cell is free
 _ERROR: Final = 4  # GGML_LOG_LEVEL_ERROR; the rest of its log is for debugging
@@ -53,7 +54,7 @@ class TokenRun(NamedTuple):
     sequence: int
     start: int  # position of the first
     token_ids: list[int]
-    is_sampled: bool  # the logits after the last are wanted
+    num_outputs: int  # of the last tokens; their logits are wanted
 
 
 class GgufModel:
@@ -77,14 +78,13 @@ class GgufModel:
 
     @property
     def precision(self) -> Precision:
-        """What the experts are stored as, in the nearest words of a profile."""
+        """The experts' format, as a profile's nearest precision."""
         file_type = self._text("general.file_type")
         num_weights = int(llama_cpp.llama_model_n_params(self.handle))
         return precision_of(int(file_type) if file_type else None, self.num_bytes, num_weights)
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the vocabulary has."""
         vocab = llama_cpp.llama_model_get_vocab(self.handle)
         return int(llama_cpp.llama_vocab_n_tokens(vocab))
 
@@ -95,12 +95,10 @@ class GgufModel:
 
     @property
     def sliding_window(self) -> int:
-        """How many tokens the layers with a window see."""
         return int(llama_cpp.llama_model_n_swa(self.handle))
 
     @property
     def num_layers(self) -> int:
-        """How many layers the model has."""
         return int(llama_cpp.llama_model_n_layer(self.handle))
 
     @property
@@ -112,7 +110,6 @@ class GgufModel:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the weights take."""
         return int(llama_cpp.llama_model_size(self.handle))
 
     def _text(self, key: str) -> str | None:
@@ -159,9 +156,10 @@ class Context:
         llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end)
 
     def decode(self, rows: list[TokenRun]) -> NDArray[np.float32]:
-        """Compute the rows, and return the logits of those that are sampled.
+        """Compute the rows, and return the logits that they want, at most MAX_OUTPUTS
+        or one of each sequence.
 
-        The array (sampled, vocab_size) of float32 is llama.cpp's own, and the next call overwrites
+        The array (outputs, vocab_size) of float32 is llama.cpp's own, and the next call overwrites
         it. Raises MemoryError where no cells are left and RuntimeError where computing failed.
         """
         self._fill(rows)
@@ -170,22 +168,22 @@ class Context:
             raise MemoryError("llama.cpp found no free cells for the step")
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}: {_reason()}")
-        num_sampled = sum(row.is_sampled for row in rows)
-        if num_sampled == 0:
+        num_outputs = sum(row.num_outputs for row in rows)
+        if num_outputs == 0:
             llama_cpp.llama_synchronize(self._handle)
             return np.empty((0, self._vocab_size), np.float32)
         logits = llama_cpp.llama_get_logits(self._handle)
-        return np.ctypeslib.as_array(logits, (num_sampled, self._vocab_size))
+        return np.ctypeslib.as_array(logits, (num_outputs, self._vocab_size))
 
     def _fill(self, rows: list[TokenRun]) -> None:
         batch, i = self._batch, 0
         for row in rows:
+            first_output = row.start + len(row.token_ids) - row.num_outputs
             for position, token_id in enumerate(row.token_ids, start=row.start):
                 batch.token[i], batch.pos[i] = token_id, position
                 batch.n_seq_id[i], batch.seq_id[i][0] = 1, row.sequence
-                batch.logits[i] = 0
+                batch.logits[i] = position >= first_output
                 i += 1
-            batch.logits[i - 1] = row.is_sampled
         batch.n_tokens = i
 
 
@@ -217,7 +215,7 @@ def _params(room: Room) -> llama_cpp.llama_context_params:
     params.n_batch = params.n_ubatch = room.num_batched_tokens
     params.n_seq_max = room.num_sequences
     # Logits of a row are 0.8 MB for gpt-oss, and by default every token of a step has room for its.
-    params.n_outputs_max = room.num_sequences
+    params.n_outputs_max = max(room.num_sequences, MAX_OUTPUTS)
     params.n_threads = params.n_threads_batch = room.num_threads
     params.type_k = params.type_v = _KV_TYPES[room.kv_dtype]
     params.kv_unified = True

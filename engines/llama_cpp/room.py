@@ -6,7 +6,7 @@ from engines.errors import EngineStartError
 from engines.llama_cpp.config import KV_BYTES, LlamaCppConfig
 from engines.llama_cpp.library import GgufModel, free_gpu_bytes
 from engines.native.backends.base import Capacity
-from engines.native.backends.cpu.memory import available_bytes
+from engines.native.host.memory import available_bytes
 
 _USUAL_TOKENS = 4096  # length of a sequence that a pool of automatic size has in mind
 _BUFFER_BYTES = 512 << 20  # of a step: logits, activations, scratch space
@@ -38,9 +38,7 @@ def capacity_of(config: LlamaCppConfig, model: GgufModel) -> Capacity:
             f"for {room} tokens; num_kv_blocks is {num_blocks} of {size} tokens, and a sequence "
             f"needs {least}: lower max_model_len or num_kv_blocks, or give the engine more memory"
         )
-    return Capacity(
-        num_blocks + 1, size, min(longest, num_blocks * size), has_prompt_logprobs=False
-    )
+    return Capacity(num_blocks + 1, size, min(longest, num_blocks * size))
 
 
 def token_bytes(config: LlamaCppConfig, model: GgufModel) -> int:

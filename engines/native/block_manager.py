@@ -4,24 +4,27 @@ One pool serves both groups of layers: a block holds K/V of either the full-atte
 or the sliding layers, or those of all layers where a backend keeps them together. Every block but
 NULL_BLOCK is always in exactly one state:
 
-    state        reference count   in the free list        key
+    state        reference count   in a free list          key
     free         0                 yes, taken first        none
-    cached-free  0                 yes, oldest use first   until it is handed out again
+    left behind  0                 yes, oldest use first   until it is handed out again
+    cached-free  0                 yes, after all others   until it is handed out again
     referenced   number of users   no                      once it is whole and computed
+
+Left behind are blocks of the window group that a window has passed in the middle of a sequence:
+no longer prefix needs them. Those at the end of a prompt, or of a prefix that was shared, are
+cached-free. What is cached-free goes to host memory when it is handed out, where there is any.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 
-from engines.native.backends.base import NULL_BLOCK
+from engines.native.backends.base import NULL_BLOCK, Move
+from engines.native.block_hashes import FULL, WINDOW, BlockHasher, Prefix
+from engines.native.host_tier import HostTier
 from engines.native.sequence import Sequence
-
-FULL, WINDOW = b"f", b"w"  # key = group + hash of the whole prefix up to the block's end
 
 
 class IntegrityError(Exception):
@@ -39,28 +42,33 @@ class BlockManager:
         *,
         is_prefix_caching: bool = True,
         is_answer_apart: bool = False,
+        host: HostTier | None = None,
     ) -> None:
         """`sliding_window`: None where a block holds K/V of all layers, and no window lets go.
 
         `is_answer_apart`: what a prompt left is found as a prompt's and what an answer left as that
         place of an answer's, for K/V of one token differ in their last bits.
+        `host`: memory for blocks that are evicted.
         """
         self.num_usable_blocks = num_blocks - 1
         self.block_size = block_size
         self.sliding_window = sliding_window
         self.is_prefix_caching = is_prefix_caching
-        self._is_answer_apart = is_answer_apart
+        self.host = host
+        self._hasher = BlockHasher(block_size, is_answer_apart=is_answer_apart)
         self._ref_counts = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # the inverse of _keys
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._spare: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._free: OrderedDict[int, None] = OrderedDict()  # taken when none is spare
         self._holders: set[Sequence] = set()
         self._coming: dict[bytes, Sequence] = {}  # whole blocks that a sequence will compute
+        self._arriving: set[int] = set()  # blocks that the next step's copies fill
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out now, cached but unreferenced ones included."""
-        return len(self._free)
+        return len(self._spare) + len(self._free)
 
     def num_blocks_to_hold(self, num_tokens: int) -> int:
         """The fewest blocks with which one token at a time reaches num_tokens computed tokens."""
@@ -76,7 +84,7 @@ class BlockManager:
         num_missing = num_blocks - len(sequence.full_blocks)
         if num_missing <= 0:
             return True
-        if self._num_tables * num_missing > len(self._free):
+        if self._num_tables * num_missing > self.num_free_blocks:
             return False
         self._holders.add(sequence)
         for _ in range(num_missing):
@@ -87,15 +95,24 @@ class BlockManager:
 
     def num_reservable_tokens(self, sequence: Sequence) -> int:
         """How many next tokens of the sequence the free blocks have room for."""
-        num_blocks = len(sequence.full_blocks) + len(self._free) // self._num_tables
+        num_blocks = len(sequence.full_blocks) + self.num_free_blocks // self._num_tables
         return num_blocks * self.block_size - sequence.num_scheduled_tokens
 
-    def has_room_for_all(self, sequence: Sequence) -> bool:
-        """Whether the free blocks suffice to compute every token the sequence has now."""
+    def has_room_for_all(
+        self, sequence: Sequence, prefix: Prefix, others: Iterable[Sequence] = ()
+    ) -> bool:
+        """Whether every token of a sequence without blocks can be computed behind this prefix,
+        and every token that the others have now."""
+        found = [self._cached[key] for key in prefix.keys if key in self._cached]
+        num_free = self.num_free_blocks - sum(self._ref_counts[block] == 0 for block in found)
+        num_owed = sum(map(self._num_missing, others))
+        return self._num_missing(sequence) - len(found) + num_owed <= num_free
+
+    def _num_missing(self, sequence: Sequence) -> int:
+        """Blocks that the sequence will take until all its tokens are computed."""
         num_held = len(sequence.full_blocks) + len(sequence.window_blocks)
         num_held -= sequence.num_released_blocks
-        num_needed = self.num_blocks_to_hold(len(sequence.token_ids)) - num_held
-        return num_needed <= len(self._free)
+        return max(self.num_blocks_to_hold(len(sequence.token_ids)) - num_held, 0)
 
     def commit(self, sequence: Sequence, num_tokens: int) -> None:
         """Note that the next num_tokens tokens are computed and stay: offer whole blocks to the
@@ -111,7 +128,7 @@ class BlockManager:
             return
         first = self._first_window_block(sequence.num_computed_tokens)
         for i in range(sequence.num_released_blocks, first):
-            self._release(sequence.window_blocks[i])
+            self._release(sequence.window_blocks[i], is_behind=not self._ends_prefix(sequence, i))
             sequence.window_blocks[i] = NULL_BLOCK
         sequence.num_released_blocks = max(first, sequence.num_released_blocks)
 
@@ -126,45 +143,84 @@ class BlockManager:
         sequence.full_blocks, sequence.window_blocks = [], []
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
         sequence.num_registered_blocks = sequence.num_released_blocks = 0
+        sequence.num_prefix_blocks = 0
         self._holders.discard(sequence)
         self._take_back(sequence, 0)
 
-    def attach_prefix(self, sequence: Sequence) -> int:
-        """Give a sequence without blocks the longest usable cached prefix; its length in tokens.
+    def find_prefix(self, sequence: Sequence) -> Prefix:
+        """The longest usable prefix of a sequence: cached on the device, or also on the host where
+        copying takes less time than computing. At least one token stays to be computed."""
+        if not self.is_prefix_caching:
+            return Prefix()
+        near = self._prefix(sequence, self._cached.__contains__)
+        if self.host is None:
+            return near
+        far = self._prefix(sequence, self._is_anywhere)
+        num_missing = sum(key not in self._cached for key in far.keys)
+        ends = near.num_blocks * self.block_size, far.num_blocks * self.block_size
+        is_better = far.num_blocks > near.num_blocks and self.host.is_worth(num_missing, *ends)
+        return far if is_better else near
 
-        At least one token stays to be computed, for its logits.
-        """
-        num_blocks = self._find_prefix(sequence) if self.is_prefix_caching else 0
+    def attach_prefix(self, sequence: Sequence, prefix: Prefix | None = None) -> int:
+        """Give a sequence without blocks this prefix, or the one that is found; its length in
+        tokens."""
+        prefix = self.find_prefix(sequence) if prefix is None else prefix
+        num_blocks, first = prefix.num_blocks, prefix.num_blocks - len(prefix.window)
         if num_blocks == 0:
             return 0
-        hashes = sequence.block_hashes
-        num_tokens = num_blocks * self.block_size
-        sequence.full_blocks = [self._share(FULL + hashes[i]) for i in range(num_blocks)]
+        if self.host is not None:
+            num_copied = sum(key not in self._cached for key in prefix.full)
+            self.host.num_hits += num_copied * self.block_size
+        blocks = self._hold(prefix.keys)
+        sequence.full_blocks = blocks[:num_blocks]
         if self.sliding_window is not None:
-            first = self._first_window_block(num_tokens)
-            sequence.window_blocks = [NULL_BLOCK] * first
-            sequence.window_blocks += [
-                self._share(WINDOW + hashes[i]) for i in range(first, num_blocks)
-            ]
+            sequence.window_blocks = [NULL_BLOCK] * first + blocks[num_blocks:]
             sequence.num_released_blocks = first
+        num_tokens = num_blocks * self.block_size
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = num_tokens
-        sequence.num_registered_blocks = num_blocks
+        sequence.num_registered_blocks = sequence.num_prefix_blocks = num_blocks
         self._holders.add(sequence)
         return num_tokens
+
+    def is_arriving(self, sequence: Sequence) -> bool:
+        """Whether the sequence has a block whose copy no step has carried out yet."""
+        return self.has_one_of(sequence, self._arriving)
+
+    def has_one_of(self, sequence: Sequence, blocks: set[int]) -> bool:
+        return bool(blocks) and not blocks.isdisjoint(sequence.full_blocks + sequence.window_blocks)
+
+    @property
+    def copying_s(self) -> float:
+        """The seconds that the copies of the next step take."""
+        return 0.0 if self.host is None else self.host.pending_s
+
+    def take_moves(self) -> tuple[Move, ...]:
+        self._arriving.clear()
+        return () if self.host is None else self.host.take_moves()
+
+    def lose(self, moves: Iterable[Move]) -> set[int]:
+        """Take these copies and those to come as not made; the blocks that they would have filled.
+
+        No sequence may hold these blocks when `forget` is told of them, and that has to follow.
+        """
+        moves = (*moves, *self.take_moves())
+        if moves and self.host is not None:
+            self.host.clear()
+        return {move.block for move in moves if not move.is_save}
 
     def announce(self, sequence: Sequence) -> None:
         """Note that the sequence will compute the rest of its whole blocks."""
         if not self.is_prefix_caching:
             return
         first = len(sequence.full_blocks)
-        for block_hash in self._hash_blocks(sequence, self._num_reusable(sequence))[first:]:
+        for block_hash in self._hasher.hashes(sequence, self._num_reusable(sequence))[first:]:
             self._coming.setdefault(block_hash, sequence)
 
     def awaited(self, sequence: Sequence) -> bytes | None:
         """The first block that the sequence does not find, if another will compute it."""
         if not self._coming or not self.is_prefix_caching:
             return None
-        found = self._find_prefix(sequence)
+        found = self.find_prefix(sequence).num_blocks
         if found == self._num_reusable(sequence):
             return None
         block_hash = sequence.block_hashes[found]
@@ -175,12 +231,13 @@ class BlockManager:
         return block_hash in self._coming
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Find these blocks no more: the backend has lost what they held. Nobody holds them."""
+        """Stop finding these blocks: the backend has lost their content. No sequence holds them."""
         for block in blocks:
             key, self._keys[block] = self._keys[block], None
             if key is not None:
                 del self._cached[key]
-                self._free.move_to_end(block, last=False)
+                self._unlist(block)
+                self._list(block)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every block is in exactly one of the three states."""
@@ -188,13 +245,17 @@ class BlockManager:
         wrong = {
             block: (count, expected[block])
             for block, count in enumerate(self._ref_counts)
-            if count != expected[block] or (count == 0) != (block in self._free or block == 0)
+            if count != expected[block]
+            or (count == 0) != (self._is_listed(block) or block == 0)
+            or (block in self._free and block in self._spare)
         }
         if wrong:
             raise IntegrityError(f"blocks with (counted, true) references out of order: {wrong}")
         keyed = {key: block for block, key in enumerate(self._keys) if key is not None}
         if keyed != self._cached:
             raise IntegrityError("the prefix cache and the keys of the blocks disagree")
+        if self.host is not None and (faults := self.host.faults()):
+            raise IntegrityError(faults[0])
 
     def _count_references(self) -> Counter[int]:
         expected: Counter[int] = Counter()
@@ -213,28 +274,56 @@ class BlockManager:
         return max(0, position - self.sliding_window + 1) // self.block_size
 
     def _take(self) -> int:
-        block, _ = self._free.popitem(last=False)
+        is_evicting = not self._spare
+        block, _ = (self._free if is_evicting else self._spare).popitem(last=False)
         key = self._keys[block]
         if key is not None:
             del self._cached[key]
             self._keys[block] = None
+            if is_evicting and self.host is not None:
+                self.host.save(key, block)
         self._ref_counts[block] = 1
         return block
+
+    def _hold(self, keys: list[bytes]) -> list[int]:
+        """Blocks with these keys, shared or copied from the host."""
+        held = {key: self._share(key) for key in keys if key in self._cached}
+        missing = [key for key in keys if key not in held]
+        if self.host is not None:
+            for key, place in zip(missing, self.host.withdraw(missing), strict=True):
+                held[key] = block = self._take()
+                self.host.load(key, place, block)
+                self._offer(key, block)
+                self._arriving.add(block)
+        return [held[key] for key in keys]
 
     def _share(self, key: bytes) -> int:
         block = self._cached[key]
         if self._ref_counts[block] == 0:
-            del self._free[block]
+            self._unlist(block)
         self._ref_counts[block] += 1
         return block
 
-    def _release(self, block: int) -> None:
+    def _release(self, block: int, *, is_behind: bool = False) -> None:
         self._ref_counts[block] -= 1
-        if self._ref_counts[block] > 0:
-            return
-        self._free[block] = None
+        if self._ref_counts[block] == 0:
+            self._list(block, is_behind=is_behind)
+
+    def _list(self, block: int, *, is_behind: bool = False) -> None:
+        """Put an unused block into the order of eviction: first, late, or last."""
         if self._keys[block] is None:
-            self._free.move_to_end(block, last=False)
+            self._spare[block] = None
+            self._spare.move_to_end(block, last=False)
+        elif is_behind:
+            self._spare[block] = None
+        else:
+            self._free[block] = None
+
+    def _unlist(self, block: int) -> None:
+        del (self._free if block in self._free else self._spare)[block]
+
+    def _is_listed(self, block: int) -> bool:
+        return block in self._free or block in self._spare
 
     def _take_back(self, sequence: Sequence, first: int, end: int | None = None) -> None:
         """The sequence will not compute these blocks: it has, or it never will."""
@@ -243,7 +332,7 @@ class BlockManager:
                 del self._coming[block_hash]
 
     def _register(self, sequence: Sequence, num_whole: int) -> None:
-        hashes = self._hash_blocks(sequence, num_whole)
+        hashes = self._hasher.hashes(sequence, num_whole)
         self._take_back(sequence, sequence.num_registered_blocks, num_whole)
         for i in range(sequence.num_registered_blocks, num_whole):
             self._offer(FULL + hashes[i], sequence.full_blocks[i])
@@ -257,16 +346,23 @@ class BlockManager:
             self._cached[key] = block
             self._keys[block] = key
 
-    def _find_prefix(self, sequence: Sequence) -> int:
-        """The most leading blocks that both groups of layers can go on from."""
+    def _prefix(self, sequence: Sequence, has: Callable[[bytes], bool]) -> Prefix:
+        """The most leading blocks that both groups of layers can continue from."""
         num_blocks = self._num_reusable(sequence)
-        hashes = self._hash_blocks(sequence, num_blocks)
+        hashes = self._hasher.hashes(sequence, num_blocks)
         found = 0
-        while found < num_blocks and FULL + hashes[found] in self._cached:
+        while found < num_blocks and has(FULL + hashes[found]):
             found += 1
-        while (missing := next(self._missing_window_blocks(hashes, found), None)) is not None:
+        while (missing := next(self._missing_window_blocks(hashes, found, has), None)) is not None:
             found = missing  # a longer prefix would have this block in its window, too
-        return found
+        first = found if self.sliding_window is None else self._first_window(found)
+        return Prefix(
+            [FULL + each for each in hashes[:found]],
+            [WINDOW + each for each in hashes[first:found]],
+        )
+
+    def _is_anywhere(self, key: bytes) -> bool:
+        return key in self._cached or (self.host is not None and key in self.host)
 
     def _num_reusable(self, sequence: Sequence) -> int:
         """Whole blocks, but for the last token, which is computed in any case."""
@@ -274,27 +370,23 @@ class BlockManager:
             return 0  # cached tokens have no logits
         return (len(sequence.token_ids) - 1) // self.block_size
 
-    def _missing_window_blocks(self, hashes: list[bytes], num_blocks: int) -> Iterator[int]:
+    def _missing_window_blocks(
+        self, hashes: list[bytes], num_blocks: int, has: Callable[[bytes], bool]
+    ) -> Iterator[int]:
         if self.sliding_window is None:
             return
-        first = self._first_window_block(num_blocks * self.block_size)
-        for i in range(num_blocks - 1, first - 1, -1):
-            if WINDOW + hashes[i] not in self._cached:
+        for i in range(num_blocks - 1, self._first_window(num_blocks) - 1, -1):
+            if not has(WINDOW + hashes[i]):
                 yield i
 
-    def _hash_blocks(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
-        """Hashes of the first num_blocks blocks, each of everything up to the block's end."""
-        hashes, size = sequence.block_hashes, self.block_size
-        for i in range(len(hashes), num_blocks):
-            parent = hashes[-1] if hashes else _salt_hash(sequence.request.cache_salt)
-            tokens = array("q", sequence.token_ids[i * size : (i + 1) * size]).tobytes()
-            num_answer = min((i + 1) * size - sequence.num_prompt_tokens, size)
-            if self._is_answer_apart and num_answer > 0:
-                tokens += num_answer.to_bytes(4)
-            hashes.append(blake2b(parent + tokens, digest_size=16).digest())
-        return hashes
+    def _first_window(self, num_blocks: int) -> int:
+        """The first block that a window behind `num` blocks sees."""
+        return self._first_window_block(num_blocks * self.block_size)
 
+    def _ends_prefix(self, sequence: Sequence, index: int) -> bool:
+        """Whether a window behind the prompt, or behind the prefix that was found, sees a block.
 
-def _salt_hash(salt: str | None) -> bytes:
-    text = b"" if salt is None else b"salt:" + salt.encode("utf-8", "surrogatepass")
-    return blake2b(text, digest_size=16).digest()
+        The next turn of a conversation may leave the last tokens of a prompt out.
+        """
+        ends = sequence.num_prompt_tokens // self.block_size, sequence.num_prefix_blocks
+        return any(self._first_window(max(end - 1, 0)) <= index < end for end in ends)

@@ -13,6 +13,7 @@ from engines.native.options import check_numbers
 from engines.spec import EngineSpec, check_names, check_understood
 
 DType = Literal["float32", "bfloat16"]
+KvDType = Literal["fp8"]
 Device = Literal["cpu", "cuda"]
 Speculation = Literal["none", "ngram", "eagle3"]
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -83,7 +84,7 @@ class AttentionShape:
         return self.num_key_value_heads * self.head_dim
 
     def check_heads(self, read: Reader) -> None:
-        """Raise EngineStartError where the numbers do not go together."""
+        """Raise EngineStartError if the numbers are inconsistent."""
         if self.num_attention_heads % self.num_key_value_heads:
             raise read.error("num_attention_heads is not a multiple of num_key_value_heads")
         if self.head_dim % 2:
@@ -161,13 +162,16 @@ class NativeConfig:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512  # tokens computed in one step at most
     block_size: int = 16  # tokens per KV block
+    kv_dtype: KvDType | None = None  # of the KV cache; None: dtype
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
+    num_gpus: int = 1  # each computes some of the layers: backends/cuda/stages.py
+    host_kv_bytes: int = 0  # of host memory, for blocks that are evicted from the device's
     num_threads: int | None = None
     max_num_waiting: int | None = None
     enable_prefix_caching: bool = True
     overlap_steps: bool = False  # launch a step before the one before is taken in
-    speculation: Speculation = "none"  # guess tokens, to verify several in one step: drafting.py
+    speculation: Speculation = "none"  # propose tokens, to verify several in one step: drafting.py
     draft_dir: Path | None = None  # of the EAGLE3 head: eagle/config.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
     artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
@@ -187,6 +191,10 @@ class NativeConfig:
             raise EngineStartError(
                 f"speculation is {self.speculation!r}; use one of {get_args(Speculation)}"
             )
+        if self.kv_dtype not in (None, *get_args(KvDType)):
+            raise EngineStartError(
+                f"kv_dtype is {self.kv_dtype!r}; use one of {get_args(KvDType)}, or leave it out"
+            )
         if (self.draft_dir is not None) != (self.speculation == "eagle3"):
             raise EngineStartError(
                 f"speculation is {self.speculation!r} and draft_dir is {self.draft_dir};"
@@ -196,6 +204,10 @@ class NativeConfig:
             raise EngineStartError("artefact_dir is set; only device cuda has an artefact")
         if self.batch_invariant and self.device != "cuda":
             raise EngineStartError("batch_invariant is true; only device cuda can keep that")
+        if self.num_gpus != 1:
+            self._check_several_gpus()
+        if self.host_kv_bytes < 0:
+            raise EngineStartError(f"host_kv_bytes is {self.host_kv_bytes}; use 0 or more")
         check_numbers(self)
 
     @classmethod
@@ -205,20 +217,42 @@ class NativeConfig:
         given = {name: getattr(spec, name) for name in _SPEC_PATHS}
         if spec.memory_fraction is not None:
             given["memory_fraction"] = spec.memory_fraction
+        if spec.kv_dtype in get_args(KvDType):
+            given["kv_dtype"] = spec.kv_dtype
         given = {name: value for name, value in given.items() if value is not None}
-        if spec.num_devices > 1:
+        if spec.pipeline_parallel != max(spec.num_devices, 1):
             raise EngineStartError(
-                f"num_devices is {spec.num_devices}; the native engine runs on one GPU"
+                f"num_devices is {spec.num_devices} and pipeline_parallel"
+                f" {spec.pipeline_parallel}; the native engine has a pipeline stage on each GPU"
             )
-        device = {"device": "cuda"} if spec.num_devices else {}
+        device = {"device": "cuda", "num_gpus": spec.num_devices} if spec.num_devices else {}
         config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
         return config
 
+    def _check_several_gpus(self) -> None:
+        """Refuse options that need a single GPU."""
+        if self.num_gpus < 1:
+            raise EngineStartError(f"num_gpus is {self.num_gpus}; use 1 or more")
+        others = {
+            "device": self.device != "cuda",
+            "speculation": self.speculation == "eagle3",
+            "tune": self.tune,
+        }
+        for name, is_refused in others.items():
+            if is_refused:
+                raise EngineStartError(
+                    f"num_gpus is {self.num_gpus} and {name} is {getattr(self, name)!r};"
+                    " that needs num_gpus 1"
+                )
+
     def _check_dtypes(self, spec: EngineSpec) -> None:
-        """K/V are kept as `dtype`; weights are stored so, or packed."""
+        """K/V are kept as `dtype` or in 8 bits; weights are stored as `dtype`, or packed."""
         own = _SHORT[self.dtype]
-        for name, usable in (("kv_dtype", {own}), ("precision", {own, "mxfp4"})):
+        for name, usable in (
+            ("kv_dtype", {own, *get_args(KvDType)}),
+            ("precision", {own, "mxfp4"}),
+        ):
             value = getattr(spec, name)
             if value is not None and value not in usable:
                 raise EngineStartError(
@@ -245,6 +279,7 @@ _UNDERSTOOD = (
     "kv_dtype",
     "memory_fraction",
     "num_devices",
+    "pipeline_parallel",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -256,7 +291,6 @@ class Reader:
         self.path, self._raw = path, raw
 
     def error(self, reason: str) -> EngineStartError:
-        """Make the error that names the file and the reason."""
         return EngineStartError(f"{self.path}: {reason}")
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -305,7 +339,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; raises EngineStartError naming the file."""
     try:
         if path.exists() and not path.is_file():
-            raise EngineStartError(f"{path}: is no regular file")
+            raise EngineStartError(f"{path}: is not a regular file")
         raw = json.loads(path.read_text())
     except OSError as error:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,6 +1,6 @@
 """The synchronous heart of the engine: one step after another, in one thread.
 
-Two loops do the same. The simple one computes a step, takes it in and goes on to the next. The
+Two loops do the same. The simple one computes a step, takes it in and proceeds to the next. The
 overlapped one launches a step before it takes in the one before, so that the device never
 waits for the bookkeeping; what that step brings for a sequence that has ended meanwhile is
 thrown away. Every request gets the same tokens from both.
@@ -17,26 +17,28 @@ from typing import Final
 
 import numpy as np
 
+from engines import start_steps
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
 from engines.native.backends import load_backend
 from engines.native.backends.base import (
     Backend,
-    Batch,
-    Row,
+    Move,
     Sampled,
-    SlotStart,
     Step,
     TokenMask,
     TokenMasks,
 )
+from engines.native.batches import build_batch
 from engines.native.block_manager import BlockManager
 from engines.native.calibration import calibrate
 from engines.native.config import Device, ModelConfig, NativeConfig
 from engines.native.drafting import drafter_of
 from engines.native.failures import FailureCount, StepFailure, give_back
+from engines.native.host_tier import HostTier
+from engines.native.limits import SchedulerLimits
 from engines.native.options import seconds_of
-from engines.native.scheduler import Scheduler, SchedulerLimits
+from engines.native.scheduler import Scheduler
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepWork
 from engines.native.step_plan import Chunk
@@ -57,6 +59,7 @@ class Launched:
     masks: dict[Sequence, TokenMasks]  # of those with drafts, made before them
     launched_s: float  # when its launch began
     work: StepWork
+    moves: tuple[Move, ...] = ()
 
 
 class EngineCore:
@@ -79,13 +82,13 @@ class EngineCore:
         self._is_overlapped = is_overlapped
         self._clock = clock
         self._collected_s = 0.0  # when the last step was
+        self._was_copying = False  # blocks, in that step
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._failures = FailureCount()
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has something to compute or to collect."""
         return self.scheduler.has_work or self._in_flight is not None
 
     @property
@@ -130,17 +133,18 @@ class EngineCore:
         if not chunks:
             return None
         chunks, masks = self._guided(chunks)
+        moves, needs_moves = self.scheduler.take_moves(chunks)
         launched_s = self._clock()
         try:
-            step = self.backend.launch(build_batch(chunks))
-            return Launched(chunks, step, masks, launched_s, self.scheduler.planned)
+            step = self.backend.launch(build_batch(chunks, moves, needs_moves=needs_moves))
+            return Launched(chunks, step, masks, launched_s, self.scheduler.planned, moves)
         except Exception as error:
             failure = self._failures.on_error(error, chunks)
-        self._fail(failure, chunks)
+        self._fail(failure, chunks, moves)
         return None
 
     def _guided(self, chunks: list[Chunk]) -> tuple[list[Chunk], dict[Sequence, TokenMasks]]:
-        """Cut drafts where a grammar ends them; the masks between those that stay."""
+        """Cut drafts where the grammar forbids them; returns the masks of the rest."""
         masks: dict[Sequence, TokenMasks] = {}
         guided = []
         for chunk in chunks:
@@ -170,7 +174,7 @@ class EngineCore:
         except Exception as error:
             failure = self._failures.on_error(error, launched.chunks)
         _throw_away(launched)
-        self._fail(failure, launched.chunks)
+        self._fail(failure, launched.chunks, launched.moves)
         return False
 
     def _masks(
@@ -193,7 +197,7 @@ class EngineCore:
             if mask.any():
                 masks[row] = mask[np.newaxis]
             else:
-                reason = "the grammar leads to a place where no token may follow"
+                reason = "the grammar reached a state in which no token is allowed"
                 self._end_with(sequence, InvalidGrammar(reason))
         return masks
 
@@ -209,19 +213,23 @@ class EngineCore:
             return True
         if ahead is not None:
             _throw_away(ahead)
-            self.scheduler.cancel(ahead.chunks)
-        self._fail(failure, launched.chunks)
+            self.scheduler.cancel(ahead.chunks, ahead.moves)
+        self._fail(failure, launched.chunks, launched.moves)
         return False
 
     def _learn(self, launched: Launched) -> None:
         """Correct the costs of steps by one that was collected.
 
         It began when it was launched, or when the one before it was done. Steps that waited for a
-        mask say nothing: the host made it meanwhile.
+        mask say nothing: the host made it meanwhile. Nor do those that copied blocks or may have
+        waited for copies.
         """
         now_s = self._clock()
         seconds = now_s - max(launched.launched_s, self._collected_s)
         self._collected_s = now_s
+        was_copying, self._was_copying = self._was_copying, bool(launched.moves)
+        if was_copying or launched.moves:
+            return
         if not any(chunk.is_last and chunk.sequence.is_masked for chunk in launched.chunks):
             self.scheduler.costs.note(launched.work, seconds)
 
@@ -237,7 +245,9 @@ class EngineCore:
             elif (event := self.scheduler.accept(chunk, result)) is not None:
                 self._tell(chunk.sequence, event)
         if broken:
-            self._end_all(self._failures.on_no_numbers(broken, are_all=len(broken) == num_last))
+            self._end_all(
+                self._failures.on_non_finite_logits(broken, are_all=len(broken) == num_last)
+            )
         else:
             self._failures.on_success()
 
@@ -251,12 +261,12 @@ class EngineCore:
                 return
         self._outcomes.append((sequence, event))
 
-    def _fail(self, failure: StepFailure, chunks: list[Chunk]) -> None:
-        """End who is to end with a failed step, and let the others take it again."""
+    def _fail(self, failure: StepFailure, chunks: list[Chunk], moves: tuple[Move, ...]) -> None:
+        """End the requests of a failed step, and let the others take it again."""
         self.scheduler.counters.num_steps += 1
         if failure.is_out_of_memory:
             give_back()
-        self.scheduler.cancel(chunks)
+        self.scheduler.cancel(chunks, moves)
         self._end_all(failure)
 
     def _end_all(self, failure: StepFailure) -> None:
@@ -285,11 +295,25 @@ class EngineCore:
             draft_tokens=counters.draft_tokens,
             accepted_draft_tokens=counters.accepted_draft_tokens,
             kv_block_size=scheduler.blocks.block_size,
+            **_host_stats(scheduler.blocks.host),
         )
 
 
+def _host_stats(host: HostTier | None) -> dict[str, int]:
+    if host is None:
+        return {}
+    each = host.capacity.block_bytes
+    return {
+        "num_host_kv_blocks": host.capacity.num_blocks,
+        "num_used_host_kv_blocks": host.num_used,
+        "host_cache_hits": host.num_hits,
+        "host_bytes_saved": host.num_saved * each,
+        "host_bytes_loaded": host.num_loaded * each,
+    }
+
+
 def _fill(mask: TokenMask, sequence: Sequence) -> None:
-    """What may follow: what the guide allows, and an end not before min_tokens."""
+    """The mask of allowed tokens: what the guide allows, and no stop before min_tokens."""
     if sequence.guide is not None:
         sequence.guide.fill(mask)
     else:
@@ -312,6 +336,7 @@ def load_core(config: NativeConfig) -> EngineCore:
         config, load_backend(config, model), model.sliding_window, model.vocab_size
     )
     if config.max_token_gap_ms is not None:
+        start_steps.begin("measuring what steps take")
         scheduler, begun_s = core.scheduler, time.monotonic()
         budget_s = _CALIBRATION_S[config.device]
         scheduler.costs = calibrate(core.backend, scheduler.limits, model.vocab_size, budget_s)
@@ -324,6 +349,9 @@ def assemble_core(
 ) -> EngineCore:
     """A core of this backend, with a scheduler for its capacity; the costs of steps are made up."""
     capacity = backend.capacity
+    if capacity.host is not None:
+        size = capacity.host.num_blocks * capacity.host.block_bytes
+        log.info("Up to %.1f GB of evicted KV blocks are kept in host memory", size / 1e9)
     drafter = drafter_of(config.speculation, capacity)
     blocks = BlockManager(
         capacity.num_blocks,
@@ -331,6 +359,7 @@ def assemble_core(
         sliding_window,
         is_prefix_caching=config.enable_prefix_caching,
         is_answer_apart=config.batch_invariant,
+        host=None if capacity.host is None else HostTier(capacity.host),
     )
     limits = SchedulerLimits(
         max_model_len=capacity.max_model_len,
@@ -341,55 +370,4 @@ def assemble_core(
     )
     return EngineCore(
         backend, Scheduler(blocks, limits, drafter), vocab_size, is_overlapped=config.overlap_steps
-    )
-
-
-def build_batch(chunks: list[Chunk]) -> Batch:
-    """What is new of the scheduled chunks, as plain numbers for the backend.
-
-    The backend is taken to know all of it from here on.
-    """
-    starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
-    return Batch(tuple(starts), tuple(map(_row, chunks)))
-
-
-def _start(chunk: Chunk) -> SlotStart:
-    sequence = chunk.sequence
-    assert sequence.slot is not None
-    assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
-    sequence.is_started = True
-    sequence.num_sent_blocks = len(sequence.full_blocks)
-    return SlotStart(
-        sequence.slot,
-        tuple(sequence.token_ids),
-        sequence.num_prompt_tokens,
-        tuple(sequence.full_blocks),
-        tuple(sequence.window_blocks),
-        sequence.sampling,
-        sequence.seed,
-    )
-
-
-def _row(chunk: Chunk) -> Row:
-    sequence = chunk.sequence
-    assert sequence.slot is not None
-    full: tuple[int, ...] = ()
-    window: tuple[int, ...] = ()
-    num_sent, num_blocks = sequence.num_sent_blocks, len(sequence.full_blocks)
-    if num_blocks > num_sent:
-        full = tuple(sequence.full_blocks[num_sent:])
-        window = tuple(sequence.window_blocks[num_sent:])
-        sequence.num_sent_blocks = num_blocks
-    is_masked = chunk.is_last and sequence.is_masked
-    return Row(
-        sequence.slot,
-        chunk.start,
-        chunk.end,
-        chunk.is_last,
-        full,
-        window,
-        is_masked,
-        chunk.drafts,
-        chunk.num_wanted,
-        chunk.prompt_logprobs,
     )

@@ -1,8 +1,8 @@
-"""Guessing the next tokens of a sequence, for a step that verifies several of them at once.
+"""Proposing the next tokens of a sequence, for a step that verifies several of them at once.
 
-What verifies them draws each token as it would without a guess (backends/base.py), so guesses
+Verification samples each token as it would without a draft (backends/base.py), so drafts
 cost or save time and change no token. How many are worth it follows from how often a sequence's
-guesses were right, and from what a step costs with them: at large batches that is none.
+drafts were right, and from what a step costs with them: at large batches that is none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROBE: Final = 16  # tokens after which a head that is never right is tried aga
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of sequences that decode."""
+    """Proposes the next tokens of sequences that decode."""
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
         """Whether guessing will pay once the tokens of the step in flight are known.
@@ -40,45 +40,41 @@ class Drafter(Protocol):
         ...
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """How many guesses the backend is to bring of those whose next token a step samples."""
+        """How many drafts the backend makes of those whose next token a step samples."""
         ...
 
 
 class NoDrafter:
-    """A drafter that guesses nothing."""
+    """A drafter that proposes nothing."""
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
-        """Return false: no guess is worth a wait."""
         return False
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """Return no guesses."""
         return {}
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """Ask the backend for no guesses."""
         return {}
 
 
 class NgramDrafter(NoDrafter):
-    """Guesses what followed the last tokens when they occurred before, in prompt or answer.
+    """Proposes what followed the last tokens when they occurred before, in prompt or answer.
 
-    "Prompt lookup decoding" (Saxena 2023), with as many guesses as pay. A sequence's guesses
+    "Prompt lookup decoding" (Saxena 2023), with as many drafts as pay. A sequence's drafts
     are followed, at the cost of a dictionary's look-up, also while none is verified: so they come
     on again when a text begins to repeat itself. Nothing depends on the time that steps take:
     the same request alone takes the same steps.
     """
 
     def __init__(self, max_drafts: int, step_cost: StepCost) -> None:
-        """`max_drafts` of one sequence."""
         self._max_drafts, self._step_cost = max_drafts, step_cost
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
-        """Return whether some sequence will have guesses once its next token is known."""
+        """Return whether some sequence will have drafts once its next token is known."""
         return any(self._numbers(decoding, num_unknown=1))
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """Return for each sequence as many guesses as pay, where its text repeats itself."""
+        """Return for each sequence as many drafts as pay, if its text repeats itself."""
         guesses = {}
         for sequence, num in zip(decoding, self._numbers(decoding), strict=True):
             if num and sequence.ngrams is not None:
@@ -86,7 +82,7 @@ class NgramDrafter(NoDrafter):
         return guesses
 
     def _numbers(self, decoding: Sequence_[Sequence], num_unknown: int = 0) -> list[int]:
-        """How many guesses of each sequence to verify, now or after so many unknown tokens."""
+        """How many drafts of each sequence to verify, now or after some unknown tokens."""
         num = len(decoding)
         if not _is_worth_a_look(num, self._step_cost):
             return [0] * num
@@ -98,25 +94,25 @@ class NgramDrafter(NoDrafter):
 
 
 class HeadDrafter(NoDrafter):
-    """Takes the guesses of the backend's own head (EAGLE3), as many as pay.
+    """Takes the drafts of the backend's own head (EAGLE3), as many as pay.
 
-    A head's guesses cost time, so they are asked for: a step that samples a sequence's token
-    brings guesses of those after it, which the next step verifies. Where that does not pay, one
+    A head's drafts cost time, so they are asked for: a step that samples a sequence's token
+    brings drafts of those after it, which the next step verifies. Where that does not pay, one
     guess is asked for now and then, the more often the more were right, and compared with what
     comes: so guessing comes on when it would pay. As with n-grams nothing depends on the time
     that steps take.
     """
 
     def __init__(self, max_drafts: int, step_cost: StepCost) -> None:
-        """`max_drafts` of one sequence; the cost of a step is with the head's guesses in it."""
+        """`max_drafts` of one sequence; the cost of a step includes the head's drafts."""
         self._max_drafts, self._step_cost = max_drafts, step_cost
 
     def waits(self, decoding: Sequence_[Sequence]) -> bool:
-        """Return whether the guesses that were asked for will be worth verifying."""
+        """Return whether the requested drafts will be worth verifying."""
         return any(self._numbers(decoding, [sequence.num_wanted for sequence in decoding]))
 
     def guess(self, decoding: Sequence_[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """Return as many of the guesses that the head has brought as pay."""
+        """Return as many of the head's drafts as pay."""
         for sequence in decoding:
             sequence.proposals.catch_up()
         numbers = self._numbers(decoding, [len(each.proposals.guesses) for each in decoding])
@@ -127,7 +123,7 @@ class HeadDrafter(NoDrafter):
         }
 
     def wanted(self, sampled: Sequence_[Sequence]) -> Mapping[Sequence, int]:
-        """Ask the head for as many guesses as will pay, or now and then for one, to compare."""
+        """Ask the head for as many drafts as will pay, or now and then for one, to compare."""
         for sequence in sampled:
             sequence.proposals.catch_up()
         numbers = self._numbers(sampled, [self._max_drafts] * len(sampled))
@@ -145,7 +141,7 @@ class HeadDrafter(NoDrafter):
         return is_due and sequence.takes_drafts and _is_worth_a_look(num, self._step_cost)
 
     def _numbers(self, sequences: Sequence_[Sequence], most: Sequence_[int]) -> list[int]:
-        """How many guesses of each sequence pay, of as many as there are."""
+        """How many of each sequence's drafts pay."""
         num = len(sequences)
         if not any(most) or not _is_worth_a_look(num, self._step_cost):
             return [0] * num
@@ -156,12 +152,12 @@ class HeadDrafter(NoDrafter):
 
 
 def _is_worth_a_look(num: int, step_cost: StepCost) -> bool:
-    """Whether guesses of so many sequences may pay at all."""
+    """Whether draft tokens of `num` sequences can pay off."""
     return 0 < num <= _MOST_SEQUENCES and not np.isinf(step_cost(num, np.ones(1))[0])
 
 
 def _rate(sequence: Sequence) -> float:
-    """How often the sequence's guesses are right; 0 if there is none of the next token."""
+    """How often the sequence's drafts are right; 0 if there is none of the next token."""
     if not sequence.takes_drafts:
         return 0.0
     lookup = sequence.ngrams
@@ -172,9 +168,9 @@ def _rate(sequence: Sequence) -> float:
 
 
 def numbers_that_pay(chances: NDArray[np.float64], step_cost: StepCost) -> list[int]:
-    """How many guesses of each sequence give the most tokens in a unit of time.
+    """How many drafts of each sequence give the most tokens in a unit of time.
 
-    chances (sequences, guesses): that a guess and all before it are right; falling.
+    chances (sequences, drafts): that a draft and all before it are right; falling.
     """
     num = len(chances)
     order = np.argsort(-chances, axis=None, kind="stable")
@@ -188,12 +184,13 @@ def numbers_that_pay(chances: NDArray[np.float64], step_cost: StepCost) -> list[
 
 
 def drafter_of(speculation: Speculation, capacity: Capacity) -> Drafter | None:
-    """The drafter that an option names; raises EngineStartError where nothing verifies guesses."""
+    """The drafter that an option names; raises EngineStartError if the device does not verify
+    drafts."""
     if speculation == "none":
         return None
     if capacity.max_drafts == 0:
         raise EngineStartError(
-            f"speculation is {speculation!r}, and this device verifies no guesses; use 'none'"
+            f"speculation is {speculation!r}, and this device cannot verify drafts; use 'none'"
         )
     if speculation == "eagle3":
         most = min(capacity.max_drafts, capacity.max_wanted)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final
 
-from engines.admission import QueuedEngine
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.core import EngineCore, load_core
 from engines.native.runner import CoreRunner
 from engines.native.worker import Submission
+from engines.queueing.admission import QueuedEngine
 
 RELEASE: Final = version("harmonium")  # reads files: not for every request
 

@@ -1,4 +1,5 @@
-"""What a failed step means: who ends with it, whether memory was short, when the engine is lost."""
+"""What a failed step means: which requests end with it, whether memory was short, when the engine
+is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from engines.native.step_plan import Chunk
 
 log = logging.getLogger(__name__)
 
-MAX_FAILED_STEPS: Final = 3  # in a row; after so many the fault is not in the requests
+MAX_FAILED_STEPS: Final = 3  # in a row; after that the fault is not in the requests
 FATAL: Final = (AssertionError,)  # no other request would fare better
 NUM_TOKENS_ALWAYS_POSSIBLE: Final = 32  # an engine without the memory for so few is broken
 
@@ -47,7 +48,7 @@ class FailureCount:
         self._num_in_a_row = 0
 
     def on_error(self, error: Exception, chunks: list[Chunk]) -> StepFailure:
-        """What a step of these chunks costs that raised this error."""
+        """The consequences of an error in a step of these chunks."""
         reason = f"{type(error).__name__}: {error}"
         is_theirs = False
         if has_no_room := is_out_of_memory(error):
@@ -65,12 +66,13 @@ class FailureCount:
         elif not is_theirs:
             self._count(reason, is_fatal=isinstance(error, FATAL))
         if has_no_room:
-            no_room = OutOfMemory("there was no memory left to compute this request's next step")
+            no_room = OutOfMemory("out of memory while computing this request's next step")
             return StepFailure(sequences, no_room, is_out_of_memory=True)
         return StepFailure(sequences, RequestFailed(f"the step failed: {reason}"))
 
-    def on_no_numbers(self, sequences: list[Sequence], *, are_all: bool) -> StepFailure:
-        """What logits that are not finite cost; `are_all`: the step had no finite ones."""
+    def on_non_finite_logits(self, sequences: list[Sequence], *, are_all: bool) -> StepFailure:
+        """The consequences of logits that are not finite; `are_all`: the step had no finite
+        ones."""
         ids = ", ".join(sequence.request.request_id for sequence in sequences)
         reason = f"the logits of these requests are not finite: {ids}"
         log.error("%s", reason)
@@ -85,7 +87,7 @@ class FailureCount:
 
 
 def _largest(chunks: list[Chunk]) -> Sequence:
-    """Who has the most to compute; of equals the last to come."""
+    """The sequence with the most tokens; ties: the newest."""
     return max(chunks, key=lambda chunk: (chunk.num_tokens, chunk.sequence.rank)).sequence
 
 
@@ -102,6 +104,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def give_back() -> None:
-    """Return to the device what a failed step held; its exception must be gone by now."""
+    """Free the device memory of a failed step; its exception must be gone by now."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

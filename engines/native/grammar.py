@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -16,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import EngineRequest
-from engines.errors import InvalidGrammar, QueueFull, RequestFailed
+from engines.errors import EngineStartError, InvalidGrammar, QueueFull, RequestFailed
 from engines.grammar.llguidance import llguidance_grammar
 from engines.grammar.tree import Grammar, written_parts
+from engines.native import grammar_vocabulary
 from engines.native.backends.base import TokenMask, TokenMasks
 from engines.native.grammar_trial import STACK, Trials, compiled, is_harmless, named, readable
-from engines.native.grammar_vocabulary import LazyTokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 MAX_GRAMMAR_CHARS: Final = 1_000_000  # as it is compiled
 MAX_GBNF_CHARS: Final = 20_000  # its translation takes quadratic time
@@ -32,6 +33,7 @@ MAX_CACHED: Final = 64  # compiled grammars
 MAX_BYTES: Final = 1024**3  # of all compiled grammars, those in use included
 MAX_PENDING: Final = 2048  # grammars waiting to be compiled
 MAX_PENDING_OF_TENANT: Final = 1024
+_GRACE_S: Final = 1.0  # after the start, in which those that have waited for it are told
 _AT_ONCE: Final = 3  # compilations; of one tenant one
 _LEAST_BYTES: Final = 1024**2  # that a compiled grammar counts as, and for each character of it:
 _BYTES_OF_CHAR: Final = 200
@@ -103,7 +105,7 @@ class Guide:
                 raise InvalidGrammar(_unfollowed(readable(error)))
             mask.fill(0)
         if self._budget_s < 0:
-            raise InvalidGrammar(_unfollowed("each of its tokens takes too long to be found"))
+            raise InvalidGrammar(_unfollowed("finding its next token takes too long"))
         words = mask.view(np.uint32)
         if _take(words, self._end):
             words[self._stop // 32] |= np.uint32(1 << self._stop % 32)
@@ -113,7 +115,7 @@ class Guide:
         if token_id == self._stop and self._matcher.is_accepting():
             return
         if not self._matcher.consume_token(token_id):
-            raise RuntimeError(f"the grammar does not take the token {token_id}")
+            raise RuntimeError(f"the grammar does not allow the token {token_id}")
 
     def follow(self, token_ids: Iterable[int]) -> None:
         """Advance by the tokens of an earlier run; raises RequestFailed if the grammar excludes
@@ -126,12 +128,11 @@ class Guide:
 
 
 def _is_set(mask: TokenMask, token_id: int) -> bool:
-    """Whether a mask allows the token."""
     return bool(mask.view(np.uint32)[token_id // 32] >> np.uint32(token_id % 32) & np.uint32(1))
 
 
 def _take(words: NDArray[np.uint32], token_id: int) -> bool:
-    """Clear a token's bit; whether it was set."""
+    """Clear a token's bit; return whether it was set."""
     bit = np.uint32(1 << token_id % 32)
     was_set = bool(words[token_id // 32] & bit)
     words[token_id // 32] &= ~bit
@@ -139,14 +140,14 @@ def _take(words: NDArray[np.uint32], token_id: int) -> bool:
 
 
 def _unfollowed(reason: str) -> str:
-    return f"the grammar is too costly to follow: {reason}"
+    return f"the grammar is too expensive to enforce: {reason}"
 
 
 class GrammarCompiler:
     """Compiles grammars, first in a process of their own; keeps those last used.
 
-    A tenant's are compiled one at a time, and those of a few tenants at once: who waits for slow
-    ones waits for their own. All methods belong to one event loop.
+    A tenant's are compiled one at a time, and those of a few tenants at once: a tenant's slow
+    grammars only delay its own. All methods belong to one event loop.
     """
 
     def __init__(
@@ -155,33 +156,46 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._timeout_s = timeout_s
         self._trials = Trials(vocab_size, timeout_s)
-        self._tokenizer: LazyTokenizer | None = None
-        if vocabulary_path is not None:
-            start_trial = self._trials.start
-            self._tokenizer = LazyTokenizer(vocabulary_path, vocab_size, idle, start_trial)
+        self._vocabulary_path = vocabulary_path
+        self._idle = idle
+        self._tokenizer: LLTokenizer | None = None
+        self._starting: asyncio.Task[None] | None = None  # the first trial's process
         self._cache: OrderedDict[Grammar, Compiled] = OrderedDict()  # oldest first
         self._alive: WeakSet[Compiled] = WeakSet()  # those, and what is followed
         self._pending: dict[tuple[str, Grammar], asyncio.Task[Compiled]] = {}  # by tenant too
         self._num_pending_of: Counter[str] = Counter()  # by tenant
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by tenant
-        self._places = asyncio.Semaphore(_AT_ONCE)  # the next is who has waited longest
+        self._places = asyncio.Semaphore(_AT_ONCE)  # the next is the longest waiting
         self.num_compiled = 0
         self.compile_s = 0.0  # of the clock, in all
 
     async def start(self) -> None:
-        """Check that all is there that grammars need; raises EngineStartError naming the lack."""
-        if self._tokenizer is not None:
-            await self._tokenizer.start()
+        """Make what grammars need, unless it was made beside the load; raises EngineStartError
+        naming what is missing."""
+        path = self._vocabulary_path
+        if path is not None:
+            if importlib.util.find_spec("llguidance") is None:
+                raise EngineStartError("llguidance is not installed; structured outputs need it")
+            load = grammar_vocabulary.load_tokenizer
+            self._tokenizer = await asyncio.to_thread(load, path, self._vocab_size)
+            self._starting = asyncio.create_task(self._start_trial(), name="grammar trial")
 
     async def stop(self) -> None:
-        """End what is being compiled."""
         pending = list(self._pending.values())
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        if self._tokenizer is not None:
-            await self._tokenizer.stop()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         await self._trials.stop()
+
+    async def _start_trial(self) -> None:
+        """Start the first trial's process in an idle moment: its own start takes a second of a
+        core. A grammar that comes before starts it by itself."""
+        await asyncio.sleep(_GRACE_S)
+        await self._idle.wait()
+        await self._trials.start()
 
     async def guide(self, request: EngineRequest) -> Guide:
         """The state of a request at the start of its grammar, which is compiled unless it is
@@ -196,7 +210,7 @@ class GrammarCompiler:
             raise InvalidGrammar("grammar needs stop_token_ids: the first ends a finished grammar")
         if self._tokenizer is None:
             raise InvalidGrammar(
-                "this engine was started without vocabulary_path and cannot follow a grammar"
+                "this engine was started without vocabulary_path and cannot enforce a grammar"
             )
         found = self._cache.get(grammar)
         if found is None:
@@ -212,7 +226,7 @@ class GrammarCompiler:
                 len(self._pending) >= MAX_PENDING
                 or self._num_pending_of[tenant] >= MAX_PENDING_OF_TENANT
             ):
-                raise QueueFull("too many grammars wait to be compiled; try again later")
+                raise QueueFull("too many grammars are waiting for compilation; try again later")
             task = asyncio.create_task(self._compile(grammar, tenant), name="grammar")
             self._pending[tenant, grammar] = task
             self._num_pending_of[tenant] += 1
@@ -247,7 +261,7 @@ class GrammarCompiler:
     async def _in_two_steps(self, grammar: Grammar) -> Compiled:
         text = await asyncio.to_thread(written, grammar)
         assert self._tokenizer is not None
-        tokenizer = await self._tokenizer.get()
+        tokenizer = self._tokenizer
         num_bytes = _LEAST_BYTES + _BYTES_OF_CHAR * len(text)
         if not await asyncio.to_thread(is_harmless, written_parts(grammar)):
             num_bytes = max(num_bytes, await self._trials.run(text))
@@ -258,7 +272,7 @@ class GrammarCompiler:
         return result
 
     def _make_room(self, num_bytes: int) -> None:
-        """Let go of what was not used for longest; raises QueueFull where that is too little."""
+        """Drop the least recently used grammars; raises QueueFull if that is not enough."""
         while sum(one.num_bytes for one in self._alive) + num_bytes > MAX_BYTES:
             if not self._cache:
                 raise QueueFull("the grammars in use take too much memory; try again later")

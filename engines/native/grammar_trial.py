@@ -106,7 +106,6 @@ class Trial:
             )
 
     async def stop(self) -> None:
-        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -119,7 +118,7 @@ class Trial:
         Raises InvalidGrammar if it cannot be compiled, or not in time.
         """
         answer, is_killed = await self._answer(grammar)
-        if is_killed:  # by whoever looks after the machine's memory, which may not be its fault
+        if is_killed:  # by the kernel for want of memory, which may not be its fault
             answer, _ = await self._answer(grammar)
         if not answer:
             raise InvalidGrammar(_TOO_LARGE)
@@ -131,7 +130,7 @@ class Trial:
         return int(num_bytes)
 
     async def _answer(self, grammar: str) -> tuple[bytes, bool]:
-        """What the process says, nothing if it has died, and whether it was killed."""
+        """The process's answer (None if it has died), and whether it was killed."""
         await self.start()
         process = self._process
         assert process is not None
@@ -161,15 +160,14 @@ class Trials:
     def __init__(self, vocab_size: int, timeout_s: float) -> None:
         self._options = vocab_size, timeout_s
         self._free = [Trial(vocab_size, timeout_s)]
-        self._places = asyncio.Semaphore(_MAX_AT_ONCE)  # the next is who has waited longest
+        self._places = asyncio.Semaphore(_MAX_AT_ONCE)  # the next is the longest waiting
 
     async def start(self) -> None:
-        """Have one process ready."""
         if self._free:
             await self._free[0].start()
 
     async def stop(self) -> None:
-        """End the processes that nobody waits for; the others end with the tasks that wait for
+        """End the processes that no task waits for; the others end with the tasks that wait for
         them."""
         for trial in self._free:
             await trial.stop()
@@ -233,7 +231,7 @@ def _answer(vocab_size: int) -> None:
 
 
 def _resident_bytes() -> int:
-    """The memory of this process, without what was freed; 0 where the system does not tell."""
+    """Resident memory of this process without freed memory; 0 if the system does not report it."""
     with contextlib.suppress(AttributeError, OSError):  # glibc's alone
         ctypes.CDLL(None).malloc_trim(0)
     try:
@@ -301,5 +299,5 @@ def _is_short(value: Any) -> bool:
 
 
 def _is_map(schema: dict[str, Any]) -> bool:
-    """Names that must differ from those of properties are costly to tell."""
+    """Whether an object has names that must differ from its properties', which is costly."""
     return schema["additionalProperties"] is False or not schema.keys() & {"properties", "required"}

@@ -6,13 +6,10 @@ text. Ids without a line are control tokens.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import importlib.util
-import logging
 import time
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -21,75 +18,8 @@ from engines.errors import EngineStartError
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-log = logging.getLogger(__name__)
-
 _MARKER: Final = b"\xff"  # no text has this byte; llguidance knows control tokens by it
-_GRACE_S: Final = 1.0  # after the start, in which who has waited for it is told
-_PAUSE_S: Final = 0.05  # between the pieces of making a tokenizer, for the steps of others
-
-
-class LazyTokenizer:
-    """llguidance's view of the vocabulary, made once: beside a long load (CoreRunner),
-    else in an idle moment, or when first asked for.
-
-    Making it takes about 1.2 s of which the library keeps the interpreter all but a moment: at a
-    short start it would come too late for every request, later for the streams that run.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        vocab_size: int,
-        idle: asyncio.Event,
-        beside: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._path = path
-        self._vocab_size = vocab_size
-        self._idle = idle
-        self._beside = beside  # what else is to be started then
-        self._wanted = asyncio.Event()
-        self._making: asyncio.Task[LLTokenizer] | None = None
-
-    async def start(self) -> None:
-        """Read the vocabulary's file, make the rest later; raises EngineStartError naming what is
-        wrong."""
-        if importlib.util.find_spec("llguidance") is None:
-            raise EngineStartError(
-                "llguidance is not installed, without which no grammar is followed"
-            )
-        await asyncio.to_thread(read_vocabulary, self._path, self._vocab_size)
-        self._making = asyncio.create_task(self._made(), name="vocabulary")
-
-    async def stop(self) -> None:
-        """Cancel what is still to be made."""
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.wait([self._making])
-
-    async def get(self) -> LLTokenizer:
-        """The tokenizer, made now unless it is there; raises EngineStartError naming what is
-        missing."""
-        assert self._making is not None
-        self._wanted.set()
-        return await asyncio.shield(self._making)
-
-    async def _made(self) -> LLTokenizer:
-        waiting = [asyncio.create_task(wait) for wait in (self._wanted.wait(), self._is_idle())]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-        await self._beside()
-        try:
-            return await asyncio.to_thread(load_tokenizer, self._path, self._vocab_size)
-        except Exception:
-            log.exception("Guided answers will fail")
-            raise
-
-    async def _is_idle(self) -> None:
-        await asyncio.sleep(_GRACE_S)
-        await self._idle.wait()
+_PAUSE_S: Final = 0.05  # between the pieces of making a tokenizer, for the load beside it
 
 
 @functools.lru_cache(maxsize=1)
@@ -104,14 +34,18 @@ def read_vocabulary(path: Path, vocab_size: int) -> list[bytes]:
         raise EngineStartError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, IndexError) as error:
         raise EngineStartError(
-            f"{path}: is no vocabulary of {vocab_size} tokens: {error}"
+            f"{path}: is not a vocabulary of {vocab_size} tokens: {error}"
         ) from error
     return vocabulary
 
 
 @functools.lru_cache(maxsize=1)
 def load_tokenizer(path: Path, vocab_size: int) -> LLTokenizer:
-    """llguidance's view of the vocabulary; raises EngineStartError naming what is missing."""
+    """llguidance's view of the vocabulary; raises EngineStartError naming what is missing.
+
+    It takes about 1.2 s, of which the library keeps the interpreter all but a moment: it is made
+    while an engine starts, since later it would hold up every request.
+    """
     return tokenizer_of(read_vocabulary(path, vocab_size))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +27,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class LeastPool:
-    """The smallest pool with which an engine starts: it holds one sequence of so many tokens."""
+    """The smallest pool with which an engine starts: it holds one sequence of `num` tokens."""
 
     num_blocks: int
     num_tokens: int
@@ -41,7 +42,7 @@ def layers_per_group(model: ModelConfig) -> int:
 def block_bytes(model: ModelConfig, config: NativeConfig) -> int:
     """Bytes of one block, all layers of its group together."""
     values = layers_per_group(model) * config.block_size * 2 * model.kv_size
-    return values * _ELEMENT_BYTES[config.dtype]
+    return values * (1 if config.kv_dtype == "fp8" else _ELEMENT_BYTES[config.dtype])
 
 
 def num_blocks_for(model: ModelConfig, config: NativeConfig, num_tokens: int) -> int:
@@ -81,6 +82,14 @@ def choose_num_blocks(
     else:
         _check_memory(num_blocks * each, budget.free_bytes)
     return num_blocks
+
+
+def num_host_blocks(
+    parts: Iterable[ModelConfig], config: NativeConfig, bytes_beside: int = 0
+) -> int:
+    """Blocks that the host memory of the configuration has room for, of all parts of a model."""
+    each = sum(block_bytes(part, config) for part in parts) + bytes_beside
+    return config.host_kv_bytes // each
 
 
 def longest_sequence(model: ModelConfig, config: NativeConfig, num_blocks: int) -> int:

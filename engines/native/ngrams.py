@@ -11,10 +11,10 @@ _WEIGHT: Final = 0.15  # of the last guess in the rate
 
 
 class NgramLookup:
-    """The n-grams of a growing text; guesses each next token before it is there.
+    """The n-grams of a growing text; proposes each next token before it is there.
 
-    A right guess is followed by what came after it; after a wrong one the last n-gram is looked
-    up anew.
+    A right draft is followed by what came after it; after a wrong one the last n-gram is looked up
+    again.
     """
 
     __slots__ = ("_at", "_ends", "_num_known", "_token_ids", "rate")
@@ -22,7 +22,7 @@ class NgramLookup:
     def __init__(self, token_ids: list[int], num_prompt_tokens: int) -> None:
         """`token_ids` is kept: catch_up() takes in what was appended."""
         self._token_ids = token_ids
-        self.rate = _FIRST_RATE  # of right guesses, the latest ones counting most
+        self.rate = _FIRST_RATE  # of right drafts, the latest ones counting most
         first = max(num_prompt_tokens - _MAX_PROMPT, 0)
         prompt = token_ids[first:num_prompt_tokens]
         shifted = (prompt[i:] for i in range(_N))
@@ -34,11 +34,10 @@ class NgramLookup:
 
     @property
     def has_guess(self) -> bool:
-        """Whether there is a guess of the next token."""
         return self._at is not None
 
     def catch_up(self) -> None:
-        """Take in the tokens that are new, and compare them with the guesses."""
+        """Take in the new tokens, and compare them with the drafts."""
         token_ids = self._token_ids
         for end in range(self._num_known + 1, len(token_ids) + 1):
             if self._at is not None:
@@ -49,7 +48,7 @@ class NgramLookup:
         self._num_known = len(token_ids)
 
     def guess(self, num: int) -> tuple[int, ...]:
-        """The next `num` tokens; none without a guess. A repetition that is going on goes on."""
+        """The next `num` tokens; none without a draft. A running repetition continues."""
         if self._at is None:
             return ()
         text, start = self._token_ids, self._at
@@ -57,7 +56,7 @@ class NgramLookup:
         return tuple(text[start + i % period] for i in range(num))
 
     def _look_up(self, end: int) -> None:
-        """Remember the n-gram before `end`; guess what follows it, if nothing is guessed yet."""
+        """Remember the n-gram before `end`; propose what follows it, unless a draft exists."""
         ngram = tuple(self._token_ids[max(end - _N, 0) : end])
         if self._at is None:
             self._at = self._ends.get(ngram)

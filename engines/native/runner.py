@@ -7,18 +7,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
 from engines.native import grammar_vocabulary
 from engines.native.core import EngineCore
 from engines.native.grammar import GrammarCompiler
+from engines.native.prefix_lookup import find_prefix
 from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
-LARGE_BYTES: Final = 4 * 1024**3  # a checkpoint that takes seconds to load
 
 
 class Options(Protocol):
@@ -65,7 +65,7 @@ class CoreRunner:
 
     @property
     def info(self) -> EngineInfo:
-        """What the loaded checkpoint and the options allow; raises EngineDead before start()."""
+        """The capabilities of the checkpoint and the options; raises EngineDead before start()."""
         core = self._loaded()
         limits = core.scheduler.limits
         return EngineInfo(
@@ -77,7 +77,6 @@ class CoreRunner:
             max_num_batched_tokens=limits.max_num_batched_tokens,
             capabilities=Capabilities(
                 max_drafts=limits.max_drafts,
-                prompt_logprobs=core.backend.capacity.has_prompt_logprobs,
             ),
         )
 
@@ -86,7 +85,7 @@ class CoreRunner:
         loop = asyncio.get_running_loop()
 
         def deliver(deliveries: list[Delivery]) -> None:
-            if not loop.is_closed():  # else nobody is left to be told
+            if not loop.is_closed():  # else no listener is left
                 loop.call_soon_threadsafe(_deliver, deliveries)
 
         worker = StepWorker(self._load, deliver)
@@ -109,17 +108,14 @@ class CoreRunner:
         await self._grammars.start()
 
     async def _make_tokenizer(self) -> None:
-        """Make what grammars need beside the load: later it would stop all streams for a second.
-
-        A short load is not made longer by it: there it is made in the first idle moment.
-        """
+        """Make the grammars' tokenizer during loading; later it would stop all streams for a
+        second."""
         config = self._config
         if config.vocabulary_path is None or self._vocab_size is None:
             return
         with suppress(EngineStartError, OSError):  # the load tells what is wrong
-            if sum(file.stat().st_size for file in config.model_dir.iterdir()) >= LARGE_BYTES:
-                load = grammar_vocabulary.load_tokenizer
-                await asyncio.to_thread(load, config.vocabulary_path, self._vocab_size())
+            load = grammar_vocabulary.load_tokenizer
+            await asyncio.to_thread(load, config.vocabulary_path, self._vocab_size())
 
     async def prepare(self, request: EngineRequest) -> Submission:
         """Check the request and compile its grammar; raises InvalidRequest."""
@@ -130,7 +126,16 @@ class CoreRunner:
             assert self._grammars is not None
             guide = await self._grammars.guide(request)
             await asyncio.to_thread(guide.follow, request.generated_token_ids)
-        return Submission(request, guide)
+        submission = Submission(request, guide)
+        num_tokens = len(request.prompt_token_ids) + len(request.generated_token_ids)
+        if num_tokens > info.max_num_batched_tokens:  # a short one enters soon in any case
+            blocks = self._loaded().scheduler.blocks
+            longest = info.max_model_len
+            submission.prefix = await asyncio.to_thread(find_prefix, request, longest, blocks)
+        return submission
+
+    def num_cached_tokens(self, run: Submission) -> int | None:
+        return None if run.prefix is None else run.prefix.num_tokens
 
     def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
         """Hand the submission to the worker; raises EngineDead if nothing runs any more."""
@@ -143,7 +148,6 @@ class CoreRunner:
             self._worker.abort(run)
 
     async def stats(self) -> EngineStats:
-        """Count what runs now and what ran so far."""
         stats, grammars = self._loaded().stats(), self._grammars
         assert grammars is not None
         return replace(
@@ -157,7 +161,7 @@ class CoreRunner:
         self._running_worker().check_health()
 
     async def stop(self) -> None:
-        """End what still runs with EngineDead and release the model."""
+        """End running requests with EngineDead, and release the model."""
         worker, self._worker = self._worker, None
         if worker is not None:
             await asyncio.to_thread(worker.stop)

@@ -1,15 +1,14 @@
-"""Who computes what in the next step.
-
-Who waits is admitted by priority and in order of arrival; tenants are told apart before the engine
-(engines/admission.py). The rank of an admitted sequence is (priority, number of its first
+"""Which sequences compute what in the next step. Waiting sequences are admitted by priority and in
+order of arrival; tenants are told apart before the engine
+(engines/queueing/admission.py). The rank of an admitted sequence is (priority, number of its first
 admission); lower goes first everywhere.
 A step first takes the running sequences that need one token. What prefill runs beside them is
 decided by time (step_plan.py): as much as keeps the step within the longest gap between two tokens.
-Half of that goes to the oldest prompt that is being read, the other half to the shortest ones and
-to those that wait: so a short prompt does not wait behind a long one, and a long one goes on. When
-blocks run out, the running sequence of the highest rank gives up
-its own and waits again, before all new ones of its priority; the lowest rank can therefore
-always go on.
+Every other step keeps half of that for the oldest prompt that is being read, and has the other half
+for those that end in this step and for those that wait; the steps between continue much shorter
+prompts first. So a short prompt does not wait behind a long one, and a long one continues.
+When blocks run out, the running sequence of the highest rank gives up its own and waits again,
+before all new ones of its priority; the lowest rank can therefore always continue.
 
 A step is scheduled on what is known by then: the step before it may still be computed. So a
 chunk is frozen when it is made, and only accept() and cancel() tell what became of it.
@@ -19,52 +18,25 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
 from engines.base import EngineRequest, FinishReason, TokenEvent
-from engines.errors import PromptTooLong
-from engines.native.backends.base import Sampled
+from engines.native.backends.base import Move, Sampled
 from engines.native.block_manager import BlockManager
+from engines.native.copy_time import CopyTime
 from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
+from engines.native.limits import SchedulerCounters, SchedulerLimits, check_fits
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork, assumed_costs
 from engines.native.step_plan import Chunk, StepPlan, next_chunk
-from engines.queue import FairQueue
+from engines.native.turns import much_shorter, rank, shortest
+from engines.queueing.fair_queue import FairQueue
 
-# One step in so many goes on with prompts that are much shorter than the oldest, too. Simulated
-# turns of 1,500 tokens beside prompts of 20,000 wait a tenth as long with every step, and a sixth
-# with one in four; all together takes 10 % and 3 % longer.
-_SHORTER_EVERY: Final = 4
 _MOST_UNFINISHED: Final = 4  # prompts that are too long for a step and hold blocks
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """The bounds of one engine."""
-
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_drafts: int = 0  # guesses that one chunk may bring
-    max_token_gap_s: float | None = None  # of a step in which sequences decode
-
-
-@dataclass(slots=True)
-class SchedulerCounters:
-    """What EngineStats counts and only the scheduler sees."""
-
-    num_preemptions: int = 0
-    num_steps: int = 0  # counted by the core, failed ones too
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
-    draft_tokens: int = 0
-    accepted_draft_tokens: int = 0
 
 
 class Scheduler:
@@ -78,7 +50,7 @@ class Scheduler:
         costs: StepCosts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`costs`: what steps take; made up where nothing was measured."""
+        """`costs`: the times of steps; defaults if nothing was measured."""
         self.blocks = blocks
         self.limits = limits
         self.costs = costs or assumed_costs(limits.max_num_seqs, limits.max_num_batched_tokens)
@@ -92,21 +64,30 @@ class Scheduler:
         self._admissions = count()
         self._num_planned = 0  # steps
         self.planned = StepWork()  # of the last step
+        self._copy_time = CopyTime(blocks, limits.max_token_gap_s)
+        if blocks.host is not None:
+            most = limits.max_num_batched_tokens
+            blocks.host.compute_s = lambda start, num: self.costs.prompt_seconds(start, num, most)
 
     @property
     def has_work(self) -> bool:
-        """Whether a sequence waits or runs."""
         return bool(self.running or self.waiting or self._held)
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that have not begun, or were preempted."""
+        """Sequences that have not started, or were preempted."""
         return len(self.waiting) + len(self._held)
 
-    def add(self, request: EngineRequest, guide: Guide | None = None) -> Sequence:
-        """Queue a request that `check_request` let pass; raises PromptTooLong."""
+    def add(
+        self, request: EngineRequest, guide: Guide | None = None, hashes: Iterable[bytes] = ()
+    ) -> Sequence:
+        """Queue a request that `check_request` let pass; raises PromptTooLong.
+
+        `hashes`: of its first blocks, as far as they are known.
+        """
         sequence = Sequence(request, self.limits.max_model_len, guide, self._clock())
-        self._check_fits(sequence)
+        sequence.block_hashes = [*hashes]
+        check_fits(sequence, self.blocks)
         self.waiting.add(sequence, request.priority, tenant="")
         return sequence
 
@@ -122,7 +103,7 @@ class Scheduler:
         self._num_planned += 1
         step = StepPlan(
             limits.max_num_batched_tokens,
-            limits.max_token_gap_s,
+            self._copy_time.gap_s,
             self.costs,
             is_oldest_turn=self._num_planned % 2 == 0,
         )
@@ -133,6 +114,7 @@ class Scheduler:
         step.end_decoding(len(prefilling) + len(self.waiting))
         self._prefill(prefilling, step)
         self.planned = step.work
+        self._copy_time.note(self.costs.seconds(step.work))
         chunks = self._wanting([*step.chunks.values()])
         for chunk in chunks:
             sequence = chunk.sequence
@@ -167,14 +149,26 @@ class Scheduler:
             self.remove(sequence)
         return self._event(sequence, token_ids, sampled, finish_reason)
 
-    def cancel(self, chunks: list[Chunk]) -> None:
-        """Take chunks of a failed step as never scheduled; those of later steps come first."""
+    def take_moves(self, chunks: list[Chunk]) -> tuple[tuple[Move, ...], bool]:
+        """The copies that the step of these chunks is to carry out, and whether it needs them."""
+        is_needed = any(self.blocks.is_arriving(chunk.sequence) for chunk in chunks)
+        return self.blocks.take_moves(), is_needed
+
+    def cancel(self, chunks: list[Chunk], moves: tuple[Move, ...] = ()) -> None:
+        """Take chunks and copies of a failed step as never made; those of later steps come first.
+
+        A sequence that holds a block that was to be copied from the host begins again.
+        """
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.num_pending_tokens -= chunk.is_last
             sequence.num_scheduled_tokens = min(sequence.num_scheduled_tokens, chunk.start)
             sequence.is_verifying = sequence.is_started = False
             sequence.num_wanted = 0
+        lost = self.blocks.lose(moves)
+        for sequence in [s for s in self.running if self.blocks.has_one_of(s, lost)]:
+            self._put_back(sequence)
+        self.blocks.forget(lost)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and free its blocks; nothing happens if it has ended already."""
@@ -186,7 +180,7 @@ class Scheduler:
         self.blocks.free(sequence)
 
     def _commit(self, sequence: Sequence, end: int) -> None:
-        """Keep the K/V before `end`; those of wrong drafts are overwritten later."""
+        """Keep the K/V before `end`; K/V of wrong drafts are overwritten later."""
         if sequence.slot is None:
             return  # preempted after the step was launched: its blocks are others' by now
         self.blocks.commit(sequence, end - sequence.num_computed_tokens)
@@ -203,7 +197,7 @@ class Scheduler:
         return decoding, prefilling
 
     def _waits(self, decoding: list[Sequence]) -> bool:
-        """Whether the step in flight is to be collected first, for all to go on together.
+        """Whether to collect the step in flight first, so that all sequences continue together.
 
         Otherwise those with drafts and those without would take turns, each step half full.
         """
@@ -212,11 +206,11 @@ class Scheduler:
         return _has_pending(decoding) and self._drafter.waits(decoding)
 
     def _drafts(self, decoding: list[Sequence]) -> Mapping[Sequence, tuple[int, ...]]:
-        """Guesses for the sequences that decode; none while a token before them is not known."""
+        """Drafts for the sequences that decode; none while a token before them is not known."""
         return {} if _has_pending(decoding) else self._drafter.guess(decoding)
 
     def _decode(self, sequence: Sequence, step: StepPlan, drafts: tuple[int, ...]) -> None:
-        """Reserve room for the sequence's next token and its guesses; preempts, at worst itself."""
+        """Reserve room for the sequence's next token and its drafts; preempts, at worst itself."""
         drafts = drafts[: self._max_drafts(sequence, step)]
         if not drafts or not self.blocks.reserve(sequence, 1 + len(drafts)):
             drafts = ()
@@ -228,22 +222,25 @@ class Scheduler:
     def _prefill(self, prefilling: list[Sequence], step: StepPlan) -> None:
         """Share what is left of the step among the prompts that are being read and those that wait.
 
-        The oldest has its part kept, and takes last what is left. Meanwhile those go on, and begin,
-        whose prompts end in this step, the shortest first.
+        The oldest has its part kept, and takes last what is left. Meanwhile those continue, and
+        start, whose prompts end in this step, the shortest first.
         """
-        if prefilling and (len(prefilling) > 1 or self.waiting or self._held):
+        if step.is_oldest_turn and prefilling and (prefilling[1:] or self.waiting or self._held):
             step.keep_part(prefilling[0])
         later = prefilling[:1]
-        for sequence in sorted(prefilling[1:], key=_shortest):
+        for sequence in sorted(prefilling[1:], key=shortest):
             self._go_on_or_later(sequence, step, later)
-        self._admit(step, later)
-        if self._num_planned % _SHORTER_EVERY == 0:
-            for sequence in _much_shorter(later):
+        arriving = self._admit(step, later, [*prefilling])
+        if not step.is_oldest_turn:
+            for sequence in much_shorter(later):
                 self._go_on(sequence, step)
                 later.remove(sequence)
         step.keep_nothing()
-        for sequence in sorted(later, key=_rank):
+        for sequence in sorted(later, key=rank):
             self._go_on(sequence, step)
+        if not step.chunks:  # nothing is computed meanwhile
+            for sequence in arriving:
+                self._go_on(sequence, step)
 
     def _go_on_or_later(self, sequence: Sequence, step: StepPlan, later: list[Sequence]) -> None:
         if not later and (self.waiting or self._held) and not step.ends(sequence):
@@ -263,7 +260,7 @@ class Scheduler:
             step.take(next_chunk(sequence, num_tokens))
 
     def _reserve(self, sequence: Sequence, wanted: int, step: StepPlan) -> int:
-        """Reserve blocks for so many tokens, or for as many as there is room for; preempts where
+        """Reserve blocks for `num` tokens, or for as many as fit; preempts where
         there is none for even one, at worst the sequence itself. The number of tokens."""
         num_tokens = wanted
         while num_tokens and not self.blocks.reserve(sequence, num_tokens):
@@ -276,7 +273,7 @@ class Scheduler:
         return num_tokens
 
     def _wanting(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The chunks, with as many guesses wanted as pay and as there is free room for."""
+        """The chunks, with as many wanted drafts as pay and fit into the free room."""
         wanted = self._drafter.wanted([chunk.sequence for chunk in chunks if chunk.is_last])
         return [
             replace(chunk, num_wanted=self._room_for(chunk, wanted[chunk.sequence]))
@@ -286,18 +283,22 @@ class Scheduler:
         ]
 
     def _room_for(self, chunk: Chunk, num: int) -> int:
-        """So many guesses, or as many as the answer has room for; none if that takes too much."""
+        """The drafts, or as many as the answer has room for; none if that takes too much."""
         num = min(num, chunk.sequence.max_len - chunk.end - len(chunk.drafts) - 1)
         is_room = num > 0 and self.blocks.reserve(chunk.sequence, chunk.num_tokens + num)
         return num if is_room else 0
 
     def _max_drafts(self, sequence: Sequence, step: StepPlan) -> int:
-        """How many guesses the backend and the step take, and the answer has room for."""
+        """How many drafts the backend and the step accept, and the answer has room for."""
         num_left = sequence.max_len - len(sequence.token_ids) - 1
         return max(min(self.limits.max_drafts, step.num_left - 1, num_left), 0)
 
     def _preempt(self, sequence: Sequence, step: StepPlan) -> None:
         step.drop(sequence)
+        self._put_back(sequence)
+
+    def _put_back(self, sequence: Sequence) -> None:
+        """Preempt a running sequence: free its place and blocks, and queue it again."""
         self._leave(sequence)
         self.blocks.free(sequence)
         sequence.is_resumed = True
@@ -311,25 +312,35 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot = None
 
-    def _admit(self, step: StepPlan, later: list[Sequence]) -> None:
-        """Begin waiting sequences while the step has room; `later`: those that go on after them."""
+    def _admit(
+        self, step: StepPlan, later: list[Sequence], reading: list[Sequence]
+    ) -> list[Sequence]:
+        """Start waiting sequences while the step has room. Returns those whose prefix is copied
+        from the host: they continue in the next step. `later` continue after the others; `reading`
+        are the prompts that are being read, for whose rest blocks are left."""
+        arriving: list[Sequence] = []
         for sequence in self._next(step):
-            num_cached = self.blocks.attach_prefix(sequence)
-            if self.running and not self.blocks.has_room_for_all(sequence):
-                self.blocks.free(sequence)
-                return
+            prefix = self.blocks.find_prefix(sequence)
+            if self.running and not self.blocks.has_room_for_all(sequence, prefix, reading):
+                break
+            num_cached = self.blocks.attach_prefix(sequence, prefix)
             self._take(sequence)
             self._count_admission(sequence, num_cached)
             self.blocks.announce(sequence)
             sequence.prompt_logprobs.clear()  # of the run before a preemption
             sequence.slot, sequence.is_started = self._free_slots.pop(), False
-            insort(self.running, sequence, key=_rank)
-            self._go_on_or_later(sequence, step, later)
-            if len(later) > _MOST_UNFINISHED:
-                return
+            insort(self.running, sequence, key=rank)
+            reading.append(sequence)
+            if self.blocks.is_arriving(sequence):
+                arriving.append(sequence)
+            else:
+                self._go_on_or_later(sequence, step, later)
+            if len(later) > _MOST_UNFINISHED or self._copy_time.is_long:
+                break
+        return arriving
 
     def _next(self, step: StepPlan) -> Iterator[Sequence]:
-        """Who may begin, as long as the step has room: first those that were held.
+        """The sequences that may begin, as long as the step has room: first those that were held.
 
         Held are those whose next block a running sequence computes: they will find it.
         """
@@ -383,32 +394,6 @@ class Scheduler:
         rest = sequence.num_cached_tokens, sequence.queued_s, sequence.take_scores()
         return TokenEvent(token_ids, logprobs, finish_reason, *rest)
 
-    def _check_fits(self, sequence: Sequence) -> None:
-        num_tokens = sequence.max_len - 1  # the last token's K/V are never needed
-        num_blocks = self.blocks.num_blocks_to_hold(num_tokens)
-        if num_blocks > self.blocks.num_usable_blocks:
-            raise PromptTooLong(
-                f"the prompt has {sequence.num_prompt_tokens} tokens and max_tokens is "
-                f"{sequence.sampling.max_tokens}: that needs {num_blocks} KV blocks of "
-                f"{self.blocks.block_size} tokens, and the engine has "
-                f"{self.blocks.num_usable_blocks}; shorten one of them or raise num_kv_blocks"
-            )
-
 
 def _has_pending(sequences: list[Sequence]) -> bool:
     return any(sequence.num_pending_tokens for sequence in sequences)
-
-
-def _much_shorter(later: list[Sequence]) -> list[Sequence]:
-    """Those that have at most half as much left as the first, which keeps a part of the step."""
-    most = later[0].num_schedulable_tokens // 2 if later else 0
-    shorter = [sequence for sequence in later[1:] if sequence.num_schedulable_tokens <= most]
-    return sorted(shorter, key=_shortest)
-
-
-def _shortest(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank[0], sequence.num_schedulable_tokens  # of the most urgent
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank

@@ -38,6 +38,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
+        "num_prefix_blocks",
         "num_prompt_tokens",
         "num_registered_blocks",
         "num_released_blocks",
@@ -79,7 +80,7 @@ class Sequence:
         self.queued_s = 0.0  # until the first admission
         self.is_resumed = False  # preempted at least once
         self.rank = (request.priority, 0)  # the scheduler sets the number of its admission
-        self.is_ended = False  # what its steps still bring is for nobody
+        self.is_ended = False  # results of its remaining steps are dropped
         self.slot: int | None = None  # its place in the backend while it runs
         self.is_started = False  # the backend knows what is in the slot
         self.num_sent_blocks = 0  # leading entries of the tables that the backend knows
@@ -89,13 +90,14 @@ class Sequence:
         self.is_verifying = False  # how many drafts are right is not known yet
         self.takes_drafts = not (sampling.min_tokens or _is_penalised(sampling))
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
-        self.proposals = Proposals(self.token_ids)  # of a backend that guesses
-        self.num_wanted = 0  # guesses that its last scheduled chunk is to bring
+        self.proposals = Proposals(self.token_ids)  # of a backend that makes drafts
+        self.num_wanted = 0  # drafts that its last scheduled chunk is to bring
         self.scores_prompt = sampling.prompt_logprobs is not None  # until they are told
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []
         self.block_hashes: list[bytes] = []  # of every whole block of token_ids met so far
+        self.num_prefix_blocks = 0  # leading blocks that were found, not computed
         self.num_registered_blocks = 0  # leading blocks offered to the prefix cache
         self.num_released_blocks = 0  # leading entries of window_blocks that are NULL_BLOCK
 
@@ -112,7 +114,6 @@ class Sequence:
 
     @property
     def num_generated_tokens(self) -> int:
-        """Tokens after the prompt."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def wants_scores(self, start: int = 0) -> bool:
@@ -154,5 +155,5 @@ class Sequence:
 
 
 def _is_penalised(p: SamplingParams) -> bool:
-    """Whether what a token is drawn from depends on the tokens before it."""
+    """Whether a token's distribution depends on the tokens before it."""
     return bool(p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0)

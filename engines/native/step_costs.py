@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 SMALLEST_CHUNK: Final = 64  # tokens
 _LEARNING: Final = 0.1  # the share of an error that one step corrects
 _FIRST_LEARNING: Final = 0.5  # of the first step, and less of each that follows
-_HARDLY_MORE: Final = 1.1
+_HARDLY_MORE: Final = 1.2
 _MOST_WRONG: Final = 2.0  # a pause, or a step beside another program, is no measurement
 
 
@@ -28,7 +28,7 @@ _MOST_WRONG: Final = 2.0  # a pause, or a step beside another program, is no mea
 class StepWork:
     """What one step computes."""
 
-    rows: int = 0  # that decode, guesses included
+    rows: int = 0  # that decode, drafts included
     context: int = 0  # tokens that these rows attend to together
     tokens: int = 0  # of prompts
     pairs: int = 0  # of a prompt's token and a token that it attends to
@@ -59,7 +59,7 @@ class CostTable:
         self._make_monotonic()
 
     def seconds(self, num: int) -> float:
-        """The seconds of so many; none takes none."""
+        """Seconds for `num`; 0 for none."""
         if num <= 0:
             return 0.0
         sizes, seconds = self.sizes, self._seconds
@@ -72,7 +72,6 @@ class CostTable:
         return seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
 
     def scale(self, num: int, factor: float) -> None:
-        """Correct what so many take."""
         i = min(bisect_left(self.sizes, num), len(self.sizes) - 1)
         self._seconds[i] *= factor
         if i > 0 and self.sizes[i] != num:
@@ -101,13 +100,13 @@ class StepCosts:
         prefill: CostTable,
         per_context: float,
         per_pair: float,
-        least_tokens: int = 0,
+        round_tokens: int = 1,
         beside: float = 1.0,
     ) -> None:
-        """least_tokens: the attention of a shorter chunk takes as long as that of so many."""
+        """round_tokens: attention of a chunk takes as long as that of the next multiple of it."""
         self._decode, self._prefill = decode, prefill
         self._per_context, self._per_pair = per_context, per_pair
-        self._least_tokens, self._beside = least_tokens, beside
+        self._round_tokens, self._beside = max(round_tokens, 1), beside
         self.error = 0.0  # the fading mean of how far predictions were off, as a share
         self._learning = _FIRST_LEARNING
 
@@ -117,8 +116,14 @@ class StepCosts:
 
     def chunk(self, start: int, num: int) -> StepWork:
         """The work of the tokens [start, start + num) of a prompt."""
-        pairs = max(num, self._least_tokens) * start + num * num // 2
+        rounds = -(-num // self._round_tokens)
+        pairs = rounds * self._round_tokens * start + num * num // 2
         return StepWork(tokens=num, pairs=pairs)
+
+    def prompt_seconds(self, start: int, num: int, most: int) -> float:
+        """How long the tokens [start, start + num) of a prompt take, up to `most` in a step."""
+        pieces = [(at, min(most, start + num - at)) for at in range(start, start + num, most)]
+        return sum(self.seconds(self.chunk(at, size)) for at, size in pieces)
 
     def most_tokens(self, work: StepWork, start: int, most: int, budget_s: float) -> int:
         """The longest chunk from `start` on, up to `most` tokens, that fits the budget beside the
@@ -169,13 +174,12 @@ class StepCosts:
             self._per_pair *= factors[3]
 
     def as_dict(self) -> dict[str, Any]:
-        """The model as plain JSON values."""
         return {
             "decode": self._decode.as_dict(),
             "prefill": self._prefill.as_dict(),
             "per_context": self._per_context,
             "per_pair": self._per_pair,
-            "least_tokens": self._least_tokens,
+            "round_tokens": self._round_tokens,
             "beside": self._beside,
         }
 
@@ -187,8 +191,8 @@ class StepCosts:
             for name in ("decode", "prefill")
         )
         per_context, per_pair = values["per_context"], values["per_pair"]
-        least_tokens, beside = values["least_tokens"], values.get("beside", 1.0)
-        return cls(decode, prefill, per_context, per_pair, least_tokens, beside)
+        round_tokens, beside = values["round_tokens"], values.get("beside", 1.0)
+        return cls(decode, prefill, per_context, per_pair, round_tokens, beside)
 
     def _parts(self, work: StepWork) -> tuple[float, float, float, float]:
         return (
@@ -200,7 +204,7 @@ class StepCosts:
 
 
 def assumed_costs(max_num_seqs: int, max_num_batched_tokens: int) -> StepCosts:
-    """Costs where nothing was measured: a slow machine's, which its steps correct."""
+    """Costs without measurements: those of a slow machine, corrected while serving."""
     rows = {n: 0.01 + 0.001 * n for n in powers(1, max_num_seqs)}
     tokens = {n: 0.0005 * n for n in powers(SMALLEST_CHUNK, max_num_batched_tokens)}
     return StepCosts(CostTable(rows), CostTable(tokens), per_context=1e-7, per_pair=1e-8)

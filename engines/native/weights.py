@@ -150,7 +150,9 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise EngineStartError(f"{index}: is not a safetensors index: it has no weight_map")
     for name, file in weight_map.items():
         if not isinstance(file, str) or file in ("", ".", "..") or Path(file).name != file:
-            raise EngineStartError(f"{index}: {name} is in {str(file)[:80]!r}, no plain file name")
+            raise EngineStartError(
+                f"{index}: {name} is in {str(file)[:80]!r}, which is not a plain file name"
+            )
     return weight_map
 
 
@@ -158,7 +160,7 @@ def _read_header(path: Path) -> dict[str, _Entry]:
     """Parse one file's header and check that the file holds all it promises."""
     try:
         if path.exists() and not path.is_file():
-            raise EngineStartError(f"{path}: is no regular file")
+            raise EngineStartError(f"{path}: is not a regular file")
         size = path.stat().st_size
         with path.open("rb") as file:
             header_bytes = int.from_bytes(file.read(8), "little")
@@ -196,6 +198,11 @@ def tensor_specs(config: ModelConfig) -> dict[str, TensorSpec]:
     for index in range(config.num_hidden_layers):
         specs |= {f"model.layers.{index}.{name}": spec for name, spec in layer.items()}
     return specs
+
+
+def layer_of(name: str) -> int | None:
+    _, is_layers, rest = name.partition("model.layers.")
+    return int(rest.partition(".")[0]) if is_layers else None
 
 
 def output_head(config: ModelConfig) -> str:

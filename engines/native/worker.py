@@ -17,6 +17,7 @@ from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
 from engines.native.core import EngineCore
 from engines.native.grammar import Guide
+from engines.native.prefix_lookup import FoundPrefix
 from engines.native.sequence import Sequence
 
 _IDLE_S: Final = 0.5  # before the books are checked, which takes 20 ms with 75,000 blocks
@@ -27,11 +28,12 @@ log = logging.getLogger(__name__)
 class Submission:
     """One submitted request, as the two threads name it to each other."""
 
-    __slots__ = ("arrived_s", "guide", "receive", "request")
+    __slots__ = ("arrived_s", "guide", "prefix", "receive", "request")
 
     def __init__(self, request: EngineRequest, guide: Guide | None) -> None:
         self.request = request
         self.guide = guide
+        self.prefix: FoundPrefix | None = None  # when it was prepared, if that was looked up
         self.arrived_s = 0.0  # this and `receive`: set before it is submitted
         self.receive: Receive
 
@@ -65,7 +67,7 @@ class StepWorker:
         self._thread = threading.Thread(target=self._run, name="native-engine", daemon=True)
 
     def start(self) -> EngineCore:
-        """Load the core and wait for it; raises what `load` raises, and the thread has ended."""
+        """Load the core and wait for it; raises the error of `load`, after the thread has ended."""
         self._thread.start()
         return self._loaded.result()
 
@@ -84,7 +86,7 @@ class StepWorker:
             self._condition.notify()
 
     def check_health(self) -> None:
-        """Raise EngineDead with the reason if nothing runs any more."""
+        """Raise EngineDead with the reason if the engine has ended."""
         if self._end is not None:
             raise EngineDead(*self._end.args)
 
@@ -95,7 +97,7 @@ class StepWorker:
             self._condition.notify()
 
     def stop(self) -> None:
-        """Dismiss the thread and return when it has ended."""
+        """Stop the thread and wait for it."""
         self.dismiss()
         self._thread.join()
 
@@ -114,7 +116,7 @@ class StepWorker:
         self._close(end)
 
     def _work(self) -> EngineDead:
-        """Step until stopped or past saving; says why it ended."""
+        """Step until stopped or until a fatal error; return why it ended."""
         while self._core.end is None and self._next_commands():
             self._step()
         end = self._core.end or EngineDead("the engine has been stopped")
@@ -157,7 +159,8 @@ class StepWorker:
             None,
         )  # its memory is to go when the sequence ends
         try:
-            sequence = self._core.scheduler.add(submission.request, guide)
+            hashes = submission.prefix.block_hashes if submission.prefix is not None else ()
+            sequence = self._core.scheduler.add(submission.request, guide, hashes)
             sequence.arrived_s = submission.arrived_s  # what it waited before counts too
         except EngineError as error:
             self._deliver([(submission, error)])

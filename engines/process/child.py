@@ -58,6 +58,7 @@ class ChildProcess:
     """A running child process; made by spawn()."""
 
     def __init__(self, name: str, process: Process, watchdog: Watchdog) -> None:
+        self.on_step: Callable[[str], None] = _ignore  # of a start, named by the child
         self._name = name
         self._process = process
         self._watchdog = watchdog
@@ -90,12 +91,10 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property
     def age_s(self) -> float:
-        """The seconds since the process was spawned."""
         return time.monotonic() - self._born_s
 
     async def ready(self) -> None:
@@ -118,7 +117,6 @@ class ChildProcess:
             self._process.stdin.write(words)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process if it is there."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -178,8 +176,9 @@ class ChildProcess:
                 self._ready.set_result(None)
             case Fatal(_, message):
                 self._fatal = message
-            case Alive():
-                pass
+            case Alive(doing=doing):
+                if not self._ready.done():
+                    self.on_step(doing)
 
     async def _forward_log(self) -> None:
         if self._process.stderr is None:
@@ -192,6 +191,10 @@ class ChildProcess:
             for line in lines:
                 _log_line(line)
         _log_line(rest)
+
+
+def _ignore(_: str) -> None:
+    pass
 
 
 def manner_of_death(code: int | None) -> str:
@@ -231,11 +234,12 @@ class Watchdog:
         self._work_done = 0
 
     def on_turn(self, seconds: float) -> None:
-        """Count so many seconds in which the child reported nothing."""
+        """Count seconds in which the child reported nothing."""
         self._silent_s += seconds
 
     def on_report(self, report: LifeMessage) -> None:
-        """Take a report of the child: it is not silent, and says whether its work goes on."""
+        """Take a report of the child: it is not silent, and says whether its work makes
+        progress."""
         self._silent_s = 0.0
         if isinstance(report, Ready):
             self._patience_s = self._hang_timeout_s
@@ -248,7 +252,7 @@ class Watchdog:
     def verdict(self) -> str | None:
         """Why the child counts as hung; None while it does not."""
         if self._silent_s >= self._patience_s:
-            return f"it did not answer for {self._patience_s:g} s"
+            return f"it did not respond for {self._patience_s:g} s"
         if self._still_s >= self._step_timeout_s:
-            return f"it ran requests and did nothing for {self._step_timeout_s:g} s"
+            return f"it had running requests and computed no step for {self._step_timeout_s:g} s"
         return None

@@ -13,9 +13,8 @@ from typing import Final
 
 import zmq
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
+from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineStartError
-from engines.pace import NO_WAIT, ExpectedWait
 from engines.process.sockets import Link
 from engines.process.stream import Stream, Unread
 from engines.process.wire import (
@@ -43,6 +42,13 @@ def _no_explanation() -> str | None:
     return None
 
 
+def _log_cut(request_id: str, num_bytes: int) -> None:
+    log.warning(
+        "Request %s was ended: its client reads too slowly (%d KiB of the answer waited).",
+        *(request_id, num_bytes >> 10),
+    )
+
+
 class EngineClient:
     """Implements engines.base.Engine over the socket of an engine process.
 
@@ -63,7 +69,7 @@ class EngineClient:
         explain: Callable[[], str | None] = _no_explanation,
         unread: Unread | None = None,
     ) -> None:
-        """`unread`: bounds what waits for slow readers, of several clients together if shared."""
+        """`unread`: limits the buffers of slow readers, of several clients together if shared."""
         self._unread = unread or Unread()
         self._address = address
         self._start_timeout_s = start_timeout_s
@@ -104,13 +110,12 @@ class EngineClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine answers and serves."""
         return self._link is not None and self._state == HostState.READY
 
     async def start(self) -> None:
         """Connect and wait until the engine is ready; raises EngineStartError if it never is."""
         self._context = zmq.Context()
-        self._reason = "the engine process does not answer"
+        self._reason = "the engine process does not respond"
         self._connect()
         self._watching = asyncio.create_task(self._watch(), name="engine-client")
         try:
@@ -125,13 +130,19 @@ class EngineClient:
             raise
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Yield the request's tokens; events that wait for a slow reader come as one."""
+        """Yield the request's tokens; events that wait for a slow reader come as one.
+
+        Raises Paused when too much waits for the reader, once it has read that: the engine has
+        dropped the request, and a request for the rest of the answer continues.
+        """
         if self._is_draining or self._state == HostState.DRAINING:
             raise EngineDraining("the engine is stopping and takes no new requests")
         link = self._ready_link()
         check_capabilities(request, self.info.capabilities)
         number = next(self._numbers)
-        stream = Stream(self._unread, partial(self._abort, number, request.request_id))
+        stream = Stream(
+            self._unread, partial(self._close, number), partial(_log_cut, request.request_id)
+        )
         self._streams[number] = stream
         self._idle.clear()
         try:
@@ -279,13 +290,6 @@ class EngineClient:
         if is_open and self._link is not None:
             self._link.send(Abort(number))
 
-    def _abort(self, number: int, request_id: str, num_bytes: int) -> None:
-        log.warning(
-            "Request %s was ended: its client reads too slowly (%d KiB of the answer waited).",
-            *(request_id, num_bytes >> 10),
-        )
-        self._close(number)
-
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -295,7 +299,7 @@ class EngineClient:
             if self._is_silent():
                 self._link.read_pending()  # we may be the one who slept
             if self._link is not None and self._status is not None and self._is_silent():
-                self._on_lost(f"the engine did not answer for {self._heartbeat_timeout_s:g} s")
+                self._on_lost(f"the engine did not respond for {self._heartbeat_timeout_s:g} s")
 
     def _is_silent(self) -> bool:
         return time.monotonic() - self._heard_s > self._heartbeat_timeout_s

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engines import start_steps
 from engines.base import Engine
 from engines.errors import EngineError, EngineStartError
 from engines.factory import create
@@ -54,10 +55,12 @@ async def run(spec: EngineSpec, address: str, report: Report) -> None:
 
 
 async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None:
+    start_steps.begin(f"loading engine {spec.engine}")
     gc.disable()  # what is imported stays: to look for garbage in it costs a tenth of the import
     engine = await asyncio.to_thread(create, spec)  # importing an engine's library takes seconds
     gc.freeze()
     gc.enable()
+    start_steps.begin("loading the model")
     await engine.start()
     _spare_the_collector()
     terminations = asyncio.Semaphore(0)
@@ -88,7 +91,7 @@ async def _terminated(terminations: asyncio.Semaphore) -> None:
 
 async def _beat(server: EngineServer, report: Report) -> None:
     while True:
-        report(Alive(*await server.progress()))
+        report(Alive(*await server.progress(), start_steps.current()))
         server.beat()
         await asyncio.sleep(HEARTBEAT_S)
 
@@ -123,13 +126,13 @@ def _read_spec() -> EngineSpec:
 
 
 def _clean_up(address: str) -> None:
-    """Remove what a parent that was killed cannot remove."""
-    log.error("The parent process is gone; ending the engine")
+    """Remove what a killed parent could not remove."""
+    log.error("The parent process ended; stopping the engine")
     shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 def _ignore(line: bytes) -> None:
-    """The parent has nothing to say after the spec."""
+    """Ignore lines after the spec."""
 
 
 def _run_reporting(spec: EngineSpec, address: str, report: Report) -> int:
@@ -149,7 +152,7 @@ def main() -> int:
     """Run the engine process; the exit status is 0 only after a wanted end."""
     parser = argparse.ArgumentParser(prog="python -m engines.process.host", description=__doc__)
     parser.add_argument("--address", required=True, help="ipc:// address to serve on")
-    parser.add_argument("--log-level", default="INFO", help="the least level logged to stderr")
+    parser.add_argument("--log-level", default="INFO", help="minimum level logged to stderr")
     arguments = parser.parse_args()
     faulthandler.enable()
     report = claim_stdout()

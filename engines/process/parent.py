@@ -64,6 +64,6 @@ def _lines(descriptor: int) -> Iterator[bytes]:
 
 
 def _wake_when_orphaned() -> None:
-    """A process that is stopped (Ctrl-Z, a debugger) must go on to see that its parent is gone."""
+    """A stopped process (Ctrl-Z, a debugger) must be continued to see that its parent is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from engines.admission import Entry, QueuedEngine
 from engines.base import EngineRequest, Outcome, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, Refused, RequestFailed
 from engines.process.sockets import LoopSocket
@@ -32,6 +31,8 @@ from engines.process.wire import (
     StreamFailure,
     Submit,
 )
+from engines.queueing.admission import QueuedEngine
+from engines.queueing.entry import Entry
 
 CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
 MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a step's rest is read
@@ -44,7 +45,7 @@ def _retry_s(error: EngineError) -> int:
     return error.retry_s if isinstance(error, Refused) else 0
 
 
-_NO_MEMORY: Final = "there was no memory left for this request"
+_NO_MEMORY: Final = "out of memory for this request"
 
 
 class _Submitted(msgspec.Struct, array_like=True, tag="submit"):
@@ -139,7 +140,7 @@ class EngineServer:
         return self._num_events + stats.work_done, stats.num_running > 0
 
     async def drain(self) -> None:
-        """Let the engine finish what runs and hand over every last event."""
+        """Let the engine finish running requests and send every event."""
         self._enter(HostState.DRAINING)
         if self._engine is not None:
             await self._engine.drain()
@@ -178,7 +179,7 @@ class EngineServer:
         try:
             self._read(identity, body)
         except MemoryError:
-            log.exception("There was no memory to read a message of %d bytes", len(body))
+            log.exception("Out of memory while reading a message of %d bytes", len(body))
             self._refuse(identity, body)
 
     def _refuse(self, identity: bytes, body: bytes) -> None:
@@ -229,7 +230,7 @@ class EngineServer:
         except EngineError as error:
             self._fail(run, error)
         except MemoryError:
-            log.exception("There was no memory for request %s", request.request_id)
+            log.exception("Out of memory for request %s", request.request_id)
             self._fail(run, OutOfMemory(_NO_MEMORY))
         except Exception as error:
             log.exception("Request %s failed", request.request_id)
@@ -257,7 +258,7 @@ class EngineServer:
             peer.streams.pop(run.stream, None)
 
     def _close(self, run: _Run) -> None:
-        """Nothing more is sent of it."""
+        """Stop sending its events."""
         run.peer.streams.pop(run.stream, None)
         if run.opening is not None:
             run.opening.cancel()
@@ -270,7 +271,7 @@ class EngineServer:
         try:
             self._send(peer, StatsReply(call, await self._engine.stats()))
         except Exception:
-            log.exception("The engine could not count")
+            log.exception("The engine could not report its load")
 
     def _fail(self, run: _Run, error: EngineError) -> None:
         if isinstance(error, EngineDead) and self._state == HostState.READY:
@@ -305,12 +306,12 @@ class EngineServer:
 
     def _forget(self, peer: Peer) -> None:
         if self._peers.pop(peer.identity, None) is not None and peer.streams:
-            log.warning("A client is gone: aborting its %d requests", len(peer.streams))
+            log.warning("A client disconnected: aborting its %d requests", len(peer.streams))
         for run in list(peer.streams.values()):
             self._close(run)
 
     def _silence(self, peer: Peer) -> None:
-        reason = f"the client said nothing for {CLIENT_SILENCE_S:.0f} s; its requests were aborted"
+        reason = f"the client was silent for {CLIENT_SILENCE_S:.0f} s; its requests were aborted"
         log.warning("%s (%d requests)", reason, len(peer.streams))
         for run in list(peer.streams.values()):
             self._close(run)

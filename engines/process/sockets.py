@@ -49,12 +49,12 @@ class LoopSocket:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         finally:
             # ZeroMQ's descriptor is edge-triggered and sending may consume the edge, also when
-            # it raises: the Hello of a client that connected anew would lie unread for ever.
+            # it raises: the Hello of a reconnected client would stay unread for ever.
             if self._has_message():
                 self._read_soon()
 
     def _read_soon(self) -> None:
-        """Once a turn, however many messages are sent in it."""
+        """Schedule one read per turn of the loop, for all messages sent in it."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._read_due)
@@ -75,7 +75,6 @@ class LoopSocket:
         self._read_soon()
 
     def read_all(self) -> None:
-        """Handle every message that has arrived."""
         while self._has_message():
             self._receive()
 

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from engines.base import TokenEvent
-from engines.errors import EngineError, SlowReader
+from engines.errors import EngineError, Paused, SlowReader
 
-MOST_AT_ONCE: Final = 2048  # tokens, or log-probabilities: what takes milliseconds to encode
+MOST_AT_ONCE: Final = 512  # tokens, or log-probabilities: what takes milliseconds to encode
 
-MOST_BYTES: Final = 8 << 20  # of one stream
+MOST_BYTES: Final = 1 << 20  # of one stream
 MOST_BYTES_OF_ALL: Final = 128 << 20  # of all streams of a process
 
 # Measured with tracemalloc on CPython 3.11 and rounded up.
@@ -35,33 +35,35 @@ Waiting = TokenEvent | int | bytes
 class Unread:
     """The streams of one process and the bytes that wait in them.
 
-    When they exceed `most_bytes` together, the stream with the largest backlog is cut.
+    A stream with more than `most_bytes_of_one` is paused until its reader has read them. When the
+    streams exceed `most_bytes` together, the one with the largest backlog is cut.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES_OF_ALL) -> None:
+    def __init__(
+        self, most_bytes: int = MOST_BYTES_OF_ALL, most_bytes_of_one: int = MOST_BYTES
+    ) -> None:
         self.num_bytes = 0
+        self.on_pause: Callable[[], None] = _nothing  # called for each stream that is paused
         self.on_cut: Callable[[], None] = _nothing  # called for each stream that is cut
         self._most_bytes = most_bytes
+        self._most_bytes_of_one = most_bytes_of_one
         self._streams: set[Stream] = set()
 
     def enter(self, stream: Stream) -> None:
-        """Count a new stream."""
         self._streams.add(stream)
 
     def leave(self, stream: Stream) -> None:
-        """Count a stream no more; it may have left already."""
+        """Stop counting a stream; it may have been removed already."""
         self._streams.discard(stream)
 
     def check(self, stream: Stream) -> None:
-        """Cut `stream` if it is over its bound, and the largest ones while all are over theirs."""
-        if stream.num_bytes > MOST_BYTES:
-            self._cut(stream)
+        """Pause `stream` if it is over its bound; cut the largest while all are over theirs."""
+        if stream.num_bytes > self._most_bytes_of_one and not stream.has_ended:
+            stream.pause()
+            self.on_pause()
         while self.num_bytes > self._most_bytes:
-            self._cut(max(self._streams, key=lambda each: each.num_bytes))
-
-    def _cut(self, stream: Stream) -> None:
-        stream.cut()
-        self.on_cut()
+            max(self._streams, key=lambda each: each.num_bytes).cut()
+            self.on_cut()
 
 
 def _nothing() -> None:
@@ -72,13 +74,20 @@ class Stream:
     """The events of one request between the socket and their reader; a slow reader gets several as
     one."""
 
-    __slots__ = ("_abort", "_error", "_events", "_first", "_reader", "_unread", "num_bytes")
+    __slots__ = (
+        *("_abort", "_error", "_events", "_first", "_log_cut", "_reader", "_unread"),
+        *("has_ended", "num_bytes"),
+    )
 
-    def __init__(self, unread: Unread, abort: Callable[[int], None]) -> None:
-        """`abort`: ends the request in the engine, given how many bytes waited."""
+    def __init__(
+        self, unread: Unread, abort: Callable[[], None], log_cut: Callable[[int], None]
+    ) -> None:
+        """`abort`: ends the request in the engine; `log_cut`: is told how many bytes waited."""
         self.num_bytes = 0  # that wait
+        self.has_ended = False  # nothing more comes from the engine
         self._unread = unread
         self._abort = abort
+        self._log_cut = log_cut
         self._events: list[Waiting] = []
         self._first: TokenEvent | None = None  # ever
         self._error: EngineError | None = None
@@ -86,9 +95,9 @@ class Stream:
         unread.enter(self)
 
     def push(self, event: TokenEvent) -> None:
-        """Add an event of the engine."""
         if self._first is None:
             self._first = event
+        self.has_ended = event.finish_reason is not None
         waiting: Waiting = event
         if self._events and event.logprobs:
             _encoder.encode_into(event, _buffer)
@@ -104,18 +113,27 @@ class Stream:
 
     def fail(self, error: EngineError) -> None:
         """End the stream with an error, which the reader gets after what already arrived."""
+        self.has_ended = True
         self._error = error
         self._wake()
+
+    def pause(self) -> None:
+        """End the request in the engine; the reader gets Paused after what already arrived."""
+        self._abort()
+        self.fail(Paused(f"{self.num_bytes >> 10} KiB of the answer waited for a slow reader"))
 
     def cut(self) -> None:
         """Drop what waits and end the request: its reader is too slow."""
         num_bytes = self.num_bytes
         self.close()
-        self._abort(num_bytes)
-        self.fail(SlowReader(f"{num_bytes >> 10} KiB of the answer were not read; it was ended"))
+        self._abort()
+        self._log_cut(num_bytes)
+        self.fail(
+            SlowReader(f"{num_bytes >> 10} KiB of the answer were not read; the request was ended")
+        )
 
     def close(self) -> None:
-        """Free what waits; nobody reads any more."""
+        """Free the buffered events."""
         self._unread.num_bytes -= self.num_bytes
         self._unread.leave(self)
         self._events, self.num_bytes = [], 0
@@ -178,7 +196,6 @@ def _size_of(event: TokenEvent) -> int:
 
 
 def _bytes_of(event: Waiting) -> int:
-    """What an event takes in memory while it waits."""
     if isinstance(event, int):
         return _TOKEN_BYTES
     if isinstance(event, bytes):

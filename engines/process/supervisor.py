@@ -46,12 +46,11 @@ class RestartPolicy:
         return min(2 * last_delay_s, self.max_delay_s)
 
     def watchdog(self) -> Watchdog:
-        """A new watchdog, for one life of the process."""
         return Watchdog(self.hang_timeout_s, self.step_timeout_s, self.start_timeout_s)
 
 
-def nothing() -> None:
-    """The callback of those who want to know nothing."""
+def _no_op() -> None:
+    """Default callback."""
 
 
 class ChildSupervisor:
@@ -65,8 +64,8 @@ class ChildSupervisor:
         name: str,
         command: Callable[[], Command],
         policy: RestartPolicy,
-        on_change: Callable[[], None] = nothing,
-        on_death: Callable[[], None] = nothing,
+        on_change: Callable[[], None] = _no_op,
+        on_death: Callable[[], None] = _no_op,
     ) -> None:
         """`on_change`: called whenever `reason` or `num_restarts` has changed."""
         self._name = name
@@ -78,6 +77,12 @@ class ChildSupervisor:
         self._watching: asyncio.Task[None] | None = None
         self._reason: str | None = f"{name} has not been started"
         self._num_restarts = 0
+        self._step = ""
+
+    @property
+    def step(self) -> str:
+        """The starting child's current step, in its own words; empty if it reported none."""
+        return self._step
 
     @property
     def reason(self) -> str | None:
@@ -86,7 +91,6 @@ class ChildSupervisor:
 
     @property
     def num_restarts(self) -> int:
-        """How often the child was started again."""
         return self._num_restarts
 
     @property
@@ -109,7 +113,6 @@ class ChildSupervisor:
             self._child.tell(words)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child if there is one."""
         if self._child is not None:
             self._child.signal(number)
 
@@ -126,12 +129,18 @@ class ChildSupervisor:
             self._child = None
 
     def _say(self, reason: str | None) -> None:
-        self._reason = reason
+        self._reason, self._step = reason, ""
         self._on_change()
+
+    def _on_step(self, step: str) -> None:
+        if step != self._step:
+            self._step = step
+            self._on_change()
 
     async def _launch(self) -> ChildProcess:
         self._say(f"{self._name} is starting")
         self._child = child = await ChildProcess.spawn(self._command(), self._policy.watchdog())
+        child.on_step = self._on_step
         await child.ready()
         self._say(None)
         again = " again" if self._num_restarts else ""
@@ -149,7 +158,7 @@ class ChildSupervisor:
     async def _restart(self, delay_s: float) -> tuple[ChildProcess, float]:
         """Try until a start succeeds; return the child and the delay before that start."""
         while True:
-            log.error("%s; it is started again in %.1f s", self._reason, delay_s)
+            log.error("%s; restarting it in %.1f s", self._reason, delay_s)
             await asyncio.sleep(delay_s)
             self._num_restarts += 1
             try:
@@ -167,7 +176,7 @@ class EngineSupervisor:
         spec: EngineSpec,
         policy: RestartPolicy | None = None,
         environment: Mapping[str, str] | None = None,
-        on_change: Callable[[], None] = nothing,
+        on_change: Callable[[], None] = _no_op,
         python: Path | None = None,
     ) -> None:
         """`environment`: the engine process's whole environment; None for the same as ours.
@@ -196,8 +205,12 @@ class EngineSupervisor:
         return self._supervisor.reason
 
     @property
+    def step(self) -> str:
+        """The starting engine's current step; empty if it reported none."""
+        return self._supervisor.step
+
+    @property
     def num_restarts(self) -> int:
-        """How often the engine was started again."""
         return self._supervisor.num_restarts
 
     @property
@@ -251,7 +264,7 @@ class EngineSupervisor:
         self._temporary.mkdir(mode=0o700, parents=True)
         compiled = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"  # for later starts
         # Not as the first variable: setproctitle, by which vLLM names its processes, finds the
-        # title's place by that one, and vLLM sets this one anew.
+        # title's place by that one, and vLLM sets this one again.
         kept = {"TORCHINDUCTOR_CACHE_DIR": compiled, **self._environment}
         return {**self._environment, **kept, "TMPDIR": str(self._temporary)}
 

@@ -42,7 +42,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
-    """Open a stream: run this request, whose grammar stands beside it."""
+    """Open a stream: run this request, whose grammar is beside it."""
 
     stream: int
     request: EngineRequest
@@ -117,10 +117,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
-    """The host's loop runs; without this report, or with work that stands still, the host hangs."""
+    """The host's loop runs; without this report, or without progress, the host hangs."""
 
     work_done: int = 0  # grows with every event, token and step
     is_running: bool = False  # whether it should be growing
+    doing: str = ""  # before it is ready: engines/start_steps.py
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):

@@ -1,9 +1,11 @@
 """An engine that may die, made fit to serve: a death costs requests nothing but time.
 
-A request goes on where it was, on another replica, or on the same once it is restarted: its next
-run is given the tokens that were shown, and its draws and its grammar go on from there. What ran in
+A request continues where it was, on another replica, or on the same once it is restarted: its next
+run is given the tokens that were shown, and its sampling and its grammar continue from there. What
+ran in
 a death is on probation until it has come further than it had then (engines/recovery/attempt.py);
 those that had shown nothing run one at a time, so that a second death convicts one and no other.
+In the same way an answer continues that the engine dropped because its reader was behind (Paused).
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
-from engines.base import EngineInfo, EngineRequest, EngineStats, TokenEvent
-from engines.errors import EngineDead, QueueFull
+from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
+from engines.errors import EngineDead, Paused, QueueFull, SlowReader
 from engines.fleet import Fleet, Replica
-from engines.pace import ExpectedWait
-from engines.recovery.attempt import PartialAnswer, RetryAttempt, judge
+from engines.recovery.attempt import PartialAnswer, RetryAttempt, assign_blame
+from engines.recovery.crash_records import CrashRecords
 from engines.recovery.probe import Probes
-from engines.recovery.suspects import Suspects
 from engines.validation import first_missing
 
 RESTART_TIMEOUT_S: Final = 300.0  # a large model loads for minutes
@@ -36,12 +37,12 @@ class GuardedEngine:
     def __init__(
         self,
         fleet: Fleet,
-        suspects: Suspects,
+        records: CrashRecords,
         *,
         restart_timeout_s: float = RESTART_TIMEOUT_S,
     ) -> None:
         self._fleet = fleet
-        self._suspects = suspects
+        self._records = records
         self._restart_timeout_s = restart_timeout_s
         self._probes = Probes(fleet)
         self._attempts: set[RetryAttempt] = set()  # that run, or ran in what may have been a death
@@ -50,7 +51,6 @@ class GuardedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engines of the fleet serve together."""
         return self._fleet.info
 
     async def start(self) -> None:
@@ -59,9 +59,9 @@ class GuardedEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         """Yield the request's tokens; raises RequestQuarantined rather than kill a third time."""
-        answer, num_deaths = PartialAnswer(request), 0
+        answer, num_deaths, is_again = PartialAnswer(request), 0, False
         while True:
-            attempt, replica = await self._admit(answer, is_again=num_deaths > 0)
+            attempt, replica = await self._admit(answer, is_again=is_again)
             try:
                 async with aclosing(replica.engine.generate(answer.rest())) as events:
                     async for event in events:
@@ -74,15 +74,25 @@ class GuardedEngine:
                 num_deaths += 1
                 if num_deaths == MAX_DEATHS or not self._may_go_on(answer):
                     raise
-                answer.let_wait()
+                is_again = True
+                answer.restart()
                 log.warning(
-                    "Request %s goes on after %d tokens: %s",
+                    "Request %s continues after %d tokens: %s",
                     *(request.request_id, answer.num_tokens, error),
                 )
+            except Paused as pause:
+                if not self._may_go_on(answer):
+                    log.warning("Request %s was ended: %s", request.request_id, pause)
+                    raise SlowReader(str(pause)) from None
+                is_again = True
+                answer.resume()
+                log.debug("Request %s: %s, which has come back", request.request_id, pause)
             except QueueFull:
-                if num_deaths == 0:
+                if not is_again:
                     raise
-                await asyncio.sleep(_LOOK_S)  # all who ran before the death come back at once
+                await asyncio.sleep(
+                    _LOOK_S
+                )  # all requests that ran before the death come back at once
             finally:
                 if not attempt.is_lost:
                     self._attempts.discard(attempt)
@@ -121,7 +131,7 @@ class GuardedEngine:
         self, answer: PartialAnswer, *, is_again: bool
     ) -> tuple[RetryAttempt, Replica]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
-        attempt = RetryAttempt(answer.request, self._suspects, answer.num_tokens)
+        attempt = RetryAttempt(answer.request, self._records, answer.num_tokens)
         try:
             while True:
                 num_judged = self._num_judged
@@ -148,7 +158,7 @@ class GuardedEngine:
         dead = {attempt for attempt in self._attempts if attempt.has_lost_engine}
         self._attempts = {t for t in self._attempts - dead if not (t.is_lost and t.is_answered)}
         if dead and not self._is_stopping:
-            judge(dead)
+            assign_blame(dead)
             self._num_judged += 1
 
     async def _until_restarted(self) -> None:

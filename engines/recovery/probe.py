@@ -38,7 +38,7 @@ class Probe:
         self._probing: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Return if the engine generates; raises EngineDead. Who cannot wait may cancel it."""
+        """Return if the engine generates; raises EngineDead. It can be cancelled."""
         now_s = time.monotonic()
         if self._failure is None and now_s - self._proved_s < self._interval_s:
             return
@@ -65,7 +65,6 @@ class Probe:
         return stats.work_done > work_done
 
     async def stop(self) -> None:
-        """End a probe that still runs."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.wait([self._probing])
@@ -79,10 +78,12 @@ class Probe:
             raise EngineDead(self._failure)
         self._still_s = min(self._still_s, now_s)
         if now_s - self._still_s > self._stall_s:
-            raise EngineDead(f"it runs requests and did nothing for {self._stall_s:g} s")
+            raise EngineDead(
+                f"it has running requests and computed no step for {self._stall_s:g} s"
+            )
 
     async def _generate_once(self) -> None:
-        """All who ask meanwhile wait for the same token."""
+        """Concurrent callers wait for the same token."""
         if self._probing is None:
             self._probing = asyncio.create_task(self._generate(), name="engine-probe")
             self._probing.add_done_callback(self._forget)
@@ -108,7 +109,7 @@ class Probe:
     def _forget(self, probing: asyncio.Task[None]) -> None:
         self._probing = None
         if not probing.cancelled():
-            probing.exception()  # whoever asked has gone
+            probing.exception()  # the caller has gone
 
 
 class Probes:
@@ -137,6 +138,5 @@ class Probes:
             await asyncio.wait(checks)
 
     async def stop(self) -> None:
-        """End all probes that still run."""
         for probe in self._probes.values():
             await probe.stop()

@@ -70,13 +70,13 @@ class Arguments:
 
     @property
     def max_drafts(self) -> int:
-        """Guesses of a sequence that one step verifies."""
+        """Draft tokens per sequence that one step verifies."""
         drafts = self.engine.get("speculative_config")
         return int(drafts["max_draft_len"]) if drafts else 0
 
 
 def arguments_of(spec: EngineSpec) -> Arguments:
-    """Take all that the spec says; EngineStartError names what this engine cannot do."""
+    """Read the spec; EngineStartError names what this engine does not support."""
     limits, options, max_num_waiting = limits_and_options(spec)
     if spec.num_devices == 0:
         raise EngineStartError(f"num_devices is 0; {LIBRARY} runs on GPUs only")
@@ -103,7 +103,7 @@ def arguments_of(spec: EngineSpec) -> Arguments:
 
 
 def _precision(spec: EngineSpec) -> dict[str, Any]:
-    """What is computed in; weights are as the checkpoint has them."""
+    """The dtype of computation; weights keep the checkpoint's."""
     if spec.precision is None:
         return {}
     return {"dtype": translated(LIBRARY, "precision", spec.precision, _DTYPES)}
@@ -142,7 +142,7 @@ def _parallelism(spec: EngineSpec) -> dict[str, Any]:
 
 
 def _drafts(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """EAGLE3's; how a release names its options is drafts.py's."""
+    """EAGLE3's options, under the release's names (drafts.py)."""
     kind = group.get("decoding_type")
     if kind not in _EAGLE:
         raise EngineStartError(

@@ -15,7 +15,7 @@ class TrtLlmCounters(Counters):
     def record(self, iteration: Mapping[str, Any], num_ranks: int) -> None:
         """Take one step's statistics (`get_stats_async`), those of the first rank.
 
-        The ranks of a data parallel start share the work evenly: the first stands for all.
+        The ranks of a data parallel start share the work evenly: the first represents all.
         """
         cache = iteration.get("kvCacheStats") or {}
         num_blocks = cache.get("maxNumBlocks", 0)

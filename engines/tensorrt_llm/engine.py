@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from engines.admission import QueuedEngine
 from engines.base import EngineInfo, EngineRequest, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError, EngineStartError
 from engines.guest.checkpoint import checked_config
 from engines.guest.requests import cache_salt, prompt_token_ids
 from engines.guest.runner import GuestRunner, Run
 from engines.guest.tokenizer import tokenizer_folder
+from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec, check_names
 from engines.tensorrt_llm.arguments import CAPABILITIES, GROUPS, LIBRARY, Arguments, arguments_of
 from engines.tensorrt_llm.counters import TrtLlmCounters
@@ -98,7 +98,7 @@ class TrtLlmRunner(GuestRunner):
         return _info_of(llm, here, config["vocab_size"], self._arguments)
 
     def _tokenizer(self, vocab_size: int) -> dict[str, Any]:
-        """Grammars alone need one."""
+        """The tokenizer's arguments; only grammars need a tokenizer."""
         path = self._arguments.vocabulary_path
         if path is None:
             return {"skip_tokenizer_init": True}
@@ -135,7 +135,7 @@ class TrtLlmRunner(GuestRunner):
                 result.abort()
 
     def _is_refusal(self, error: Exception) -> bool:
-        """A ValueError comes before anything runs."""
+        """Whether the error is a refusal: a ValueError before anything runs."""
         return isinstance(error, ValueError) or self._is_of_grammar(error)
 
     def _is_of_grammar(self, error: Exception) -> bool:
@@ -183,7 +183,7 @@ class TrtLlmRunner(GuestRunner):
                 await asyncio.sleep(_STATS_PAUSE_S)  # there are none before a request is known
                 async for iteration in self._running().get_stats_async(timeout=_STATS_WAIT_S):
                     self._trt_counters.record(iteration, self._arguments.num_ranks)
-        except Exception as error:  # requests go on without
+        except Exception as error:  # requests continue without
             log.warning("%s gives no statistics: %s: %s", LIBRARY, type(error).__name__, error)
 
     def _running(self) -> LLM:

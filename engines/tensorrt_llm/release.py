@@ -26,11 +26,11 @@ def missing() -> str | None:
 
 
 def is_wanted(here: str) -> bool:
-    """Whether a version is one that the adapter knows."""
+    """Whether the adapter supports a version."""
     numbers = re.match(r"(\d+)\.(\d+)", here)
     return numbers is not None and FIRST <= (int(numbers[1]), int(numbers[2])) <= LAST
 
 
 def unwanted(here: str) -> str:
-    """Say what is wrong with a version that the adapter does not know."""
+    """Explain why a version is not supported."""
     return f"TensorRT-LLM {here} is here, and {WANTED} is needed (docs/engines.md)"

@@ -37,7 +37,7 @@ class Arguments:
 
 
 def arguments_of(spec: EngineSpec) -> Arguments:
-    """Take all that the spec says; EngineStartError names what this engine cannot do."""
+    """Read the spec; EngineStartError names what this engine does not support."""
     limits, options, max_num_waiting = limits_and_options(spec)
     given = {
         "model": spec.model_dir,
@@ -59,7 +59,7 @@ def arguments_of(spec: EngineSpec) -> Arguments:
 
 
 def _types(spec: EngineSpec) -> dict[str, Any]:
-    """Of what is computed and of K/V; weights are as the checkpoint has them."""
+    """The dtypes of computation and of K/V; weights keep the checkpoint's."""
     types: dict[str, Any] = {}
     if spec.precision is not None:
         types["dtype"] = translated("vLLM", "precision", spec.precision, _DTYPES)
@@ -69,7 +69,7 @@ def _types(spec: EngineSpec) -> dict[str, Any]:
             raise EngineStartError(
                 "kv_dtype is 'fp32'; vLLM keeps K/V so only where precision is 'fp32' too"
             )
-        # What is computed in is kept as it is: "float32" is no name that vLLM has for it.
+        # What is computed in is kept as it is: "float32" is not a name that vLLM has for it.
         types["kv_cache_dtype"] = "auto" if kv_dtype == types.get("dtype") else kv_dtype
     return types
 

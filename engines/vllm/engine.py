@@ -12,12 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.admission import QueuedEngine
 from engines.base import EngineInfo, EngineRequest, TokenEvent
 from engines.errors import EngineDead, EngineStartError
 from engines.guest.checkpoint import checked_config
 from engines.guest.runner import GuestRunner, Run
 from engines.guest.tokenizer import tokenizer_folder
+from engines.queueing.admission import QueuedEngine
 from engines.spec import EngineSpec, check_names
 from engines.vllm.arguments import CAPABILITIES, Arguments, arguments_of
 from engines.vllm.counters import VllmCounters
@@ -164,7 +164,7 @@ def _info_of(llm: AsyncLLM, arguments: Arguments) -> EngineInfo:
         config.scheduler_config,
         config.speculative_config,
     )
-    is_free = drafts is None  # of what its verifying of guesses does not know
+    is_free = drafts is None  # of features its draft verification lacks
     return EngineInfo(
         engine="vllm",
         version=vllm.__version__,

@@ -53,7 +53,7 @@ def sampling_of(request: EngineRequest, end_token_id: int | None) -> dict[str, A
 
 
 def _seed(sampling: SamplingParams) -> int | None:
-    """vLLM takes -1 for none."""
+    """The seed, or None for -1, which vLLM treats as none."""
     return None if sampling.seed is None else sampling.seed & _MAX_SEED
 
 

@@ -2,9 +2,9 @@
 
 `profiles/<engine>.yaml` holds `bases`, which say what profiles have in common, and `profiles`, of
 which each entry says how it differs. A base may have a base; mappings are merged, null takes a key
-away, anything else replaces. An entry is a profile for each of its `base`, `models` and `tp`; `ep:
-tp` is as many as that. In `source` {tp} and {max_num_seqs} stand for the profile's, and the `note`
-of the nearest base follows.
+away, anything else replaces. An entry is a profile for each of its `base`, `models`, `tp` and `pp`;
+`ep: tp` is as many as that. In `source` {tp}, {pp} and {max_num_seqs} mean the profile's, and
+the `note` of the nearest base follows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from profiles.catalogue.models import EngineName, Model, Positive, Profile, Record
+from profiles.catalogue.engines import engine_names
+from profiles.catalogue.models import Model, Positive, Profile, Record
 from profiles.errors import InvalidCatalogue, nearest
 from profiles.hardware.gpus import BY_KEY
 
@@ -44,6 +45,7 @@ class _Entry(BaseModel):
     base: tuple[str, ...]
     models: tuple[str, ...]
     tp: tuple[Positive, ...] = (1,)
+    pp: tuple[Positive, ...] = (1,)
     ep: Literal["tp"] | None = None
     source: str = ""
 
@@ -72,19 +74,19 @@ def load(data_dir: Path = DATA_DIR) -> Catalogue:
 
 
 def _profiles(path: Path, models: Mapping[str, Model]) -> Iterator[tuple[str, Profile]]:
-    if path.stem not in get_args(EngineName):
-        hint = nearest(path.stem, get_args(EngineName))
+    if path.stem not in engine_names():
+        hint = nearest(path.stem, engine_names())
         raise InvalidCatalogue(f"{path}: '{path.stem}' is not an engine{hint}")
     file = _parse(str(path), _File, _read(path))
     used: set[str] = set()
     for number, entry in enumerate(file.profiles, 1):
-        for base, model, tp in product(entry.base, entry.models, entry.tp):
-            where = f"{path}: profile {number} ({base}, {model}, tp {tp})"
+        for base, model, tp, pp in product(entry.base, entry.models, entry.tp, entry.pp):
+            where = f"{path}: profile {number} ({base}, {model}, tp {tp}, pp {pp})"
             if model not in models:
                 hint = nearest(model, models)
                 raise InvalidCatalogue(f"{where}: no models/{model}.yaml describes it{hint}")
             common = _base(where, base, file.bases, used)
-            given = _merged(_merged(common, _own(entry, tp)), entry.model_extra or {})
+            given = _merged(_merged(common, _own(entry, tp, pp)), entry.model_extra or {})
             given["source"] = _source(where, given)
             given |= {"engine": path.stem, "model": models[model]}
             profile = _parse(where, Profile, given)
@@ -94,21 +96,21 @@ def _profiles(path: Path, models: Mapping[str, Model]) -> Iterator[tuple[str, Pr
         raise InvalidCatalogue(f"{path}: bases: '{unused[0]}' is the base of nothing; remove it")
 
 
-def _own(entry: _Entry, tp: int) -> dict[str, Any]:
-    """Return what an entry's own keys say of its profile on `tp` GPUs."""
-    split = {"tp": tp, **({"ep": tp} if entry.ep else {})}
+def _own(entry: _Entry, tp: int, pp: int) -> dict[str, Any]:
+    """Return the profile of an entry's own keys on tp * pp GPUs."""
+    split = {"tp": tp, "pp": pp, **({"ep": tp} if entry.ep else {})}
     return {"parallelism": split, "source": entry.source}
 
 
 def _base(
     where: str, name: str, bases: Mapping[str, Mapping[str, Any]], used: set[str]
 ) -> dict[str, Any]:
-    """Return a base with what its own bases say."""
+    """A base merged with its own bases."""
     chain: list[Mapping[str, Any]] = []
     names: list[str] = []
     while name:
         if name not in bases or name in names:
-            problem = "is its own base" if name in names else f"is no base{nearest(name, bases)}"
+            problem = "is its own base" if name in names else f"is not a base{nearest(name, bases)}"
             raise InvalidCatalogue(f"{where}: base: '{name}' {problem}")
         names.append(name)
         chain.append(bases[name])
@@ -136,12 +138,13 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 def _source(where: str, given: dict[str, Any]) -> str:
     values = {
         "tp": given["parallelism"].get("tp", 1),
+        "pp": given["parallelism"].get("pp", 1),
         "max_num_seqs": given.get("limits", {}).get("max_num_seqs", ""),
     }
     try:
         text = given["source"].format_map(values)
     except (KeyError, ValueError, IndexError) as error:
-        raise InvalidCatalogue(f"{where}: source: {{{error}}} stands for nothing") from None
+        raise InvalidCatalogue(f"{where}: source: {{{error}}} is not a known placeholder") from None
     return " ".join(part for part in (text, given.pop("note", "")) if part)
 
 

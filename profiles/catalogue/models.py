@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from profiles.catalogue.engines import known_engines
 from profiles.hardware.machine import Family
 
-EngineName = Literal["native", "tensorrt_llm", "vllm", "llama_cpp"]
 Goal = Literal["latency", "balanced", "throughput"]
 Precision = Literal["mxfp4", "bf16", "fp32"]
 KvDtype = Literal["fp8", "bf16", "fp16", "fp32"]
-Status = Literal["tuned", "published", "untuned", "planned"]
+Status = Literal["tuned", "published", "untuned", "compiled", "planned"]
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -89,17 +89,19 @@ class Model(Record):
     gguf: Artifacts | None = None  # the same weights for llama.cpp
     drafts: dict[str, DraftShape] = {}  # the heads of its profiles, by their repository
     aliases: tuple[str, ...] = ()  # what others call it
+    temperature: float = 1.0  # of requests that give none
     is_demonstration: bool = False  # it shows what the server does; its answers are of no use
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What operators and clients may call the model."""
+        """The names that operators and clients can use for the model."""
         repository = (self.artifacts.repository,) if self.artifacts else ()
         return (self.name, *repository, *self.aliases)
 
-    def artifacts_for(self, engine: EngineName) -> Artifacts | None:
+    def artifacts_for(self, engine: str) -> Artifacts | None:
         """The files that an engine is started on; None where the package has to have them."""
-        return self.gguf if engine == "llama_cpp" else self.artifacts
+        files: Artifacts | None = getattr(self, known_engines()[engine].files)
+        return files
 
 
 class GpuRequirement(Record):
@@ -149,7 +151,7 @@ class Profile(Record):
     """One way to serve one model on one kind of machine."""
 
     model: Model
-    engine: EngineName
+    engine: str
     goal: Goal
     precision: Precision
     gpu: GpuRequirement | None = None  # None: runs on CPU
@@ -184,7 +186,6 @@ class Profile(Record):
 
     @property
     def num_devices(self) -> int:
-        """How many devices one engine takes."""
         return self.parallelism.tp * self.parallelism.pp
 
     @property
@@ -222,7 +223,7 @@ class Profile(Record):
 
     @property
     def tags(self) -> dict[str, str]:
-        """What a tag selector may ask for, under the names of NIM's manifests too."""
+        """The tags that a selector can ask for, with NIM's names as well."""
         return {
             "model": self.model.name,
             "engine": self.engine,
@@ -242,9 +243,14 @@ class Profile(Record):
         return self.model.artifacts_for(self.engine)
 
     @property
+    def reads_gguf(self) -> bool:
+        """Whether its engine is started on a GGUF file."""
+        return known_engines()[self.engine].files == "gguf"
+
+    @property
     def _foreign_files(self) -> str:
-        """The field of the model with those of other engines."""
-        return "artifacts" if self.engine == "llama_cpp" else "gguf"
+        """The model's field that lists the files of other engines."""
+        return "artifacts" if self.reads_gguf else "gguf"
 
     @property
     def id(self) -> str:

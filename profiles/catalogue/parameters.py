@@ -26,7 +26,6 @@ def attention_parameters(shape: ModelShape) -> int:
 
 
 def router_parameters(shape: ModelShape) -> int:
-    """Count one layer's router."""
     return (shape.hidden_size + 1) * shape.num_local_experts
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import stat
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,46 @@ _MAX_JSON_BYTES = 64 * 1024 * 1024  # gpt-oss-120b's index has 0.1 MB
 _MAX_HEADER_BYTES = 100 * 1024 * 1024  # the format's own bound
 
 
-def check_place(place: Path) -> None:
-    """Raise ModelStoreError unless it is a folder or a GGUF file, which are what may be served."""
-    if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
-        problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
-        raise ModelStoreError(
-            f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a config.json "
-            "and *.safetensors files, or to a GGUF file"
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder or a GGUF file that was opened: what it says of its model, and what it holds."""
+
+    place: Path
+    described_by: Path  # the file that says which model it is
+    config: dict[str, Any]  # config.json's, or what the head of a GGUF file says in the same words
+
+    @classmethod
+    def open(cls, place: Path) -> Checkpoint:
+        """Read a checkpoint's description; raises ModelStoreError."""
+        if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
+            problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
+            raise ModelStoreError(
+                f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a "
+                "config.json and *.safetensors files, or to a GGUF file"
+            )
+        path, head = place / "config.json", place / GGUF_HEAD
+        if head.is_file():
+            return cls(place, head, read_json(head))
+        is_checkpoint = path.is_file() and any(place.glob("*.safetensors"))
+        gguf = None if is_checkpoint else first_file(place)
+        return (
+            cls(place, path, read_json(path)) if gguf is None else cls(place, gguf, config_of(gguf))
         )
+
+    @property
+    def has_gguf(self) -> bool:
+        """Whether it is a GGUF model, also before its files are downloaded."""
+        return self.described_by.name == GGUF_HEAD or first_file(self.place) is not None
+
+    @property
+    def has_safetensors(self) -> bool:
+        """Whether it has weights in the hub's format."""
+        return any(self.place.glob("*.safetensors"))
+
+    def check_whole(self) -> None:
+        """Raise ModelStoreError unless its shards, or its GGUF files, are all there."""
+        if self.has_safetensors or not self.has_gguf:
+            check_shards(self.place)
 
 
 def check_shards(folder: Path) -> None:
@@ -36,32 +69,13 @@ def check_shards(folder: Path) -> None:
         actual = (folder / name).stat().st_size
         if actual != size_bytes:
             raise ModelStoreError(
-                f"{folder / name} has {actual:,} bytes, its header tells {size_bytes:,}; "
-                f"copy or download it again"
+                f"{folder / name} has {actual:,} bytes, but its header says {size_bytes:,}; copy "
+                f"or download it again"
             )
         if missing := sorted(tensors - header.keys()):
             raise ModelStoreError(
-                f"{folder / name} lacks tensor {missing[0]}, which {INDEX} places there"
+                f"{folder / name} lacks tensor {missing[0]}, which {INDEX} lists there"
             )
-
-
-def check_whole(place: Path) -> None:
-    """Raise ModelStoreError unless a checkpoint's shards, or its GGUF files, are all there."""
-    if any(place.glob("*.safetensors")) or first_file(place) is None:
-        check_shards(place)
-
-
-def read_config(place: Path) -> tuple[Path, dict[str, Any]]:
-    """Read the model's config.json, or what the head of its GGUF file says in the same words.
-
-    `place`: a folder, or a GGUF file.
-    """
-    path, head = place / "config.json", place / GGUF_HEAD
-    if head.is_file():
-        return head, read_json(head)
-    is_checkpoint = path.is_file() and any(place.glob("*.safetensors"))
-    gguf = None if is_checkpoint else first_file(place)
-    return (path, read_json(path)) if gguf is None else (gguf, config_of(gguf))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -88,7 +102,7 @@ def check_file(path: Path, max_bytes: int | None = None) -> None:
     except OSError as error:
         raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise ModelStoreError(f"{path} is no regular file")
+        raise ModelStoreError(f"{path} is not a regular file")
     if max_bytes is not None and found.st_size > max_bytes:
         raise ModelStoreError(f"{path} has {found.st_size:,} bytes, at most {max_bytes:,} are read")
 
@@ -108,12 +122,12 @@ def _shards(folder: Path) -> dict[str, set[str]]:
     shards: dict[str, set[str]] = {}
     weight_map = read_json(folder / INDEX).get("weight_map", {})
     if not isinstance(weight_map, dict):
-        raise ModelStoreError(f"{folder / INDEX} has a weight_map that is no object")
+        raise ModelStoreError(f"{folder / INDEX} has a weight_map that is not an object")
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
             raise ModelStoreError(
-                f"{folder / INDEX} places {tensor[:80]!r} in {str(name)[:80]!r}, which is no plain "
-                "file name"
+                f"{folder / INDEX} places {tensor[:80]!r} in {str(name)[:80]!r}, which is not a "
+                f"plain file name"
             )
         shards.setdefault(name, set()).add(tensor)
     if not shards:

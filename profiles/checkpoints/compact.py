@@ -54,7 +54,7 @@ class Makeup:
 
     seed: int
     word: NDArray[np.int32]  # [vocabulary] number of the id's word
-    form: NDArray[np.int32]  # [vocabulary] number of its form: what stands before, its case
+    form: NDArray[np.int32]  # [vocabulary] number of its form: its prefix, its case
     spelling: NDArray[np.int32]  # [vocabulary, pieces] places in `written`, -1 for none
     written: NDArray[np.int32]  # sorted ids
     learnt: NDArray[np.int32]  # sorted ids, all of them written
@@ -169,7 +169,6 @@ def _vocabulary(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> d
 
 
 def from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Return the values of bf16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -180,7 +179,6 @@ def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def unpack_safetensors(content: bytes) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file's bytes."""
     length = int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8 : 8 + length])
     header.pop("__metadata__", None)
@@ -193,12 +191,10 @@ def unpack_safetensors(content: bytes) -> dict[str, Tensor]:
 
 
 def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as the bytes of a safetensors file."""
     return _header(tensors) + b"".join(t.array.tobytes() for t in tensors.values())
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write the tensors as a safetensors file."""
     with path.open("wb") as file:
         file.write(_header(tensors))
         for tensor in tensors.values():

@@ -98,14 +98,14 @@ def config_of(path: Path, num_bytes: int | None = None) -> dict[str, Any]:
     `num_bytes`: of all its files, where they are not here yet and `path` is the head of the first.
     """
     if path.exists() and not path.is_file():
-        raise ModelStoreError(f"{path} is no regular file")
+        raise ModelStoreError(f"{path} is not a regular file")
     try:
         with path.open("rb") as file:
             head = _head(file)
     except OSError as error:
         raise ModelStoreError(f"{path} cannot be read: {error.strerror}") from None
     except (struct.error, ValueError) as error:
-        raise ModelStoreError(f"{path} is not a whole GGUF file: {error}") from None
+        raise ModelStoreError(f"{path} is not a complete GGUF file: {error}") from None
     architecture = head.get("general.architecture")
     config = {ours: head.get(f"{architecture}.{theirs}") for ours, theirs in _KEYS.items()}
     if config["vocab_size"] is None:

@@ -1,7 +1,7 @@
 """Bring a model's files into a folder: whole, verified, by one process at a time.
 
-A file is written beside the folder's own (`.partial/`), goes on there after a crash, and
-gets its name only when its size and SHA-256 are right: whoever sees a name sees the file.
+A file is written beside the folder's own (`.partial/`), continues there after a crash, and gets
+its name only when its size and SHA-256 are right: a file with its name is complete.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from profiles.checkpoints.checkpoint import hash_file
+from profiles.download import pieces
+from profiles.download.pieces import NoRanges, Parts, Piece
 from profiles.download.progress import Progress, Stopped, amount, num_files, speed
-from profiles.download.source import Listing, NgcAccess, Source, Wanted
+from profiles.download.source import FileToFetch, Listing, NgcAccess, Source
 from profiles.download.verified import Verified
 from profiles.errors import DownloadError, DownloadInterrupted
 
 log = logging.getLogger(__name__)
 
 _PARALLEL = 4  # files at a time; one connection seldom fills a data centre's line
+_CONNECTIONS = 16  # of all files together, where they are large
 _ATTEMPTS = 5  # of one file without a byte of progress
 _FIRST_ATTEMPTS = 2  # of the first file: a source that cannot be reached is told soon
 _PAUSE_S = 2.0  # before the second attempt; doubled for each one more
 _REMEDY = (
-    "What came is kept: start again to go on from there. Check the network (HTTPS_PROXY, "
+    "The downloaded part is kept; start again to continue. Check the network (HTTPS_PROXY, "
     "SSL_CERT_FILE), name a mirror in NIM_REPOSITORY_OVERRIDE, or set NIM_MODEL_PATH to a folder "
     "that has the model."
 )
@@ -42,16 +46,17 @@ _WAIT_TOLD_AFTER_S, _WAIT_TOLD_EVERY_S = 1.0, 30.0
 _SPARE_BYTES = 64 << 20  # of disk, beside the files, at most
 _KEEPING = threading.Lock()
 GUEST: Final = NgcAccess()
-File = TypeVar("File", bound=Wanted)
+File = TypeVar("File", bound=FileToFetch)
 
 
 class Remote(Protocol):
     """A place that has the files."""
 
-    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
-        """Append to `part` what it lacks of `file`.
+    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+        """Write to the piece what it lacks of `file`.
 
-        Raises DownloadInterrupted where trying again may help, DownloadError where it will not.
+        Raises DownloadInterrupted where trying again may help, DownloadError where it will not, and
+        NoRanges where the source sends whole files only.
         """
         ...
 
@@ -76,7 +81,7 @@ def open_remote(source: Source, ngc: NgcAccess) -> Remote:
 
 
 def list_files(source: Source, ngc: NgcAccess = GUEST) -> Listing:
-    """Ask a place what it holds, twice if need be; raises DownloadError with the remedy."""
+    """List a source's files, with one retry; raises DownloadError with the remedy."""
     remote, attempt = open_remote(source, ngc), 1
     while True:
         try:
@@ -96,7 +101,7 @@ def missing(files: Iterable[File], folder: Path) -> list[File]:
 
 def fetch(
     title: str,
-    files: Sequence[Wanted],
+    files: Sequence[FileToFetch],
     folder: Path,
     source: Source,
     ngc: NgcAccess = GUEST,
@@ -113,26 +118,26 @@ def fetch(
 
 @contextmanager
 def _kept(title: str, folder: Path) -> Iterator[None]:
-    """Make the folder; say what to do where it cannot be written."""
+    """Create the folder; raises an error with the remedy if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         raise DownloadError(
             f"{title} cannot be kept in {folder}: {error.strerror or error}; "
-            "set NIM_CACHE_PATH to a folder that can be written, with room for the model"
+            "set NIM_CACHE_PATH to a writable folder with room for the model"
         ) from error
 
 
 def fetch_head(
     title: str,
-    file: Wanted,
+    file: FileToFetch,
     num_bytes: int,
     folder: Path,
     source: Source,
     ngc: NgcAccess = GUEST,
 ) -> Path:
-    """Fetch a file's first bytes, at least so many; return where they lie, for fetch() to go on.
+    """Fetch at least `num` first bytes of a file; return where they are, for fetch() to continue.
 
     Raises DownloadError as fetch() does.
     """
@@ -141,16 +146,22 @@ def fetch_head(
             return folder / file.name
         part = _part(folder, file)
         part.parent.mkdir(parents=True, exist_ok=True)
-        needed = min(num_bytes, file.size_bytes) - (_size(part) or 0)
-        if needed > 0:
-            _check_room(title, needed, folder)
-            with suppress(Stopped), _Head(title, needed) as progress:
-                _fetch_part(file, part, open_remote(source, ngc), progress, _FIRST_ATTEMPTS)
+        parts = Parts(part, file.size_bytes)
+        try:
+            first = parts.pieces[0]
+            needed = min(num_bytes, file.size_bytes) - first.done
+            if needed > 0:
+                _check_room(title, needed, folder)
+                remote = open_remote(source, ngc)
+                with suppress(Stopped), _Head(title, needed) as progress:
+                    _fetch_piece(file, first, remote, progress, _FIRST_ATTEMPTS)
+        finally:
+            parts.close()
         return part
 
 
 class _Head(Progress):
-    """Of so many bytes; then it is enough."""
+    """Stop after `num` bytes."""
 
     def __init__(self, title: str, num_bytes: int) -> None:
         super().__init__(title, num_bytes)
@@ -164,13 +175,13 @@ class _Head(Progress):
 
 
 def _fetch_all(
-    title: str, wanted: Sequence[Wanted], folder: Path, source: Source, remote: Remote
+    title: str, wanted: Sequence[FileToFetch], folder: Path, source: Source, remote: Remote
 ) -> None:
     parts = {file: _part(folder, file) for file in wanted}
-    have = sum(_size(part) or 0 for part in parts.values())
+    have = sum(pieces.have_bytes(part, file.size_bytes) for file, part in parts.items())
     total = sum(file.size_bytes for file in wanted)
     _check_room(title, total - have, folder)
-    resumed = f", {amount(have)} of them are here already" if have else ""
+    resumed = f", {amount(have)} of them downloaded already" if have else ""
     size = f"{num_files(len(wanted))}, {amount(total)}{resumed}"
     log.info("Fetching %s from %s: %s", title, source, size)
     began = time.monotonic()
@@ -179,8 +190,11 @@ def _fetch_all(
         # left to run alone at the end.
         *large, smallest = sorted(wanted, key=lambda file: -file.size_bytes)
         try:
-            _bring(smallest, folder, remote, progress, _FIRST_ATTEMPTS)
-            jobs = [pool.submit(_bring, file, folder, remote, progress) for file in large]
+            beside = 1 if large else _CONNECTIONS
+            _bring(smallest, folder, remote, progress, beside, _FIRST_ATTEMPTS)
+            beside = max(_CONNECTIONS // max(min(len(large), _PARALLEL), 1), 1)
+            bring = partial(_bring, folder=folder, remote=remote, progress=progress, beside=beside)
+            jobs = [pool.submit(bring, file) for file in large]
             for job in as_completed(jobs):
                 job.result()
         except BaseException:  # Ctrl-C too: the threads end at their next bytes
@@ -198,36 +212,41 @@ def _fetch_all(
     )
 
 
-def _checked(files: Iterable[Wanted]) -> str:
-    """Say by what it is known that the files came whole."""
+def _checked(files: Iterable[FileToFetch]) -> str:
+    """Say how the files were verified."""
     unsummed = [file.name for file in files if file.sha256 is None]
     if not unsummed:
         return "every SHA-256 right"
     some = ", ".join(unsummed[:3]) + (", ..." if unsummed[3:] else "")
-    return f"every size right, and every SHA-256 that is published: none is of {some}"
+    return f"all sizes and all published SHA-256 match (none is published for {some})"
 
 
 def _bring(
-    file: Wanted,
+    file: FileToFetch,
     folder: Path,
     remote: Remote,
     progress: Progress,
+    beside: int,
     attempts: int = _ATTEMPTS,
 ) -> None:
-    """Fetch one file, and give it its name when it is the published one."""
+    """Fetch one file, and give it its name when it is the published one.
+
+    `beside`: number of pieces at a time.
+    """
     part = _part(folder, file)
     part.parent.mkdir(parents=True, exist_ok=True)
-    _fetch_part(file, part, remote, progress, attempts)
+    _fetch_parts(file, part, remote, progress, beside, attempts)
     if not _is_published(file, part):
-        log.warning("%s came with a wrong checksum; fetching it anew", file.name)
+        log.warning("%s has a wrong checksum; downloading it again", file.name)
         progress.add(-file.size_bytes)
-        part.unlink()
-        _fetch_part(file, part, remote, progress, attempts)
+        pieces.remove(part)
+        _fetch_parts(file, part, remote, progress, beside, attempts)
         if not _is_published(file, part):
-            part.unlink()
+            pieces.remove(part)
             raise DownloadError(
-                f"{file.name} came twice with another SHA-256 than the published {file.sha256}: "
-                "the source holds another file; name another source (NIM_REPOSITORY_OVERRIDE, or "
+                f"{file.name} was downloaded twice with another SHA-256 than the published "
+                f"{file.sha256}: the source has a different file; name another source "
+                f"(NIM_REPOSITORY_OVERRIDE, or "
                 "NIM_MODEL_PATH where that named this one)"
             )
     target = folder / file.name
@@ -239,36 +258,77 @@ def _bring(
         verified.save()
 
 
-def _fetch_part(
-    file: Wanted, part: Path, remote: Remote, progress: Progress, attempts: int
+def _fetch_parts(
+    file: FileToFetch, part: Path, remote: Remote, progress: Progress, beside: int, attempts: int
 ) -> None:
-    """Let `part` grow to the file's size, through interruptions."""
-    attempt, size = 1, _size(part) or 0
-    while (_size(part) or 0) < file.size_bytes:  # whole, if it was to be hashed when all ended
+    """Let `part` grow to the file's size: a large one in pieces side by side."""
+    parts = Parts(part, file.size_bytes)
+    try:
         try:
-            remote.fetch(file, part, progress)
+            _fetch_beside(file, parts, remote, progress, beside, attempts)
+        except NoRanges:
+            log.info("%s comes by one connection: the source sends whole files only", file.name)
+            had = sum(piece.done for piece in parts.pieces)
+            whole = parts.unite()
+            whole.restart()
+            progress.add(-had)
+            _fetch_piece(file, whole, remote, progress, attempts)
+    finally:
+        parts.close()
+
+
+def _fetch_beside(
+    file: FileToFetch, parts: Parts, remote: Remote, progress: Progress, beside: int, attempts: int
+) -> None:
+    lacking = parts.begin()
+    if len(lacking) < 2:
+        for piece in lacking:
+            _fetch_piece(file, piece, remote, progress, attempts)
+        return
+    with ThreadPoolExecutor(beside) as pool:
+        jobs = [
+            pool.submit(_fetch_piece, file, piece, remote, progress, attempts) for piece in lacking
+        ]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+        except BaseException:
+            parts.is_cancelled.set()
+            pool.shutdown(cancel_futures=True)
+            parts.is_cancelled.clear()
+            raise
+
+
+def _fetch_piece(
+    file: FileToFetch, piece: Piece, remote: Remote, progress: Progress, attempts: int
+) -> None:
+    """Download the rest of the piece, through interruptions."""
+    attempt, done = 1, piece.done
+    while piece.left:
+        try:
+            remote.fetch(file, piece, progress)
+            if piece.left:
+                raise DownloadInterrupted(f"{file.name}: the source ended it too early")
         except DownloadInterrupted as error:
-            grown = _size(part) or 0
-            attempt = attempt + 1 if grown <= size else 1
-            size = grown
+            attempt = attempt + 1 if piece.done <= done else 1
+            done = piece.done
             if attempt > attempts:
                 raise DownloadError(f"{error}\n{_REMEDY}") from None
             pause_s = _PAUSE_S * 2 ** max(attempt - 2, 0)
             log.warning("%s; trying again in %.0f s", error, pause_s)
             if progress.is_stopped.wait(pause_s):
                 raise Stopped from None
-        else:
-            return
 
 
-def _is_published(file: Wanted, part: Path) -> bool:
+def _is_published(file: FileToFetch, part: Path) -> bool:
     if _size(part) != file.size_bytes:
         return False
     return file.sha256 is None or hash_file(part) == file.sha256
 
 
-def _part(folder: Path, file: Wanted) -> Path:
-    """Return the unfinished file, named by its checksum: another version begins anew."""
+def _part(folder: Path, file: FileToFetch) -> Path:
+    """Return the unfinished file, named by its checksum: another version starts from the
+    beginning."""
     version = file.sha256[:12] if file.sha256 else str(file.size_bytes)
     return folder / ".partial" / f"{file.name}.{version}"
 
@@ -285,8 +345,8 @@ def _check_room(title: str, needed: int, folder: Path) -> None:
     with_spare = needed + min(needed, _SPARE_BYTES)
     if free < with_spare:
         raise DownloadError(
-            f"{title} needs {amount(with_spare)} of room in {folder}, where {amount(free)} are "
-            "free; make room, or set NIM_CACHE_PATH to a folder on a larger disk"
+            f"{title} needs {amount(with_spare)} in {folder}, and {amount(free)} are free; free "
+            f"disk space, or set NIM_CACHE_PATH to a folder on a larger disk"
         )
 
 
@@ -298,7 +358,7 @@ def _owned(folder: Path, title: str) -> Iterator[None]:
     taken over when it has not been for 30 s. Should an owner come back from the dead, the
     checksums still decide what is served.
     """
-    from filelock import SoftFileLease, Timeout  # only who fetches waits for its import
+    from filelock import SoftFileLease, Timeout  # imported for downloads only
 
     lost = threading.Event()
     lease = SoftFileLease(
@@ -319,8 +379,8 @@ def _owned(folder: Path, title: str) -> Iterator[None]:
         yield
         if lost.is_set():
             raise DownloadError(
-                f"another process took over fetching {title} into {folder}, because this one stood "
-                "still for 30 s; start again"
+                f"another process took over downloading {title} into {folder}, because this one "
+                f"made no progress for 30 s; start again"
             )
     finally:
         lease.release()

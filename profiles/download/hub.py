@@ -1,8 +1,8 @@
 """Files of a repository of the Hugging Face hub, by the hub's own library.
 
 The library knows the hub's errors and honours HF_TOKEN, HF_ENDPOINT, HTTPS_PROXY and
-SSL_CERT_FILE. Its `hf_hub_download` begins a file anew after a crash, so that 4 GB of a
-shard would be lost; the layer below it, used here, goes on where a file ends. That is plain HTTP:
+SSL_CERT_FILE. Its `hf_hub_download` restarts a file after a crash, so that 4 GB of a shard would
+be lost; the layer below it, used here, continues where a file ends. That is plain HTTP:
 the hub redirects to its large store, for repositories on Xet to a bridge that it keeps for
 clients without (huggingface.co/docs/hub/xet/legacy-git-lfs). What a file must be is told by the
 list of files (`lfs.sha256`), at the commit that it names, and not by the headers of each answer.
@@ -11,7 +11,6 @@ list of files (`lfs.sha256`), at the commit that it names, and not by the header
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -26,8 +25,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
+from profiles.download.pieces import NoRanges, Piece
 from profiles.download.progress import Progress, amount
-from profiles.download.source import Listing, RemoteFile, Source, Wanted
+from profiles.download.source import FileToFetch, Listing, RemoteFile, Source
 from profiles.errors import DownloadError, DownloadInterrupted
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # we say what matters ourselves
@@ -58,34 +58,52 @@ class Hub:
         )
         return Listing(tuple(files), info.sha)
 
-    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
-        """Append to `part` what it lacks of `file`; raises DownloadError."""
+    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+        """Download the rest of the piece; raises DownloadError or NoRanges."""
         source = self._source
         url = hf_hub_url(source.location, file.name, revision=source.revision)
+        if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
+            raise DownloadError(
+                f"{file.name} of {source} has {amount(file.size_bytes)}, and the hub serves "
+                f"files above 50 GB by its own protocol only; download it with `hf download` and "
+                f"set NIM_MODEL_PATH"
+            )
         try:
-            with part.open("ab") as target:
-                http_get(
-                    url,
-                    target,
-                    resume_size=target.tell(),
-                    headers=self._headers,
-                    expected_size=file.size_bytes,
-                    tqdm_class=_counting(progress),
-                    _nb_retries=0,  # fetch.py tries again, as with every source
-                )
+            asked = {"Range": f"bytes={piece.next}-{piece.end - 1}"}
+            http_get(
+                url,
+                _Writer(piece),  # type: ignore[arg-type]
+                headers=self._headers if piece.is_whole_file else {**self._headers, **asked},
+                expected_size=file.size_bytes if piece.is_whole_file else piece.left,
+                tqdm_class=_counting(progress),
+                _nb_retries=0,  # fetch.py tries again, as with every source
+            )
         except HfHubHTTPError as error:
             raise _refusal(source, f"file {file.name}", error) from None
-        except ValueError:  # the library's, before it asks: plain HTTP brings less than that
-            raise DownloadError(
-                f"{file.name} of {source} has {amount(file.size_bytes)}, and the hub sends above "
-                "50 GB by its own protocol alone; fetch it by `hf download` and set NIM_MODEL_PATH"
-            ) from None
         except (httpx2.HTTPError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk
             raise DownloadInterrupted(
                 f"{file.name} from {source.location}: {_first_line(error)}"
             ) from None
+
+
+class _Writer:
+    """The file that the library writes to: it begins where the piece continues."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece, self._came = piece, 0
+        self._most = None if piece.is_whole_file else piece.left
+
+    def write(self, data: bytes) -> int:
+        self._came += len(data)
+        if self._most is not None and self._came > self._most:
+            raise NoRanges  # a range was asked for, and the whole file comes
+        self._piece.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._came
 
 
 def _refusal(source: Source, what: str, error: HfHubHTTPError) -> DownloadError:

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obstore.exceptions import (
     BaseError,
     NotFoundError,
+    NotSupportedError,
     PermissionDeniedError,
     UnauthenticatedError,
 )
@@ -23,8 +23,9 @@ from obstore.store import GCSStore, HTTPStore, S3Store
 
 from profiles.checkpoints.checkpoint import INDEX, SINGLE
 from profiles.checkpoints.gguf import files_of
+from profiles.download.pieces import NoRanges, Piece
 from profiles.download.progress import Progress
-from profiles.download.source import Listing, RemoteFile, Source, Wanted
+from profiles.download.source import FileToFetch, Listing, RemoteFile, Source
 from profiles.errors import DownloadError, DownloadInterrupted
 
 if TYPE_CHECKING:  # the library has these for type checkers only
@@ -47,14 +48,16 @@ class Mirror:
         self._source = source
         self._store = _store(source)
 
-    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
-        """Append to `part` what it lacks of `file`; raises DownloadError."""
-        with part.open("ab") as target, self._talking(file.name):
-            start = target.tell()
-            options = {"range": {"offset": start}} if start else {}
-            answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
+    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+        """Download the rest of the piece; raises DownloadError or NoRanges."""
+        with self._talking(file.name):
+            options = {} if piece.is_whole_file else {"range": (piece.next, piece.end)}
+            try:
+                answer = self._store.get(file.name, options=options)  # type: ignore[arg-type]
+            except NotSupportedError:
+                raise NoRanges from None
             for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
-                target.write(chunk)
+                piece.write(chunk)
                 progress.add(len(chunk))
 
     def listing(self) -> Listing:
@@ -87,7 +90,7 @@ class Mirror:
 
     @contextmanager
     def _talking(self, name: str) -> Iterator[None]:
-        """Turn what goes wrong on the way into words."""
+        """Translate transfer errors into messages."""
         source = self._source
         try:
             yield

@@ -11,13 +11,13 @@ import base64
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 
+from profiles.download.pieces import NoRanges, Piece
 from profiles.download.progress import Progress
-from profiles.download.source import Listing, NgcAccess, RemoteFile, Source, Wanted
+from profiles.download.source import FileToFetch, Listing, NgcAccess, RemoteFile, Source
 from profiles.errors import DownloadError, DownloadInterrupted
 
 _SCOPED = "nvapi-"
@@ -55,23 +55,22 @@ class Ngc:
                 page += 1
         return Listing(tuple(files), self._source.revision)
 
-    def fetch(self, file: Wanted, part: Path, progress: Progress) -> None:
-        """Append to `part` what it lacks of `file`; raises DownloadError."""
+    def fetch(self, file: FileToFetch, piece: Piece, progress: Progress) -> None:
+        """Download the rest of the piece; raises DownloadError or NoRanges."""
         models = f"models/{self._place}" if self._is_guest else f"{self._place}/models"
         url = f"{models}/{self._model}/{self._source.revision}/files"
-        with part.open("ab") as target, self._talking(f"file {file.name}") as client:
-            start = target.tell()
-            headers = {"Range": f"bytes={start}-"} if start else {}
+        with self._talking(f"file {file.name}") as client:
+            asked = {"Range": f"bytes={piece.next}-{piece.end - 1}"}
+            headers = {} if piece.is_whole_file else asked
             address = self._ask(client, url, {"path": file.name})["urls"][0]
             with client.stream("GET", address, headers=headers) as response:
                 if response.status_code in (401, 403):  # addresses hold for a while only
                     raise DownloadInterrupted(f"the address of {file.name} has expired")
                 response.raise_for_status()
-                if start and response.status_code != 206:  # it does not know ranges
-                    target.truncate(0)
-                    progress.add(-start)
+                if headers and response.status_code != 206:
+                    raise NoRanges
                 for chunk in response.iter_raw(_CHUNK_BYTES):
-                    target.write(chunk)
+                    piece.write(chunk)
                     progress.add(len(chunk))
 
     @property
@@ -96,7 +95,8 @@ class Ngc:
         return {"Authorization": f"Bearer {token}"}
 
     def _token(self, client: httpx.Client, key: str) -> str:
-        """Return what requests carry: an older key is exchanged for a token of org and team."""
+        """Return the credential of requests: an older key is exchanged for a token of org and
+        team."""
         scopes = [f"group/ngc:{self._org}"]
         scopes += [f"group/ngc:{self._org}/{self._team}"] if self._team else []
         response = client.get(

@@ -59,12 +59,10 @@ class Progress:
 
     @property
     def have_bytes(self) -> int:
-        """How much of it is here."""
         return self._have + self._done
 
     @property
     def total_bytes(self) -> int:
-        """How much there is."""
         return self._total
 
     def stop(self) -> None:
@@ -98,7 +96,7 @@ class Progress:
         since, had = self._seen[0]
         rate = max(self._done - had, 0) / max(self._clock() - since, 1e-3)
         have = self._have + self._done
-        more = f", about {span(max(self._total - have, 0) / rate)} more" if rate else ""
+        more = f", about {span(max(self._total - have, 0) / rate)} left" if rate else ""
         unit, name = (GB, "GB") if self._total >= GB else (MB, "MB")
         return (
             f"{self._title}: {have / unit:.1f} of {self._total / unit:.1f} {name} "
@@ -107,12 +105,11 @@ class Progress:
 
 
 def running() -> Progress | None:
-    """The download that runs in this process, if one does."""
     return _running[-1] if _running else None
 
 
 def stop_all() -> None:
-    """Let every download of this process end at its next bytes; what came is kept."""
+    """Stop every download of this process; the downloaded parts are kept."""
     for progress in list(_running):
         progress.stop()
 
@@ -126,7 +123,7 @@ def amount(num_bytes: int) -> str:
 
 
 def num_files(count: int) -> str:
-    """So many of them, in words."""
+    """'1 file' or '3 files'."""
     return "1 file" if count == 1 else f"{count} files"
 
 

@@ -18,8 +18,8 @@ _MIRROR = re.compile(r"(?P<scheme>s3|gs|https|http)://(?P<location>[^/\s?#@]+(/[
 _LOGIN = re.compile(r"://[^/@]*@")
 _FORMS = (
     "hf://organisation/name@revision, ngc://org/team/name:version, or a mirror's folder: "
-    "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix; after it ?file=NAME.gguf where "
-    "one GGUF model of several is meant"
+    "s3://bucket/prefix, gs://bucket/prefix, https://host/prefix; append ?file=NAME.gguf to "
+    "choose one of several GGUF models"
 )
 
 
@@ -37,13 +37,12 @@ class Source:
 
     @property
     def place(self) -> str:
-        """The source without the file."""
         mark = ":" if self.scheme == "ngc" else "@"
         revision = f"{mark}{self.revision}" if self.revision else ""
         return f"{self.scheme}://{self.location}{revision}"
 
 
-class Wanted(Protocol):
+class FileToFetch(Protocol):
     """A file that is to be fetched."""
 
     @property
@@ -59,7 +58,7 @@ class Wanted(Protocol):
     @property
     def sha256(self) -> str | None:
         """The file's checksum as hex; None: none is known."""
-        ...  # None: nobody published one
+        ...  # None: none is published
 
 
 @dataclass(frozen=True, slots=True)

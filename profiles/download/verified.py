@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from profiles.download.source import Wanted
+from profiles.download.source import FileToFetch
 
 NAME = ".verified.json"
 
@@ -25,16 +25,15 @@ class Verified:
         self._folder = folder
         self._states = self._read()
 
-    def has(self, file: Wanted) -> bool:
-        """Whether the file is the very one that was hashed."""
+    def has(self, file: FileToFetch) -> bool:
+        """Whether the file is unchanged since it was hashed."""
         return self._states.get(file.name) == self._state(file)
 
-    def add(self, file: Wanted) -> None:
-        """Note a file as hashed now."""
+    def add(self, file: FileToFetch) -> None:
         self._states[file.name] = self._state(file)
 
     def save(self) -> None:
-        """Write the notes to the folder; where that is read-only, each start hashes the files."""
+        """Write the record to the folder; if that is read-only, each start hashes the files."""
         if self._read() == self._states or not os.access(self._folder, os.W_OK):
             return
         unfinished = self._folder / f"{NAME}.{os.getpid()}"
@@ -52,11 +51,11 @@ class Verified:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether anything was kept of the folder's files."""
+        """Whether the folder has a record of hashed files."""
         return bool(self._states)
 
     def is_as_sealed(self) -> bool:
-        """Whether the folder's files are those that were sealed; hashes only what was touched."""
+        """Whether the folder's files are the recorded ones; hashes only changed files."""
         return all(
             self._is_same(self._folder / name, state) for name, state in self._states.items()
         )
@@ -69,7 +68,7 @@ class Verified:
         except (OSError, IndexError, TypeError):
             return False
 
-    def _state(self, file: Wanted) -> list[Any]:
+    def _state(self, file: FileToFetch) -> list[Any]:
         stat = (self._folder / file.name).stat()
         return [stat.st_size, stat.st_mtime_ns, file.sha256]
 

@@ -27,7 +27,7 @@ INSTRUCTION_SETS = (
 
 
 def detect(nvml: Any = None) -> Hardware:
-    """Describe this machine; `nvml` stands in for the pynvml module."""
+    """Describe this machine; `nvml` replaces the pynvml module."""
     cpu = detect_cpu()
     if nvml is None:
         try:

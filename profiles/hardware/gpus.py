@@ -23,12 +23,11 @@ class KnownGpu:
     pci_devices: tuple[str, ...] = ()  # first: the board assumed for a written machine
     name_parts: tuple[str, ...] = ()  # what NVML's names of it hold, in small letters
     nvlink: int = 1  # GPUs of a host that NVLink joins, itself included; 1: PCIe alone
-    per_host: int = 8  # at most so many in one operating system
+    per_host: int = 8  # maximum in one operating system
     is_unified: bool = False  # its memory is the machine's
 
     @property
     def total_bytes(self) -> int:
-        """The board's memory in bytes."""
         return self.total_mib * MIB
 
 

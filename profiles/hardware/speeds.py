@@ -1,6 +1,6 @@
 """What a GPU can do at most: memory bandwidth, bf16 operations, the link to its neighbours.
 
-Data sheet values; what an engine makes of them is calibrated (roofline/calibrate.py). The tables of
+Data sheet values; what an engine reaches of them is calibrated (tools/roofline). The tables of
 gpus.py say what there is, this one how fast it is, under the same keys.
 """
 

@@ -1,4 +1,4 @@
-"""What GPUs do now, for whoever watches them; a reading that a board does not give is None."""
+"""Current readings of the GPUs; a reading that a board does not give is None."""
 
 from __future__ import annotations
 

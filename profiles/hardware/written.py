@@ -140,7 +140,7 @@ def _gpus(item: _Item, first: int, text: str) -> Iterable[Gpu]:
 
 
 def _any_board(item: _Item) -> Gpu:
-    """A board that is in no table."""
+    """A board that is not in the table of known GPUs."""
     match = _CAPABILITY.fullmatch(item.key)
     assert match is not None
     assert item.size is not None
@@ -204,4 +204,4 @@ def _bytes(amount: str, whole: int, text: str) -> int:
         return int(float(match[1]) * GB)
     if match := _SHARE.fullmatch(amount):
         return int(float(match[1]) / 100 * whole)
-    raise InvalidHardware(f"hardware '{text}': '{amount}' is no amount such as '40gb' or '15%'")
+    raise InvalidHardware(f"hardware '{text}': '{amount}' is not an amount such as '40gb' or '15%'")

@@ -74,21 +74,21 @@ class Calibration:
         return self.is_own or self.median_error is not None
 
     def trust_at(self, num_users: int) -> str:
-        """'rows held out: median 8%, worst 21%', with what was not seen."""
+        """'error on held-out measurements: median 8%, worst 21%', and what was not measured."""
         if num_users <= self.most_streams:
             return self.trust
         streams = "one stream" if self.most_streams == 1 else f"{self.most_streams:,} streams"
-        return f"{self.trust}; its engine was seen with {streams} at most"
+        return f"{self.trust}; measured with at most {streams}"
 
     @property
     def trust(self) -> str:
-        """The errors, and what the constants are taken from if not their own architecture."""
-        taken = "" if self.is_own else f"its shares on {self.architecture}; "
+        """The errors, and the source of the constants if it is another architecture."""
+        taken = "" if self.is_own else f"from {self.architecture}; "
         median = self.median_error
         if median is None:
-            return f"{taken}no row to check it by"
+            return f"{taken}no measurement to check against"
         worst = max(map(abs, self.held_out_errors))
-        return f"{taken}rows held out: median {median:.0%}, worst {worst:.0%}"
+        return f"{taken}error on held-out measurements: median {median:.0%}, worst {worst:.0%}"
 
 
 def calibration_of(engine: str, architecture: Architecture) -> Calibration | None:

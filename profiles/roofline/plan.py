@@ -1,4 +1,4 @@
-"""Which profiles carry so many users on a kind of GPU, and how many GPUs that takes.
+"""Which profiles serve a number of users on a kind of GPU, and how many GPUs that takes.
 
 A model, not a measurement: docs/plan.md tells how far it was off where it could be checked.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from profiles.catalogue.catalogue import Catalogue
+from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, nearest
 from profiles.hardware.gpus import BY_KEY
@@ -20,7 +21,7 @@ from profiles.hardware.written import parse_hardware
 from profiles.roofline.constants import Calibration, calibration_of
 from profiles.roofline.speed import Speed, Workload, speed
 from profiles.roofline.work import Deployment
-from profiles.selection.memory import FOOTPRINTS, KV_BYTES, WEIGHT_BYTES
+from profiles.selection.memory import KV_BYTES, WEIGHT_BYTES
 from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints
 
@@ -30,12 +31,12 @@ _ONE = re.compile(r"1\s*x.*|.*x\s*1", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is to be served: so many users at once, each with one request after another."""
+    """The load: a number of concurrent users, each with one request after another."""
 
     num_users: int
     isl: int
     osl: int
-    ttft_s: float | None = None  # for 95 of 100 requests
+    ttft_s: float | None = None  # p95
     tokens_per_s: float | None = None  # for every user
 
 
@@ -64,12 +65,11 @@ class Option:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all the option's engines."""
         return self.num_engines * self.profile.num_devices
 
     @property
     def is_enough(self) -> bool:
-        """Whether the GPUs that were named carry the users."""
+        """Whether the given GPUs serve all users."""
         return self.num_engines_given is None or self.num_engines <= self.num_engines_given
 
     @property
@@ -80,7 +80,6 @@ class Option:
 
     @property
     def trust(self) -> str:
-        """How far the option's speed can be trusted, in words."""
         num_users = min(self.max_users, ceil(self.num_users / self.num_engines))
         return self.calibration.trust_at(num_users)
 
@@ -171,14 +170,12 @@ def machine_of(text: str) -> Machine:
     if not keys:
         raise InvalidHardware(f"gpu '{text}' has no GPU; name one, such as h200 or gb200x72")
     if len(keys) > 1 or any(gpu.is_mig for gpu in hardware.gpus):
-        raise InvalidHardware(f"gpu '{text}': a plan is for whole GPUs of one kind, as h200x8")
+        raise InvalidHardware(f"gpu '{text}': a plan needs whole GPUs of one kind, e.g. h200x8")
     key = str(keys.pop())
     if key not in SPEEDS:
         hint = nearest(key, SPEEDS)
         known = ", ".join(SPEEDS)
-        raise InvalidHardware(
-            f"gpu '{text}': no bandwidth is known of it{hint}; plans know {known}"
-        )
+        raise InvalidHardware(f"gpu '{text}': its bandwidth is not known{hint}; known: {known}")
     if len(hardware.gpus) > 1 or _ONE.fullmatch(text.strip()):
         return Machine(SPEEDS[key], hardware, len(hardware.gpus))
     return Machine(SPEEDS[key], _filled(hardware, key), None)
@@ -206,8 +203,8 @@ def _option(candidate: Candidate, machine: Machine, demand: Demand) -> Option | 
     calibration = calibration_of(profile.engine, machine.speed.architecture)
     if calibration is None:
         return UnfitProfile(profile, f"no speed of engine {profile.engine} is known")
-    if profile.parallelism.pp > 1:
-        return UnfitProfile(profile, "pipeline stages are not modelled")
+    if profile.parallelism.pp > 1 and profile.parallelism.tp > 1:
+        return UnfitProfile(profile, "pipeline stages of several GPUs each are not modelled")
     deployment = deployment_of(profile, machine.speed)
 
     def served(num_users: int) -> Speed:
@@ -239,7 +236,7 @@ def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
         profile.model.shape,
         gpu,
         profile.parallelism,
-        dense_bytes=FOOTPRINTS[profile.engine].dense_bytes or dense,
+        dense_bytes=known_engines()[profile.engine].dense_bytes or dense,
         packed_bytes=packed,
         kv_bytes=KV_BYTES[profile.kv_dtype],
         step_tokens=profile.limits.max_num_batched_tokens,
@@ -247,23 +244,23 @@ def deployment_of(profile: Profile, gpu: GpuSpeed) -> Deployment:
 
 
 def _room(candidate: Candidate, deployment: Deployment, demand: Demand) -> tuple[int, str]:
-    """How many sequences one engine holds at their full length, and what bounds them."""
+    """How many sequences of full length one engine holds, and what limits them."""
     need, batch = candidate.placement.need, candidate.placement.limits.max_num_seqs
     length = demand.isl + demand.osl
     each = need.kv_bytes_per_sequence + length * need.kv_bytes_per_token
     in_memory = (candidate.placement.usable_bytes - need.fixed_bytes) // each
     if in_memory < batch:
-        return in_memory * deployment.num_ranks, "K/V memory"
-    return batch * deployment.num_ranks, "its batch"
+        return in_memory * deployment.num_ranks, "KV cache memory"
+    return batch * deployment.num_ranks, "batch size"
 
 
 def _shortcoming(given: Speed, demand: Demand) -> str:
-    """What of the demand a speed does not reach, in words; empty if it does."""
+    """The unmet part of the demand, in words; empty if it is met."""
     if demand.tokens_per_s is not None and given.tokens_per_s_per_user < demand.tokens_per_s:
-        return f"{given.tokens_per_s_per_user:,.0f} tok/s, asked were {demand.tokens_per_s:,.0f}"
+        return f"{given.tokens_per_s_per_user:,.0f} tok/s instead of {demand.tokens_per_s:,.0f}"
     if demand.ttft_s is not None and given.ttft_tail_s > demand.ttft_s:
         late = f"{given.ttft_tail_s * 1e3:,.0f} ms"
-        return f"the first token after {late}, asked were {demand.ttft_s * 1e3:,.0f} ms"
+        return f"the first token after {late} instead of {demand.ttft_s * 1e3:,.0f} ms"
     return ""
 
 
@@ -299,7 +296,8 @@ def _curves(candidates: list[Candidate], machine: Machine, demand: Demand) -> tu
 
 def _curve_label(profile: Profile) -> str:
     split = profile.parallelism
-    spread = f"DEP {split.tp}" if split.attention_dp else f"TP {split.tp}"
+    spread = f"PP {split.pp}" if split.pp > 1 else f"TP {split.tp}"
+    spread = f"DEP {split.tp}" if split.attention_dp else spread
     return f"{profile.engine} {spread}, {profile.kv_dtype} K/V"
 
 
@@ -307,7 +305,7 @@ def _points(
     profile: Profile, room: int, machine: Machine, demand: Demand
 ) -> tuple[tuple[float, float], ...]:
     calibration = calibration_of(profile.engine, machine.speed.architecture)
-    if calibration is None or profile.parallelism.pp > 1:
+    if calibration is None or min(profile.parallelism.pp, profile.parallelism.tp) > 1:
         return ()
     deployment = deployment_of(profile, machine.speed)
     counts = sorted({*(2**i for i in range(room.bit_length())), room})

@@ -1,8 +1,8 @@
-"""An engine under load: users who each wait for an answer and then ask again.
+"""An engine under load: users who wait for an answer and then ask again.
 
-In every step each of B sequences gets a token, B / osl of them end, and as many prompts take
-their place: a step's work is that of B tokens and of so many prompts. A user's tokens therefore
-come slower than decoding alone would let them, and a new prompt waits for those before it.
+In each step each of B sequences gets one token, and B / osl of them end. As many prompts take their
+place, so a step computes B tokens and these prompts. Users therefore get tokens more slowly than by
+decoding alone, and a new prompt waits for those before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Speed:
     tokens_per_s_per_user: float  # between the first and the last token
     tokens_per_s: float  # of all users, in the long run
     ttft_s: float  # mean time to the first token
-    ttft_tail_s: float  # 95 of 100 first tokens are there
+    ttft_tail_s: float  # p95
 
 
 def mean_context(isl: int, osl: int) -> float:
@@ -47,7 +47,7 @@ def step_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Wor
 
 
 def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed:
-    """Foretell how fast `load` is served; its users are those of all the engine's GPUs."""
+    """Estimate how fast `load` is served; its users are those of all the engine's GPUs."""
     users, isl, osl = load.num_users, load.isl, load.osl
     decode_s = constants.seconds(decode_work(deployment, users, mean_context(isl, osl)))
     prompt_s = constants.seconds(_prompt_work(deployment, users, isl, osl))
@@ -66,7 +66,7 @@ def speed(constants: Constants, deployment: Deployment, load: Workload) -> Speed
 
 
 def _prompt_work(deployment: Deployment, num_users: int, isl: int, osl: int) -> Work:
-    """One prompt's part of a prefill step, which holds all that come in during a step."""
+    """One prompt's share of a prefill step, which holds all prompts that arrive during a step."""
     at_once = min(num_users / osl / deployment.num_ranks, deployment.step_tokens / isl)
     at_once = max(1.0, at_once)
     return prefill_work(deployment, isl, at_once) * (1 / (at_once * deployment.num_ranks))

@@ -1,12 +1,15 @@
 """What one step has to do: bytes to read, operations to compute, messages to exchange.
 
-Decode: every sequence of a batch gets one token. All weights but the experts are read once,
-of the experts those that some token of the batch is sent to, and the K/V of every sequence,
-of which a sliding layer keeps one window. Prefill: the same for all tokens of a prompt.
+Decode: each sequence of a batch gets one token. The step reads all dense weights once, the weights
+of those experts that at least one token is routed to, and the K/V of every sequence (one window in
+sliding layers). Prefill: the same for all tokens of a prompt.
 
-Under tensor parallelism every GPU does its share of everything and two sums over all GPUs end a
-layer. Under attention data parallelism a GPU has sequences of its own and all weights but the
-experts, whose inputs and outputs travel between the GPUs.
+With tensor parallelism each GPU does its share of everything, and two all-reduces end each layer.
+With attention data parallelism each GPU has its own sequences and all dense weights; the inputs and
+outputs of the experts travel between the GPUs.
+
+With pipeline stages the GPUs do the same work one after another, and hand each other the residual
+stream. That stages work on different chunks of a prompt at once is left out.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ LINK_SHARE = 0.5
 # Without NVLink between them GPUs also wait longer for each other; assumed, not measured.
 PCIE_EXCHANGE_S = 30e-6
 PCIE_GB_PER_S = 32.0
+# A token passed two stages of gpt-oss-120b, and came back, in 69 µs more than one GPU took (H200).
+HANDOVER_S = 35e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ def _kv_bytes_per_token(deployment: Deployment) -> float:
 
 
 def _weight_bytes(deployment: Deployment, num_tokens: float) -> float:
-    """What one GPU reads of the weights in a step of `num_tokens` tokens of all GPUs."""
+    """Bytes of weights that one GPU reads in a step of `num_tokens` tokens of all GPUs."""
     shape = deployment.shape
     attention = attention_parameters(shape) * deployment.dense_bytes / deployment.attention_split
     router = router_parameters(shape) * deployment.dense_bytes
@@ -183,6 +188,8 @@ def _num_exchanges(deployment: Deployment) -> float:
 def _link_s(deployment: Deployment, tokens: float) -> float:
     """The bytes of all exchanges of a step over the link, or over PCIe where there is none."""
     shape, split = deployment.shape, deployment.split
+    if split.pp > 1:
+        return _handovers_s(deployment, tokens)
     others = split.tp - 1
     row_bytes = shape.hidden_size * BF16_BYTES
     if split.attention_dp:  # a row goes to every other GPU that has one of its experts
@@ -194,3 +201,12 @@ def _link_s(deployment: Deployment, tokens: float) -> float:
     rate = deployment.gpu.link_gb_per_s if is_linked else PCIE_GB_PER_S
     each_s = per_exchange / (LINK_SHARE * rate * 1e9) + (0.0 if is_linked else PCIE_EXCHANGE_S)
     return _num_exchanges(deployment) * each_s
+
+
+def _handovers_s(deployment: Deployment, tokens: float) -> float:
+    """The residual stream in float32 from stage to stage, and the tokens back to the first."""
+    stages, is_linked = deployment.split.pp, deployment.split.pp <= deployment.gpu.num_linked
+    rate = deployment.gpu.link_gb_per_s if is_linked else PCIE_GB_PER_S
+    row_bytes = 4 * deployment.shape.hidden_size
+    copy_s = (stages - 1) * tokens * row_bytes / (LINK_SHARE * rate * 1e9)
+    return copy_s + stages * (HANDOVER_S + (0.0 if is_linked else PCIE_EXCHANGE_S))

@@ -1,23 +1,23 @@
-"""Which engine comes first on which GPU, with the figures that say so (data/engines.yaml)."""
+"""Which engine comes first on which GPU, with the figures that say so (data/engine_order.yaml)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from profiles.catalogue.catalogue import LOADER
-from profiles.catalogue.models import EngineName, Goal, GpuRequirement, Profile, Record
+from profiles.catalogue.engines import engine_names
+from profiles.catalogue.models import Goal, GpuRequirement, Profile, Record
 from profiles.errors import InvalidCatalogue
 from profiles.hardware.machine import Gpu
 from profiles.selection.placement import is_match
 
-FILE = Path(__file__).parents[1] / "data" / "engines.yaml"
-_ALL = get_args(EngineName)
+FILE = Path(__file__).parents[1] / "data" / "engine_order.yaml"
 
 
 class Preference(Record):
@@ -26,7 +26,7 @@ class Preference(Record):
     gpus: GpuRequirement
     models: tuple[str, ...] = ()  # none: all
     goals: tuple[Goal, ...] = ()  # none: all
-    engines: tuple[EngineName, ...]
+    engines: tuple[str, ...]
     because: Annotated[str, Field(min_length=1)]
 
 
@@ -34,13 +34,13 @@ class Preference(Record):
 class Order:
     """The engines, best first, and why."""
 
-    engines: tuple[EngineName, ...] = _ALL
+    engines: tuple[str, ...]
     because: str = ""
 
 
 @cache
 def preferences(path: Path = FILE) -> tuple[Preference, ...]:
-    """Read the file; raises InvalidCatalogue where it is wrong, or an entry lacks an engine."""
+    """Read the file; raises InvalidCatalogue where it is wrong or names an unknown engine."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
         read = TypeAdapter(tuple[Preference, ...]).validate_python(content)
@@ -49,20 +49,26 @@ def preferences(path: Path = FILE) -> tuple[Preference, ...]:
         key = ".".join(str(part) for part in problem["loc"])
         raise InvalidCatalogue(f"{path}: {key}: {problem['msg']}") from None
     for number, preference in enumerate(read):
-        if sorted(preference.engines) != sorted(_ALL):
-            raise InvalidCatalogue(f"{path}: {number}.engines: name each of {', '.join(_ALL)} once")
+        named = preference.engines
+        if not set(named) <= set(engine_names()) or len(set(named)) < len(named):
+            known = ", ".join(engine_names())
+            raise InvalidCatalogue(f"{path}: {number}.engines: name engines of {known}, each once")
     return read
 
 
 def order_on(gpu: Gpu | None, profile: Profile, goal: Goal) -> Order:
     """Return the order that holds for a profile's model on a GPU; on a CPU native is first.
 
+    What an entry does not name comes after what it names.
+
     A MIG slice is of its board's generation but has no name.
     """
     if gpu is None:
-        return Order(because="on a CPU it starts in seconds, and nothing is to be installed for it")
+        because = "on a CPU it starts in seconds and needs no installation"
+        return Order(engine_names(), because)
     for each in preferences():
         is_model = not each.models or profile.model.name in each.models
         if is_model and (not each.goals or goal in each.goals) and is_match(gpu, each.gpus):
-            return Order(each.engines, each.because)
-    return Order()
+            others = (name for name in engine_names() if name not in each.engines)
+            return Order((*each.engines, *others), each.because)
+    return Order(engine_names())

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from profiles.catalogue.models import EngineName, ModelShape, Precision, Profile
+from profiles.catalogue.engines import KnownEngine, known_engines
+from profiles.catalogue.models import ModelShape, Precision, Profile
 from profiles.catalogue.parameters import (
     DRAFT_LAYERS,
     attention_parameters,
@@ -34,42 +35,12 @@ WEIGHT_BYTES: dict[Precision, tuple[float, float]] = {
     "fp32": (4, 4),
 }
 KV_BYTES = {"fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """What an engine makes of the weights on a GPU, and what it takes beside them."""
-
-    base_bytes: int  # context, kernels, captured graphs; of an engine with fixed buffers, all
-    hidden_multiple: int = 1  # experts are padded to a hidden size that this divides
-    dense_bytes: float | None = None  # of a weight outside the experts; None: as it is published
-    is_fixed: bool = False  # whether a step's size changes nothing
-    keeps_all: bool = False  # whether layers with a window keep K/V of the whole context too
-
-
-FOOTPRINTS: dict[EngineName, Footprint] = {
-    # gpt-oss-120b with 256 sequences and steps of 8,192 tokens held 80.8 GB on an H100, 12.8 of
-    # them K/V (docs/engine.md).
-    "native": Footprint(int(0.9 * GB)),
-    # 'Model loading took 64.38 GiB' of gpt-oss-120b on an H100 (vllm issue 33155): 2,880 is
-    # padded to 3,072. The base is between the 1 GB that 4 x 24 GB leave for it, where it runs, and
-    # the 4.6 GB that an H100 lost beside 1,024 sequences (issue 27508).
-    "vllm": Footprint(int(2.5 * GB), hidden_multiple=256),
-    # Its TRTLLM kernels pad as well (vllm's oracle/mxfp4.py); the base is an estimate.
-    "tensorrt_llm": Footprint(2 * GB, hidden_multiple=256),
-    # ggml-org's GGUF has Q8_0 beside the experts: 59.02 GiB of gpt-oss-120b (llama.cpp issue
-    # 15253). Buffers are of its micro-batch of 512; finding prefixes again takes all of K/V.
-    "llama_cpp": Footprint(int(1.1 * GB), dense_bytes=8.5 / 8, is_fixed=True, keeps_all=True),
-}
 CPU_WORKSPACE_BYTES = 1 * GB  # Python, torch and activations
 COMMUNICATION_BYTES = GB // 2  # NCCL's buffers on each of several GPUs
 SAMPLER_BYTES = 16  # of a sequence and vocabulary entry: logits in bf16 and fp32, sorted, summed
 # On a CPU the native engine keeps smaller matrices of float32 twice, by their number of values, and
-# few experts in two orders; a large output head of short rows also plainly and in int8. A test
-# compares this with engines/native/backends/cpu/memory.py.
+# few experts in two orders. A test compares this with engines/native/backends/cpu/memory.py.
 COPIED_BELOW = 4_194_304
-SCREENED_FROM = 16_777_216
-SCREENED_WIDTHS = range(64, 513, 64)
 CONTEXT_STEP = 1024  # a shortened context is a multiple of this many tokens
 
 
@@ -118,7 +89,7 @@ def _divided(profile: Profile, gpu_layers: int) -> MemoryNeed:
     """
     shape = profile.model.shape
     whole, share = _whole(profile), (gpu_layers - 1) / shape.num_hidden_layers
-    dense = FOOTPRINTS[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]
+    dense = known_engines()[profile.engine].dense_bytes or WEIGHT_BYTES[profile.precision][0]
     vocabulary = int(2 * vocabulary_parameters(shape) * dense)
     weights = int((whole.weights_bytes - vocabulary) * share) + vocabulary // 2
     kv_bytes = int(whole.kv_bytes_per_token * share)
@@ -140,7 +111,7 @@ def _whole(profile: Profile) -> MemoryNeed:
     attention_split = 1 if split.attention_dp else split.tp
     layers = ceil(shape.num_hidden_layers / split.pp)
     full_layers = min(layers, ceil(shape.num_full_layers / split.pp))
-    if FOOTPRINTS[profile.engine].keeps_all:
+    if known_engines()[profile.engine].keeps_all:
         full_layers = layers
     heads = max(1, shape.num_key_value_heads // attention_split)
     kv_bytes = 2 * heads * shape.head_dim * KV_BYTES[profile.kv_dtype]  # of a layer, per token
@@ -166,13 +137,13 @@ def _draft_bytes(profile: Profile, attention_split: int) -> tuple[int, int]:
 
 def _weights_bytes(profile: Profile, layers: int, attention_split: int) -> int:
     shape, tp = profile.model.shape, profile.parallelism.tp
-    footprint = FOOTPRINTS[profile.engine]
+    footprint = known_engines()[profile.engine]
     dense, packed = WEIGHT_BYTES[profile.precision]
     if _is_native_on_cpu(profile):
         loaded = num_parameters(shape) - vocabulary_parameters(
             shape
         )  # the embedding stays in its file
-        return int((loaded + _copied_parameters(shape)) * dense) + _screen_bytes(shape)
+        return int((loaded + _copied_parameters(shape)) * dense)
     dense = footprint.dense_bytes or dense
     weights, biases = expert_parameters(shape)
     padded = weights * _padding(shape, footprint) if profile.gpu else weights
@@ -190,7 +161,8 @@ def _is_native_on_cpu(profile: Profile) -> bool:
 
 
 def _copied_parameters(shape: ModelShape) -> int:
-    """Count what the native engine keeps once more on a CPU: small matrices, and few experts."""
+    """Count the weights that the native engine keeps twice on a CPU: small matrices, few
+    experts."""
     query, key = (
         shape.num_attention_heads * shape.head_dim,
         shape.num_key_value_heads * shape.head_dim,
@@ -206,26 +178,12 @@ def _copied_parameters(shape: ModelShape) -> int:
     else:
         experts = together + num * weights + apart
     attention = _again(shape.hidden_size * (query + 2 * key)) + _again(query * shape.hidden_size)
-    head = vocabulary_parameters(shape)
-    head = head if _is_screened(shape) else _again(head)
+    head = _again(vocabulary_parameters(shape))
     return shape.num_hidden_layers * (attention + experts) + head
 
 
 def _again(size: int) -> int:
     return size if size < COPIED_BELOW else 0
-
-
-def _screen_bytes(shape: ModelShape) -> int:
-    """An output head in int8, with two numbers for each of its rows."""
-    if not _is_screened(shape):
-        return 0
-    return vocabulary_parameters(shape) + 6 * shape.vocab_size
-
-
-def _is_screened(shape: ModelShape) -> bool:
-    """Whether the native engine has an output head in int8 too, on a CPU that gains by it."""
-    is_large = vocabulary_parameters(shape) >= SCREENED_FROM
-    return is_large and shape.hidden_size in SCREENED_WIDTHS
 
 
 def _in_the_making(profile: Profile) -> int:
@@ -235,8 +193,8 @@ def _in_the_making(profile: Profile) -> int:
     return int(weights * 5 / 3 * WEIGHT_BYTES[profile.precision][0])
 
 
-def _padding(shape: ModelShape, footprint: Footprint) -> float:
-    """How much larger the experts are for being padded."""
+def _padding(shape: ModelShape, footprint: KnownEngine) -> float:
+    """Factor by which padding enlarges the experts."""
     multiple = footprint.hidden_multiple
     return ceil(shape.hidden_size / multiple) * multiple / shape.hidden_size
 
@@ -244,8 +202,9 @@ def _padding(shape: ModelShape, footprint: Footprint) -> float:
 def _workspace_bytes(profile: Profile) -> int:
     if profile.gpu is None:
         return CPU_WORKSPACE_BYTES + _is_native_on_cpu(profile) * _in_the_making(profile)
-    footprint, limits = FOOTPRINTS[profile.engine], profile.limits
-    communication = COMMUNICATION_BYTES if profile.num_devices > 1 else 0
+    footprint, limits = known_engines()[profile.engine], profile.limits
+    is_joined = profile.num_devices > 1 and profile.engine != "native"  # its stages need no NCCL
+    communication = COMMUNICATION_BYTES if is_joined else 0
     if footprint.is_fixed:
         return footprint.base_bytes + communication
     activations = limits.max_num_batched_tokens * _activation_bytes(profile)

@@ -43,7 +43,7 @@ def notes_on(
     hardware: Hardware,
     constraints: Constraints,
 ) -> tuple[str, ...]:
-    """Return all notes on a selection that are worth a line, what costs most first."""
+    """Return all notes on a selection, the most expensive first."""
     chosen = ranked[0]
     return (
         *_not_installed(chosen, rejections, constraints),
@@ -51,6 +51,8 @@ def notes_on(
         *_context(chosen),
         *_hosts(chosen.placement),
         *_pcie(chosen),
+        *_pipeline(chosen),
+        *_not_run(chosen),
         *(_idle(chosen, hardware, constraints) if chosen.placement.gpus else ()),
         *(() if chosen.placement.gpus else _all_idle(rejections, hardware)),
     )
@@ -59,7 +61,7 @@ def notes_on(
 def _not_installed(
     chosen: Candidate, rejections: Iterable[Rejection], constraints: Constraints
 ) -> Iterator[str]:
-    """The best that would come first if its engine were there."""
+    """The best profile that would be preferred if its engine were installed."""
     missing = [r for r in rejections if r.candidate is not None]
     place = rank(chosen, constraints)
     ahead = [(rank(r.candidate, constraints), r) for r in missing if r.candidate is not None]
@@ -67,8 +69,7 @@ def _not_installed(
     if best is not None and best[1].candidate is not None:
         because = why_first(best[1].candidate, chosen, constraints)
         yield (
-            f"{best[1].profile.title} would come first, because {because}; but "
-            f"{best[1].missing_engine}."
+            f"{best[1].profile.title} would be preferred ({because}), but {best[1].missing_engine}."
         )
 
 
@@ -76,8 +77,8 @@ def _goal(chosen: Candidate, constraints: Constraints) -> Iterator[str]:
     wanted, found = constraints.goal, chosen.profile.goal
     if wanted not in (None, found):
         yield (
-            f"No profile of {chosen.profile.model.name} that can run here is made for {wanted}; "
-            f"this one is made for {'balance' if found == 'balanced' else found}."
+            f"No profile of {chosen.profile.model.name} that can run here is tuned for {wanted}; "
+            f"this one is tuned for {'balance' if found == 'balanced' else found}."
         )
 
 
@@ -87,8 +88,8 @@ def _context(chosen: Candidate) -> Iterator[str]:
         room = chosen.placement.need.max_model_len(chosen.placement.usable_bytes)
         if room < longest:
             yield (
-                f"The context is {chosen.max_model_len:,} of {longest:,} tokens: the free memory "
-                "holds no more."
+                f"The context is {chosen.max_model_len:,} of {longest:,} tokens; more does not "
+                f"fit into the free memory."
             )
 
 
@@ -99,13 +100,13 @@ def _hosts(placement: Placement) -> Iterator[str]:
         engines = placement.num_replicas * each // len(placement.gpus)
         engine = "engine" if engines == 1 else "engines"
         yield (
-            f"{len(placement.gpus)} GPUs are {len(hosts)} hosts of {each}: run one server on each, "
-            f"with {engines} {engine}, behind one address."
+            f"{len(placement.gpus)} GPUs are {len(hosts)} hosts with {each} each: run one server "
+            f"per host, with {engines} {engine}, behind a load balancer."
         )
 
 
 def _pcie(chosen: Candidate) -> Iterator[str]:
-    if not chosen.placement.crosses_pcie:
+    if not chosen.placement.crosses_pcie or chosen.profile.parallelism.tp == 1:
         return
     shape, count = chosen.profile.model.shape, chosen.profile.num_devices
     yield (
@@ -113,6 +114,22 @@ def _pcie(chosen: Candidate) -> Iterator[str]:
         f"{2 * shape.num_hidden_layers} exchanges over PCIe, so expect far less than the GPUs' "
         "memory would give."
     )
+
+
+def _pipeline(chosen: Candidate) -> Iterator[str]:
+    if (count := chosen.profile.parallelism.pp) > 1:
+        yield (
+            f"The {count} GPUs of an engine compute each token one after another: they hold the "
+            "model together, and are no faster than one of them would be."
+        )
+
+
+def _not_run(chosen: Candidate) -> Iterator[str]:
+    if chosen.profile.status == "compiled":
+        yield (
+            f"This profile is compiled for {chosen.placement.gpus[0].name} and checked against its "
+            "limits; this project has not run it there."
+        )
 
 
 def _idle(chosen: Candidate, hardware: Hardware, constraints: Constraints) -> Iterator[str]:
@@ -150,7 +167,7 @@ def _reasons(
 
 
 def _all_idle(rejections: Sequence[Rejection], hardware: Hardware) -> Iterator[str]:
-    """Name what is nearest to running on the GPUs, if memory alone is amiss."""
+    """Name the profile nearest to running on the GPUs, if only memory is missing."""
     too_large = [
         r
         for r in rejections
@@ -195,7 +212,7 @@ def numbers(indices: Iterable[int]) -> str:
 
 
 def smaller_model(ranked: Sequence[Candidate], constraints: Constraints) -> str:
-    """Name the smaller model where nobody named the large one, which is a large fetch too."""
+    """Name the smaller model if the large one, a large download, was not named."""
     chosen = ranked[0].profile
     is_named = constraints.model or constraints.profile not in (None, "default")
     others = (c.profile for c in ranked if c.profile.model.name != chosen.model.name)

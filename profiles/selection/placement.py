@@ -11,7 +11,8 @@ from profiles.selection.memory import MemoryNeed, memory_need
 
 MIN_CONTEXT = 8192  # tokens; a reasoning model given less ends in the middle of its thoughts
 
-# The native engine's limits on a GPU, as parts of its profile's: the whole context goes before more
+# The native engine's limits on a GPU, as parts of its profile's: the whole context has precedence
+# over more
 # sequences and larger chunks, whose work space takes memory.
 _SHARES = (1, 2, 4)
 
@@ -34,7 +35,6 @@ class Placement:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context."""
         return self.limits.max_model_len
 
     @property
@@ -48,7 +48,6 @@ class Placement:
 
     @property
     def by_replica(self) -> tuple[tuple[Gpu, ...], ...]:
-        """The GPUs of each engine."""
         each = len(self.gpus) // self.num_replicas
         return tuple(self.gpus[i * each : (i + 1) * each] for i in range(self.num_replicas))
 
@@ -119,7 +118,6 @@ def _indices(team: _Team) -> list[int]:
 
 
 def is_match(gpu: Gpu, requirement: GpuRequirement) -> bool:
-    """Whether a GPU is of the kind that is required."""
     if requirement.names and gpu.key not in requirement.names:
         return False
     if requirement.family is not None and gpu.family != requirement.family:

@@ -22,7 +22,7 @@ _GOALS: Mapping[Goal, tuple[Goal, ...]] = {
     "balanced": ("balanced", "throughput", "latency"),
     "throughput": ("throughput", "balanced", "latency"),
 }
-_STATUSES = ("tuned", "published", "untuned", "planned")
+_STATUSES = ("tuned", "published", "untuned", "compiled", "planned")
 _BITS = {"mxfp4": 4, "bf16": 16, "fp32": 32}
 
 Place = tuple[tuple[int, ...], str]
@@ -37,12 +37,12 @@ class _Criterion:
 
 
 def goal_of(constraints: Constraints) -> Goal:
-    """Return what the ranking aims at: the goal asked for, else `balanced`."""
+    """Return the ranking's goal: the one asked for, or `balanced`."""
     return constraints.goal or "balanced"
 
 
 def rank(candidate: Candidate, constraints: Constraints) -> Place:
-    """Return what candidates are sorted by; the name makes the order total."""
+    """Return the sort key of candidates; the name makes the order total."""
     keys = tuple(criterion.key(candidate, constraints) for criterion in _CRITERIA)
     return keys, candidate.profile.title
 
@@ -98,7 +98,7 @@ def _engine(candidate: Candidate, constraints: Constraints) -> int:
 
 
 def _is_starved(candidate: Candidate, _: Constraints) -> int:
-    """Whether the memory is full long before the batch is."""
+    """Whether memory runs out long before the batch is full."""
     placement = candidate.placement
     if not placement.gpus:
         return 0
@@ -120,10 +120,15 @@ def _is_crowded(candidate: Candidate, constraints: Constraints) -> int:
     return candidate.placement.kv_tokens < MANY_TOKENS
 
 
+def _waits(candidate: Candidate, _: Constraints) -> int:
+    """Whether a token waits for GPUs that PCIe joins, or that compute one after another."""
+    return candidate.placement.crosses_pcie or candidate.profile.parallelism.pp > 1
+
+
 def _on_each_token(candidate: Candidate, constraints: Constraints) -> int:
-    """More GPUs shorten a token's time where NVLink joins them."""
+    """More GPUs shorten a token's time if NVLink connects them."""
     is_worth = goal_of(constraints) == "latency" and not candidate.placement.crosses_pcie
-    return -candidate.profile.num_devices if is_worth else 0
+    return -candidate.profile.parallelism.tp if is_worth else 0
 
 
 def _of_an_engine(candidate: Candidate, _: Constraints) -> int:
@@ -143,9 +148,7 @@ def _specificity(candidate: Candidate, _: Constraints) -> int:
 
 
 _CRITERIA = (
-    _Criterion(
-        lambda c, _: c.profile.model.is_demonstration, "it is a model for work, not a demonstration"
-    ),
+    _Criterion(lambda c, _: c.profile.model.is_demonstration, "it is not the demonstration model"),
     _Criterion(lambda c, _: c.profile.gpu is None, "it runs on a GPU, not on the CPU"),
     _Criterion(
         lambda c, _: c.profile.gpu_layers is not None, "the GPU computes all layers, not a part"
@@ -158,24 +161,23 @@ _CRITERIA = (
         lambda c, _: -(c.profile.gpu_layers or 0), "more of its layers are computed on the GPU"
     ),
     _Criterion(
-        lambda c, _: c.placement.crosses_pcie,
-        "its GPUs need not talk to each other over PCIe at each token",
+        _waits,
+        "its GPUs need not wait for each other at each token, over PCIe or in a pipeline",
     ),
     _Criterion(_size_on_gpu, "it serves the larger model"),
-    _Criterion(_size_on_cpu, "it serves the smaller model, of which a CPU reads less for a token"),
-    _Criterion(_goal_distance, "it comes closer to the goal ({goal})"),
-    _Criterion(_is_starved, "its memory holds K/V for its whole batch"),
-    _Criterion(_slowness, "its GPUs are the faster ones of this machine"),
-    _Criterion(_engine, "{engine} comes first here: {because}"),
+    _Criterion(_size_on_cpu, "it serves the smaller model, which is faster on a CPU"),
+    _Criterion(_goal_distance, "it is closer to the goal ({goal})"),
+    _Criterion(_is_starved, "its KV cache holds the whole batch"),
+    _Criterion(_slowness, "it uses the faster GPUs of this machine"),
+    _Criterion(_engine, "{engine} is preferred here: {because}"),
     _Criterion(_is_crowded, "its memory holds more conversations at once"),
-    _Criterion(_on_each_token, "more GPUs work on each token, which is what latency wants"),
+    _Criterion(_on_each_token, "more GPUs work on each token, which lowers latency"),
     _Criterion(
         _of_an_engine,
-        "engines side by side, each on as few GPUs as hold the model, give more tokens than one "
-        "on many",
+        "several engines on few GPUs each give more tokens than one engine on many",
     ),
     _Criterion(_memory_left_idle, "it leaves less of the machine idle"),
-    _Criterion(lambda c, _: _STATUSES.index(c.profile.status), "its values are better proven"),
-    _Criterion(lambda c, _: _BITS[c.profile.precision], "it has fewer bits per weight"),
-    _Criterion(_specificity, "it is made more closely for this hardware"),
+    _Criterion(lambda c, _: _STATUSES.index(c.profile.status), "its values are better tested"),
+    _Criterion(lambda c, _: _BITS[c.profile.precision], "it uses fewer bits per weight"),
+    _Criterion(_specificity, "it is more specific to this hardware"),
 )

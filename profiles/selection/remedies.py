@@ -48,7 +48,7 @@ def refusal(selection: Selection) -> str:
 
 
 def _by_hope(selection: Selection) -> list[Rejection]:
-    """What was asked for, nearest to running first."""
+    """Rejections of what was asked for, nearest to running first."""
     return sorted(
         (r for r in selection.rejections if r.fit in _HOPE),
         key=lambda r: (_HOPE.index(r.fit), r.profile.status == "planned", bool(r.cause)),
@@ -81,17 +81,17 @@ def remedy_for(
     if on_cpu is not None:
         model = on_cpu.profile.model.name
         return f"Free memory, or add some: {model} {on_cpu.reason}.{_demonstration(selection)}"
-    return f"Take a machine that one of the profiles is made for.{_demonstration(selection)}"
+    return f"Use a machine that one of the profiles supports.{_demonstration(selection)}"
 
 
 def _demonstration(selection: Selection) -> str:
-    """Say how the demonstration model is had, where it is kept back because of a GPU."""
+    """Say how to serve the demonstration model if it is held back because of a GPU."""
     names = {r.profile.model.name for r in selection.rejections if r.is_kept_back}
     return "".join(f" Only to try the server: NIM_MODEL_NAME={name}." for name in sorted(names))
 
 
 def _otherwise(unasked: Selection, constraints: Constraints) -> str:
-    """What to leave unasked, for something to run; empty where nothing can."""
+    """The constraint to drop so that something can run; empty if nothing can."""
     if not unasked.compatible:
         return ""
     model, wishes = unasked.chosen.profile.model.name, " and ".join(_wishes(constraints))
@@ -117,7 +117,6 @@ def shorter_context(rejections: Iterable[Rejection]) -> str:
 
 
 def _wishes(constraints: Constraints) -> list[str]:
-    """What was asked for, as the settings that ask for it."""
     given: Mapping[str, object] = {
         "NIM_MODEL_NAME or NIM_MODEL_PATH": constraints.model,
         "NIM_MODEL_PROFILE": constraints.profile,

@@ -1,42 +1,43 @@
 """The selector: which profile serves best here, and why not each of the others.
 
-Pure: the same profiles, hardware and constraints always give the same answer. Each
-profile ends in exactly one class:
+It is a pure function: the same profiles, hardware and constraints give the same answer.
+Each profile is put into exactly one class:
 
     RUNNABLE        it can start now
-    LOW_MEMORY      it would start with a shorter context, which is named
+    LOW_MEMORY      it would start with a shorter context; the answer names the length
     NOT_INSTALLED   the hardware fits, the engine is missing
-    INCOMPATIBLE    the hardware does not fit, or the profile is planned only
-    NOT_ASKED       a constraint excludes it, or it is the demonstration model, the machine
-                    has a GPU, and nobody named the model
+    INCOMPATIBLE    the hardware does not fit, or the profile is not supported yet
+    NOT_ASKED       a constraint excludes it, or it serves the demonstration model, the
+                    machine has a GPU, and the model was not named
 
-Without a wish for a length, a profile whose whole context does not fit is runnable with
-what fits, from 8,192 tokens on; and it is put on as many GPUs as hold engines of it.
+If no context length is asked for, a profile whose full context does not fit is runnable
+with the length that fits, if that is at least 8,192 tokens. It gets as many GPUs as hold
+engines of it.
 
-Runnable profiles are ranked by, in this order:
+Runnable profiles are ranked by these criteria, in this order:
 
- 1. a model for work before the demonstration model;
+ 1. any other model before the demonstration model;
  2. a GPU before a GPU with the CPU, and both before the CPU;
- 3. three quarters of the context at least: with less, a smaller model serves better; and
-    with less than an eighth, a longer one; then more layers on the GPU;
- 4. engines whose GPUs need not talk to each other over PCIe;
- 5. on GPUs the larger model: who has the hardware for it wants it. On a CPU the smaller;
- 6. the goal asked for, 'balanced' when none is. A goal is a wish, not a filter: next
-    best to an extreme is balanced, and next best to balanced is throughput, because a
-    latency profile keeps its batch so small that a busy service would queue;
+ 3. at least three quarters of the context: with less, a smaller model serves better; with
+    less than an eighth, one with a longer context; then more layers on the GPU;
+ 4. engines whose GPUs do not wait for each other at each token, over PCIe or in a pipeline;
+ 5. on GPUs the larger model, on a CPU the smaller;
+ 6. the goal ('balanced' if none is asked for). A goal does not exclude profiles: balanced
+    is second best to the extremes, and throughput is second best to balanced, because a
+    latency profile's small batch makes requests queue;
  7. room for K/V of 256 tokens for each sequence of the profile's batch;
- 8. the faster GPUs, where a machine has several kinds: by memory bandwidth, of one GPU for
-    latency, else of all of a kind;
- 9. the engine that is the fastest on this GPU for this goal by measured or published
-    figures (profiles/data/engines.yaml), one that this project has not run after those it has;
+ 8. the faster GPUs, if a machine has several kinds: by memory bandwidth of one GPU for
+    latency, of all GPUs of a kind otherwise;
+ 9. the fastest engine on this GPU for this goal by measured or published figures
+    (profiles/data/engine_order.yaml); an engine this project has not run comes last;
 10. room for K/V of 262,144 tokens in each engine, unless the goal is latency;
-11. for latency more GPUs for each token; else as few GPUs for an engine as hold the
-    model, because several engines side by side give more tokens than one on all GPUs;
+11. for latency more GPUs per token; otherwise as few GPUs per engine as hold the model,
+    because several engines give more tokens than one engine on all GPUs;
 12. less of the machine left idle;
-13. tuned on this board by this project, then published by the engine's makers for this
-    board, then untuned;
-14. fewer bits per weight: less memory traffic, and gpt-oss is published in MXFP4;
-15. made for this very GPU, then for its generation, then generic;
+13. tuned on this GPU by this project, then published for it, then untuned, then only
+    compiled for it;
+14. fewer bits per weight, because gpt-oss is published in MXFP4;
+15. made for this GPU, then for its generation, then generic;
 16. the name, so that the order is total.
 """
 
@@ -138,7 +139,7 @@ def _classify(
     if reason := _kept_back(profile, hardware, constraints):
         return Rejection(profile, Fit.NOT_ASKED, reason, is_kept_back=True)
     if profile.status == "planned":
-        reason = f"is planned only: {profile.source}"
+        reason = f"is not supported yet: {profile.source}"
         return Rejection(profile, Fit.INCOMPATIBLE, reason)
     asked = profile
     if constraints.memory_fraction is not None:
@@ -170,8 +171,8 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
     is_named = asked.profile not in (None, "default")
     if profile.draft and not is_named and "speculation" not in asked.tags:
         return (
-            f"drafts by {profile.draft}, at the cost of some abilities (docs/engines.md); "
-            "NIM_TAGS_SELECTOR=speculation=eagle3 or its name asks for it"
+            f"uses the draft head {profile.draft}, which disables some features "
+            f"(docs/engines.md); select it with NIM_TAGS_SELECTOR=speculation=eagle3 or by name"
         )
     for tag, value in asked.tags.items():
         if profile.tags[tag] != value:
@@ -182,7 +183,7 @@ def _not_asked(profile: Profile, constraints: Constraints) -> str:
 
 
 def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -> str:
-    """A demonstration model never serves by default where somebody has paid for a GPU."""
+    """Whether the model is held back: the demonstration model is not a default on GPU machines."""
     if not profile.model.is_demonstration or not hardware.gpus:
         return ""
     is_named = (
@@ -193,8 +194,8 @@ def _kept_back(profile: Profile, hardware: Hardware, constraints: Constraints) -
     if is_named:
         return ""
     return (
-        "is a demonstration model, which a machine with a GPU serves by name only: "
-        f"NIM_MODEL_NAME={profile.model.name}"
+        "is a demonstration model, which is served on a machine with a GPU only if named: "
+        "NIM_MODEL_NAME={profile.model.name}"
     )
 
 
@@ -215,6 +216,6 @@ def _reason(
     if not rivals:
         return f"It is the only one of {num_profiles} profiles that can run on {hardware.summary}."
     return (
-        f"{num_ranked} of {num_profiles} profiles can run on {hardware.summary}; "
-        f"this one comes before {rivals[0].profile.title} because {rivals[0].reason}."
+        f"{num_ranked} of {num_profiles} profiles can run on {hardware.summary}; this one is "
+        f"preferred to {rivals[0].profile.title} because {rivals[0].reason}."
     )

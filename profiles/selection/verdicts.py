@@ -30,7 +30,7 @@ class Constraints:
     profile: str | None = None  # an id, a name, 'model/name', NIM 2's name, or 'default'
     tags: Mapping[str, str] = field(default_factory=dict)
     max_model_len: int | None = None  # serve exactly this context length
-    num_replicas: int | None = None  # so many engines, whatever a profile says
+    num_replicas: int | None = None  # number of engines, whatever a profile says
     memory_fraction: float | None = None  # of a device's memory, whatever a profile says
     # Engine name to None (usable) or 'not installed: <why>'; a missing name is not
     # installed. None as a whole: take every engine as installed.

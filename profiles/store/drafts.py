@@ -12,24 +12,24 @@ from typing import Any
 
 from profiles.catalogue.models import Profile
 from profiles.download.source import Source, read_source
-from profiles.store.own_checkpoint import OwnCheckpoint, open_own
 from profiles.store.store import Fetching
+from profiles.store.user_checkpoint import UserCheckpoint, open_user
 
 
-def open_draft(profile: Profile, cache_dir: Path, fetching: Fetching) -> OwnCheckpoint | None:
+def open_draft(profile: Profile, cache_dir: Path, fetching: Fetching) -> UserCheckpoint | None:
     """List the head's files, or read the list that is there; None for a profile without one.
 
-    Raises ModelStoreError as `open_own` does.
+    Raises ModelStoreError as `open_user` does.
     """
     if not profile.draft:
         return None
     source = str(_source(profile, fetching.override))
     setting = f"the draft head of {profile.title}"
-    return open_own(source, cache_dir, fetching, setting=setting)
+    return open_user(source, cache_dir, fetching, setting=setting)
 
 
 def with_folder(options: Mapping[str, Any], repository: str, folder: Path) -> dict[str, Any]:
-    """Return the engine's options with the head's folder where they name its repository."""
+    """Return the engine's options with the head's folder in place of its repository."""
     return {name: _replaced(value, repository, str(folder)) for name, value in options.items()}
 
 

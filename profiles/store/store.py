@@ -1,10 +1,10 @@
 """The model store: the checkpoint folder that a profile's engine is started on.
 
 A model shipped with the package is expanded once into the cache, under a name that
-holds the hash of what was shipped, so that an upgrade expands anew. Other models are
+holds the hash of what was shipped, so that an upgrade expands it again. Other models are
 fetched, or put there by an operator: in the cache they must be exactly the published ones; in
 a folder of the operator's own they may be a fine-tune, so there the shape must be the
-model's (profiles/store/own_shape.py says which model that is) and every shard whole.
+model's (profiles/store/custom_shape.py says which model that is) and every shard whole.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,20 +22,18 @@ from typing import Any
 
 from profiles.catalogue.models import ArtifactFile, Artifacts, Model, ModelShape, Profile
 from profiles.checkpoints.checkpoint import (
-    check_place,
+    Checkpoint,
     check_shards,
     hash_file,
-    read_config,
     read_json,
 )
-from profiles.checkpoints.gguf import first_file
 from profiles.checkpoints.packed import replaced
 from profiles.download.fetch import GUEST, fetch, missing
-from profiles.download.source import NgcAccess, Wanted, source_of
+from profiles.download.source import FileToFetch, NgcAccess, source_of
 from profiles.download.verified import Verified
 from profiles.errors import ModelStoreError
 from profiles.hardware.machine import GB
-from profiles.store.own_shape import OwnShape
+from profiles.store.custom_shape import CustomShape
 
 log = logging.getLogger(__name__)
 
@@ -73,14 +71,14 @@ def resolve(
         source = source_of(artifacts, fetching.override)
         fetch(model.name, artifacts.files, folder, source, fetching.ngc)
     _check_files(artifacts, folder)
-    _check_shape(model, folder)
+    _check_shape(model, Checkpoint.open(folder))
     return folder
 
 
 def folder_of(profile: Profile, cache_dir: Path) -> Path:
     """Return the folder in which the cache keeps a model that the package does not ship."""
-    is_gguf = profile.engine == "llama_cpp"
-    return cache_dir / "models" / (f"{profile.model.name}-gguf" if is_gguf else profile.model.name)
+    name = f"{profile.model.name}-gguf" if profile.reads_gguf else profile.model.name
+    return cache_dir / "models" / name
 
 
 def to_fetch(profile: Profile, cache_dir: Path) -> list[ArtifactFile]:
@@ -100,7 +98,7 @@ def _without_replaced(profile: Profile, artifacts: Artifacts, folder: Path) -> A
     return artifacts.model_copy(update={"files": kept})
 
 
-def damaged(files: Iterable[Wanted], folder: Path) -> list[str]:
+def damaged(files: Iterable[FileToFetch], folder: Path) -> list[str]:
     """Hash the files that are there; return those that are not the published ones."""
     there = [file for file in files if file.sha256 and (folder / file.name).is_file()]
     return [file.name for file in there if hash_file(folder / file.name) != file.sha256]
@@ -127,7 +125,7 @@ def expand_once(
     except OSError as error:
         raise ModelStoreError(
             f"cannot write to the model cache {cache_dir}: {error.strerror or error}; "
-            f"set NIM_CACHE_PATH to a folder this user may write, with room for the model"
+            f"set NIM_CACHE_PATH to a folder that this user can write to, with room for the model"
         ) from error
     return folder
 
@@ -143,12 +141,12 @@ def _locked(parent: Path, name: str) -> Iterator[None]:
 def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
     for left_over in folder.parent.glob(f".{folder.name}.*/"):  # of a start that was killed
         shutil.rmtree(left_over, ignore_errors=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    unfinished.mkdir()  # by the umask: the group may use it where that allows it
     try:
         expand(unfinished)
-        unfinished.chmod(0o755)
         if folder.exists():
-            log.warning("%s is damaged; it is expanded anew", folder)
+            log.warning("%s is damaged; expanding it again", folder)
             shutil.rmtree(folder)
         unfinished.rename(folder)
     finally:
@@ -157,7 +155,7 @@ def _expand_into(folder: Path, expand: Callable[[Path], None]) -> None:
 
 def _bundled_folder(profile: Profile, cache_dir: Path) -> Path:
     model = profile.model
-    if profile.engine == "llama_cpp":
+    if profile.reads_gguf:
         raise ModelStoreError(
             f"{model.name} is not shipped as GGUF, which {profile.name} is started on; set "
             "NIM_MODEL_PATH to a folder with its GGUF file, or choose another profile"
@@ -198,25 +196,23 @@ def content_hash(source: Path) -> str:
 
 
 def _operators_folder(profile: Profile, model_path: Path) -> Path:
-    model = profile.model
-    check_place(model_path)
-    if not isinstance(model.shape, OwnShape):  # that was read from this very folder
-        _check_shape(model, model_path)
-    if profile.engine != "llama_cpp":
-        check_shards(model_path)
-    elif first_file(model_path) is None:
+    model, opened = profile.model, Checkpoint.open(model_path)
+    if not isinstance(model.shape, CustomShape):  # that was read from this very folder
+        _check_shape(model, opened)
+    if profile.reads_gguf and not opened.has_gguf:
         raise ModelStoreError(
             f"{model_path} has no *.gguf file, which {profile.name} is started on; "
             "choose a profile of another engine"
         )
+    if not profile.reads_gguf:
+        check_shards(model_path)
     return model_path
 
 
-def _check_shape(model: Model, folder: Path) -> None:
-    path, config = read_config(folder)
-    if different := _differences(model.shape, config):
+def _check_shape(model: Model, opened: Checkpoint) -> None:
+    if different := _differences(model.shape, opened.config):
         raise ModelStoreError(
-            f"{path} is not {model.name}'s: {'; '.join(different)}; "
+            f"{opened.described_by} is not {model.name}'s: {'; '.join(different)}; "
             f"unset NIM_MODEL_NAME to serve what the folder holds, or give {model.name}'s folder"
         )
 

@@ -75,7 +75,7 @@ class ConcurrencyLimit:
             await self._give_back(lease)
 
     async def close(self) -> None:
-        """Stop renewing leases; those that are left end by themselves."""
+        """Stop renewing leases; the remaining ones expire."""
         if self._renewing is not None:
             self._renewing.cancel()
         if self._redis is not None:

@@ -1,7 +1,7 @@
 """Counts per minute: in this process, or in a Redis for all replicas.
 
 A sliding window of two fixed ones (the library `limits`). When Redis fails, this process
-counts for itself until it is back: limits get looser then, and nobody is locked out.
+counts for itself until it is back: limits get looser then, and no caller is locked out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class MinuteCounters:
         return await _take(self._memory, name, who, per_min, cost)
 
     async def close(self) -> None:
-        """Close the connections to Redis."""
         if self._redis is not None:
             bridge = self._redis.bridge
             assert isinstance(bridge, RedispyBridge)
@@ -57,7 +56,7 @@ class MinuteCounters:
 
 
 def _redis(url: str) -> RedisStorage:
-    """By the client library that the stored responses use, too."""
+    """Use the same Redis client library as stored responses."""
     scheme, _, rest = url.partition("://")
     scheme = "redis+unix" if scheme == "unix" else scheme
     return RedisStorage(
@@ -95,7 +94,7 @@ class _Window:
 
     @property
     def weight(self) -> float:
-        """The count of now: the last minute's part fades as the running one goes on."""
+        """The count of now: the last minute's part fades as the current one passes."""
         return self.last * self.last_ttl_s / WINDOW_S + self.running
 
     def until_free_s(self, weight: float) -> float:
@@ -110,4 +109,4 @@ class _Window:
 
 def redis_guard() -> OutageGuard:
     """The guard that leaves a failed Redis alone for a while."""
-    return OutageGuard("Redis", "limits count for this process alone until it is back")
+    return OutageGuard("Redis", "until it is back, limits are counted per process")

@@ -1,6 +1,7 @@
 """The way into the engine: quotas, deadlines, and an early look at the engine's queue.
 
-The queue decides who waits too long (engines/admission.py). What it expects is asked here before a
+The queue decides which requests wait too long (engines/queueing). What it expects is asked here
+before a
 body is read, so that a refusal costs nothing.
 """
 
@@ -12,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engines.base import Engine
-from engines.pace import ExpectedWait, retry_after_s
+from engines.base import Engine, ExpectedWait
+from engines.queueing.pace import retry_after_s
 from service.admission.quotas import Quotas
 from service.errors import UNAVAILABLE, RequestError
 from service.request import Deadline, RequestContext
@@ -78,14 +79,13 @@ class Gate:
             yield
 
     async def close(self) -> None:
-        """Close the quotas."""
         await self._quotas.close()
 
     def _check_priority(self, priority: int) -> None:
         if priority < self._bounds.min_priority:
             raise RequestError(
-                f"priority is {priority}: {self._bounds.min_priority} is the most urgent that this "
-                "server lets a request be (NIM_MIN_PRIORITY).",
+                f"priority is {priority}; the most urgent value allowed here is "
+                f"{self._bounds.min_priority} (NIM_MIN_PRIORITY).",
                 param="priority",
                 code="invalid_value",
             )
@@ -94,13 +94,13 @@ class Gate:
         wait_s, limit_s = wait.sure_s, self._bounds.max_wait_s
         if wait_s > limit_s:
             raise self._refusal(
-                f"a request would wait {wait_s:.0f} s, longer than the limit of {limit_s:g} s",
+                f"the expected wait is {wait_s:.0f} s, longer than the limit of {limit_s:g} s",
                 retry_after_s(wait, limit_s),
             )
         if deadline is not None and wait_s > deadline.timeout_s:
             raise self._refusal(
-                f"a request would wait {wait_s:.1f} s, longer than the {deadline.timeout_s:g} s"
-                " that this one has",
+                f"the expected wait is {wait_s:.1f} s, longer than this request's timeout of "
+                f"{deadline.timeout_s:g} s",
                 retry_after_s(wait, deadline.timeout_s),
             )
 

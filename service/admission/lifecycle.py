@@ -57,10 +57,10 @@ class Lifecycle:
             async with asyncio.timeout(timeout_s):
                 await engine.check_health()
         except TimeoutError:
-            reason = f"The engine did not answer a health check within {timeout_s:g} s."
+            reason = f"The engine did not respond to a health check within {timeout_s:g} s."
             raise NotReady(reason) from None
         except EngineDead as error:
-            raise NotReady(f"There is no engine now: {error}.") from error
+            raise NotReady(f"The engine is not running: {error}.") from error
         except EngineError as error:
             raise NotReady(f"The engine is not ready: {error}.") from error
 

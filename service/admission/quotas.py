@@ -17,14 +17,14 @@ from service.request import RequestContext
 if TYPE_CHECKING:
     from service.answer.generation import Generation
 
-_NOBODY = "anonymous"  # who asks while the API is open: all together
+_NOBODY = "anonymous"  # callers of an open API, counted together
 _NO_LIMITS = PrincipalLimits()
 
 
 class Quotas:
     """Keeps callers to their limits; made once per process.
 
-    `defaults` hold for whoever has no limits of their own; `num_sharers` processes that do
+    `defaults` apply to callers without their own limits; `num_sharers` processes that do
     not count together have each its part of every limit.
     """
 
@@ -42,7 +42,7 @@ class Quotas:
         self._owed: Counter[str] = Counter()  # tokens that were generated beyond the limit
 
     async def count(self, context: RequestContext) -> None:
-        """Count one request and tell the caller how it stands; raises RequestError at the limit."""
+        """Count one request and tell the caller what is left; raises RequestError at the limit."""
         who, limits = _identity(context)
         if per_min := self._tokens_per_min(limits):
             _tell(context, "tokens", await self._counters.take("tokens", who, per_min, 0))
@@ -70,7 +70,6 @@ class Quotas:
                     self._owed[who] += generation.num_completion_tokens
 
     async def close(self) -> None:
-        """Close the counters and the limit of concurrency."""
         await self._counters.close()
         await self._concurrency.close()
 
@@ -81,7 +80,7 @@ class Quotas:
             return
         async with self._concurrency.hold(who, at_once) as has_place:
             if not has_place:
-                message = f"{at_once} requests of this caller run already, which is the limit"
+                message = f"{at_once} requests of this caller are running, which is the limit"
                 raise self._refusal(f"{message}; wait until one has ended.", 1.0)
             yield
 
@@ -107,9 +106,8 @@ class Quotas:
         if standing.retry_s is None:
             return
         raise self._refusal(
-            f"Rate limit reached: {standing.limit} {kind} per minute, of which "
-            f"{standing.remaining} are left and {wanted} are needed; try again in "
-            f"{math.ceil(standing.retry_s)} s.",
+            f"Rate limit reached: {standing.limit} {kind} per minute, {standing.remaining} "
+            f"left, {wanted} needed; try again in {math.ceil(standing.retry_s)} s.",
             standing.retry_s,
         )
 
@@ -130,7 +128,7 @@ def _identity(context: RequestContext) -> tuple[str, PrincipalLimits]:
 
 
 def _tell(context: RequestContext, kind: str, standing: Standing) -> None:
-    """OpenAI's headers."""
+    """Set OpenAI's rate-limit headers."""
     headers = context.notes.headers
     headers[f"x-ratelimit-limit-{kind}"] = str(standing.limit)
     headers[f"x-ratelimit-remaining-{kind}"] = str(standing.remaining)

@@ -20,11 +20,14 @@ from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
 from service.harmony.parse import Parser
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.tools.toolbox import ToolResult, ToolSession
+from service.work import rest
 
 INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 AnswerFinish = Literal["stop", "length", "tool_calls"]
+_AT_ONCE = 512  # tokens between two rests of a long beginning
 _HOSTED = (DeltaKind.HOSTED_CALL, DeltaKind.HOSTED_END)
 _NO_MORE = ToolResult("Error: no more calls are allowed; answer with what is known.", True)
 
@@ -52,7 +55,7 @@ class InterTokenLatencies:
         self.last_at = 0.0
 
     def note(self, num_tokens: int) -> None:
-        """Count an event's tokens; they are taken to have come evenly since the event before."""
+        """Count an event's tokens, assumed to be evenly spaced since the previous event."""
         now = perf_counter()
         last, self.last_at = self.last_at, now
         if not last:
@@ -63,7 +66,6 @@ class InterTokenLatencies:
 
     @property
     def total_s(self) -> float:
-        """Seconds from the first token to the last."""
         return self.last_at - self.first_at
 
 
@@ -107,11 +109,10 @@ class HostedCalls:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the model went on to call after it was told that it may not."""
+        """Whether the model kept calling after it was told not to."""
         return self.num_calls > self._hosted.max_calls
 
     def show(self, result: ToolResult) -> Sequence[Delta]:
-        """The result of a call, if the answer shows it."""
         status = "failed" if result.is_error else "completed"
         shown = Delta(DeltaKind.HOSTED_RESULT, result.text, name=status)
         return [shown] if self._hosted.is_shown else []
@@ -134,7 +135,10 @@ class Choice:
         self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
+        self._further_stop_ids = frozenset(plan.stop_token_ids).difference(STOP_TOKEN_IDS)
         self._max_calls = plan.max_calls
+        self._has_logprobs = plan.sampling.logprobs is not None
+        self._num_begun_reasoning = 0
         self._has_reasoning = plan.has_reasoning
         self._has_tools = bool(plan.tool_names or plan.builtins.returns_others)
         self._has_call = False
@@ -147,17 +151,17 @@ class Choice:
     @property
     def num_reasoning_tokens(self) -> int:
         """Generated tokens of the chain of thought."""
-        return self._parser.num_reasoning_tokens
+        return self._parser.num_reasoning_tokens - self._num_begun_reasoning
 
     @property
     def kept_ids(self) -> list[int]:
-        """What the model wrote, as far as it counts; needs a transcript."""
+        """The ids of the model's text that count; needs a transcript."""
         assert self.transcript is not None
         return self.transcript[: self.num_tokens]
 
     @property
     def num_resyncs(self) -> int:
-        """Malformed message headers that the parser mended."""
+        """Malformed message headers repaired by the parser."""
         return self._parser.num_resyncs
 
     def forget_logprobs(self, step: ChoiceStep) -> None:
@@ -174,6 +178,19 @@ class Choice:
         """The stop string that ended the answer, if one did."""
         return self._stops.matched if self._stops else None
 
+    def begin(self, token_ids: Sequence[int]) -> ChoiceStep | None:
+        """Take the beginning that the client gave; call it in a thread, because it may be long."""
+        if self._has_logprobs:
+            self.logprobs.begin(len(token_ids))
+        if self.transcript is not None:
+            self.transcript += token_ids
+        deltas: list[Delta] = []
+        for start in range(0, len(token_ids), _AT_ONCE):
+            deltas += self._feed(TokenEvent(tuple(token_ids[start : start + _AT_ONCE])))
+            rest()
+        self._num_begun_reasoning = self._parser.num_reasoning_tokens
+        return self._step(coalesced(deltas), None)
+
     def advance(self, event: TokenEvent) -> ChoiceStep | None:
         """Take one event of the engine; None when it adds nothing that is shown."""
         if not self.hosted or not self.hosted.num_calls:  # later rounds find what they wrote
@@ -189,12 +206,15 @@ class Choice:
         deltas = self._feed(event)
         if self.is_timed:
             self.parse_s += perf_counter() - self.latencies.last_at
+        return self._step(deltas, event.finish_reason)
+
+    def _step(self, deltas: list[Delta], reason: FinishReason | None) -> ChoiceStep | None:
         if self._has_tools and not self._has_call:
             for delta in deltas:  # a generator would cost more than all of the loop
                 self._has_call = self._has_call or delta.kind in CALL_KINDS
-        is_over = event.finish_reason is not None and not self.is_calling
+        is_over = reason is not None and not self.is_calling
         if self._is_cut or is_over:
-            self.finish_reason = self._finish(event.finish_reason)
+            self.finish_reason = self._finish(reason)
         if not self._has_reasoning:
             deltas = [delta for delta in deltas if delta.kind is not DeltaKind.REASONING]
         if not deltas and self.finish_reason is None:
@@ -203,11 +223,11 @@ class Choice:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a built-in tool's result must come before the model can go on."""
+        """Whether a built-in tool's result must come before the model can continue."""
         return self.hosted is not None and self.hosted.is_whole
 
     def resume(self, deltas: Sequence[Delta], num_result_tokens: int) -> ChoiceStep:
-        """Go on with another round, now that a tool's result has joined the prompt."""
+        """Start another round, now that a tool's result has joined the prompt."""
         assert self.hosted is not None
         self.hosted.num_result_tokens += num_result_tokens
         self.hosted.round_ids.clear()
@@ -225,13 +245,14 @@ class Choice:
         if self._can_be_cut:
             return self._feed_one_by_one(event)
         self.num_tokens += len(event.token_ids)
-        deltas = self._parser.feed(event.token_ids)
+        deltas = self._parser.feed(self._shown_of(event))
         return deltas if event.finish_reason is None else deltas + self._parser.finish()
 
     def _feed_one_by_one(self, event: TokenEvent) -> list[Delta]:
         """Tokens behind the cut must not count, however many one event brings."""
         kept: list[Delta] = []
-        for token_id in event.token_ids:
+        shown = self._shown_of(event)
+        for token_id in shown:
             self.num_tokens += 1
             if self.hosted:
                 self.hosted.round_ids.append(token_id)
@@ -239,12 +260,20 @@ class Choice:
             if self._is_cut or self.is_calling:
                 self.logprobs.cut(self.num_tokens)
                 return kept
+        self.num_tokens += len(event.token_ids) - len(shown)
         if event.finish_reason is not None:
             kept += self._cut(self._parser.finish())
             if self._stops and not self._is_cut:
                 kept += self._stops.flush()
             kept += self.hosted.cut() if self.hosted else []
         return kept
+
+    def _shown_of(self, event: TokenEvent) -> tuple[int, ...]:
+        """The event's tokens without the client's own stop token, which is not text."""
+        last = event.token_ids[-1:]
+        if event.finish_reason is FinishReason.STOP and self._further_stop_ids.issuperset(last):
+            return event.token_ids[:-1]
+        return event.token_ids
 
     def _cut(self, deltas: Sequence[Delta]) -> list[Delta]:
         """The deltas up to the first stop string or the first call too many."""
@@ -278,7 +307,7 @@ def _parser_of(plan: Plan) -> Parser | RawText:
             plan.tool_names,
             plan.builtins,
             plan.custom_names,
-            is_endless=not plan.stop_token_ids,
+            is_endless=not set(STOP_TOKEN_IDS).intersection(plan.stop_token_ids),
         )
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
 

@@ -6,6 +6,7 @@ Streamed and whole answers are both made of the same Steps, so they cannot diffe
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from service.harmony.render import render_result
 from service.harmony.vocabulary import CALL
 from service.request import in_time, until
 from service.tools.toolbox import ToolSession
+from service.work import in_thread
 
 _TOGETHER: Final = 8  # runs that begin or end in one turn of the loop
 
@@ -42,7 +44,8 @@ class Generation:
         self.ended_at: float | None = None
         self.outcome: GenerationOutcome = "abort"
         self.error_type: str | None = None  # the class of what ended it
-        self.max_wait_s: float | None = None  # in the engine's queue; whoever admits it sets it
+        self.max_wait_s: float | None = None  # in the engine's queue; set at admission
+        self.num_restarts = 0  # of engines that died under it
         self._engine = engine
 
     async def steps(self) -> AsyncGenerator[ChoiceStep, None]:
@@ -74,7 +77,32 @@ class Generation:
 
     def _run(self, choice: Choice) -> AsyncGenerator[ChoiceStep, None]:
         request = replace(self.plan.engine_request(choice.index), max_wait_s=self.max_wait_s)
-        return self._rounds(choice, request) if choice.hosted else self._round(choice, request)
+        if choice.hosted:
+            return self._rounds(choice, request)
+        return (
+            self._continued(choice, request)
+            if self.plan.begun_ids
+            else self._round(choice, request)
+        )
+
+    async def _continued(
+        self, choice: Choice, request: EngineRequest
+    ) -> AsyncGenerator[ChoiceStep, None]:
+        """The beginning that the client gave, then what the engine writes behind it."""
+        step = await in_thread(functools.partial(choice.begin, self.plan.begun_ids))
+        if step is not None:
+            yield step
+        if choice.finish_reason is not None:
+            return
+        try:
+            async with aclosing(self._round(choice, request)) as steps:
+                async for step in steps:
+                    yield step
+        except RequestFailed as error:
+            if request.grammar is None or choice.latencies.first_at:
+                raise
+            message = f"continue_token_ids is not what this request's grammar allows: {error}."
+            raise RequestError(message, param="continue_token_ids") from error
 
     async def _rounds(
         self, choice: Choice, request: EngineRequest
@@ -102,6 +130,8 @@ class Generation:
         events = until(self.plan.context.deadline, self._engine.generate(request))
         async with aclosing(events):
             async for event in events:
+                if event.num_restarts:
+                    self.num_restarts = max(self.num_restarts, event.num_restarts)
                 step = choice.advance(event)
                 if step is not None:
                     yield step
@@ -110,7 +140,7 @@ class Generation:
         raise RequestFailed("the engine ended its answer without a finish reason")
 
     def _refusal(self, error: InvalidGrammar) -> RequestError:
-        """The grammar was made of what the client sent: name the field."""
+        """The error for the field of the client from which the grammar was made."""
         param, grammar, reason = self.plan.grammar_param, self.plan.grammar, str(error)
         for part in written_parts(grammar) if grammar is not None else ():
             if part.label and reason.startswith(f"{part.label} "):
@@ -120,18 +150,17 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompts, and of what built-in tools added to them."""
+        """Tokens of the prompts, and of what built-in tools and the client added to them."""
         results = sum(c.hosted.num_result_tokens for c in self.choices if c.hosted)
-        return sum(len(prompt) for prompt in self.plan.prompts) + results
+        return sum(len(prompt) for prompt in self.plan.prompts) + results + len(self.plan.begun_ids)
 
     @property
     def num_completion_tokens(self) -> int:
-        """Generated tokens of all choices."""
-        return sum(choice.num_tokens for choice in self.choices)
+        num_begun = len(self.plan.begun_ids)
+        return sum(choice.num_tokens - num_begun for choice in self.choices)
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Generated tokens of the chain of thought, of all choices."""
         return sum(choice.num_reasoning_tokens for choice in self.choices)
 
     @property
@@ -153,7 +182,6 @@ class Generation:
 
     @property
     def num_resyncs(self) -> int:
-        """Malformed message headers that the parser mended, of all choices."""
         return sum(choice.num_resyncs for choice in self.choices)
 
 

@@ -17,9 +17,13 @@ class KeptLogprobs(Sequence[TokenLogprob]):
     def __init__(self) -> None:
         self._kept: list[TokenLogprob] = []
         self._num_forgotten = 0
+        self.num_unknown = 0  # the first ones, which no engine computed
+
+    def begin(self, num_tokens: int) -> None:
+        """Count tokens that the client gave: they have no log-probabilities."""
+        self.num_unknown = self._num_forgotten = num_tokens
 
     def extend(self, logprobs: Iterable[TokenLogprob]) -> None:
-        """Add those of the next tokens."""
         self._kept.extend(logprobs)
 
     def cut(self, num_tokens: int) -> None:
@@ -27,7 +31,7 @@ class KeptLogprobs(Sequence[TokenLogprob]):
         del self._kept[max(0, num_tokens - self._num_forgotten) :]
 
     def forget(self, num_tokens: int) -> None:
-        """Free those of the first `num_tokens` tokens; nobody asks for them again."""
+        """Free those of the first `num_tokens` tokens; they are not needed again."""
         if num_tokens > self._num_forgotten:
             del self._kept[: num_tokens - self._num_forgotten]
             self._num_forgotten = num_tokens

@@ -24,7 +24,7 @@ BUILTIN_OF = {
 }
 
 
-# harmony: channels and calls; text: as it stands, without control tokens; marked: with them.
+# harmony: channels and calls; text: plain, without control tokens; marked: with them.
 Output = Literal["harmony", "text", "marked"]
 
 
@@ -112,16 +112,24 @@ class Plan:
     max_calls: int | None = None  # the answer ends before one call more
     has_reasoning: bool = True  # whether the client is shown the chain of thought
     keeps_ids: bool = False  # whether the client is shown the tokens as they are
+    keeps_logprobs: bool = False  # ... and the log-probabilities of all of them
+    begun_ids: tuple[int, ...] = ()  # the answer begins with these; the engine continues after them
     grammar: Grammar | None = None  # what the answer may be
     grammar_param: str | None = None  # the field that asked for it
     priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "harmony"
     stop_token_ids: tuple[int, ...] = STOP_TOKEN_IDS
+    cache_salt: str | None = None  # of the client, beside the tenant's
+
+    @property
+    def _salt(self) -> str | None:
+        tenant = self.context.cache_salt
+        return tenant or None if self.cache_salt is None else f"{tenant}\0{self.cache_salt}"
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
-        """All prompts; the choices of one stand behind those of the one before."""
+        """All prompts; the choices of one prompt follow those of the previous one."""
         return (self.prompt_token_ids, *self.more_prompts)
 
     def engine_request(self, index: int) -> EngineRequest:
@@ -144,5 +152,6 @@ class Plan:
             priority=self.priority,
             tenant=self.context.tenant,
             grammar=self.grammar,
-            cache_salt=self.context.cache_salt or None,
+            cache_salt=self._salt,
+            generated_token_ids=self.begun_ids,
         )

@@ -23,7 +23,7 @@ class RawText:
         self._num_tokens = 0
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
-        """Take generated ids; a token that ends the answer is no part of its text."""
+        """Take generated ids; a token that ends the answer is not part of its text."""
         pieces: list[TextPiece | None] = []
         for position, token_id in enumerate(token_ids, self._num_tokens):
             if is_ordinary(token_id):
@@ -36,7 +36,7 @@ class RawText:
         return [_delta(piece) for piece in pieces if piece]
 
     def finish(self) -> list[Delta]:
-        """Give what was held back of an unfinished character."""
+        """Return the held-back bytes of an unfinished character."""
         piece = self._decoder.flush()
         return [_delta(piece)] if piece else []
 
@@ -56,7 +56,6 @@ class StopStrings:
 
     @property
     def is_matched(self) -> bool:
-        """Whether a stop string has been found."""
         return self.matched is not None
 
     def feed(self, delta: Delta) -> list[Delta]:

@@ -39,14 +39,16 @@ BUILT, NOT_BUILT = 0, 1
 
 
 @click.command(cls=SettingsCommand)
-@click.option("--dry-run", is_flag=True, help="Say what is there and what is not; build nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what is missing; build nothing.")
 @click.option("--tune", is_flag=True, help="Measure kernel variants on this GPU; keep the fastest.")
 @click.option(
-    "--packed-only", is_flag=True, help="Then delete the checkpoint's shards: half the disk."
+    "--packed-only",
+    is_flag=True,
+    help="Delete the checkpoint's shards afterwards; halves the disk space.",
 )
 @settings_flags
 def build_engine(dry_run: bool, tune: bool, packed_only: bool, **flags: Any) -> int:
-    """Pack the weights and compile the kernels that `serve` would, so that it starts fast."""
+    """Pack weights and compile kernels in advance, so that `serve` starts fast."""
     settings = load(given(flags))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
@@ -61,7 +63,7 @@ def build_engine(dry_run: bool, tune: bool, packed_only: bool, **flags: Any) -> 
         built = _build(launch, tune=tune)
         if packed_only and built == BUILT:
             freed = delete_shards(launch.model_dir)
-            click.echo(f"{launch.model_dir} has no shards any more: {freed / GB:.1f} GB are free")
+            click.echo(f"Deleted the shards of {launch.model_dir}: {freed / GB:.1f} GB freed")
         return built
     except (ProfileError, EngineStartError) as error:
         log.error("%s", error)
@@ -111,18 +113,18 @@ def _tell_states(launch: Launch) -> int:
     states = _states(launch)
     if not states:
         title = launch.selection.chosen.profile.title
-        click.echo(f"Nothing to build: {title} starts from the checkpoint as it is.")
+        click.echo(f"Nothing to build: {title} uses the checkpoint directly.")
     for folder, reason in states.items():
         click.echo(f"{folder} {reason or 'is there'}")
     return NOT_BUILT if any(states.values()) else BUILT
 
 
 def _tell_fetch(launch: Launch) -> int:
-    """Print what is fetched first: without the checkpoint nothing can be looked at."""
+    """Print what must be downloaded before anything can be checked."""
     size = sum(file.size_bytes for file in launch.to_fetch) / GB
     title = launch.selection.chosen.profile.title
     click.echo(
-        f"{launch.model_dir} lacks {len(launch.to_fetch)} files ({size:.1f} GB), which are fetched "
-        f"first; then {title} is built, if it is not there already"
+        f"{launch.model_dir}: {len(launch.to_fetch)} files ({size:.1f} GB) are missing and will "
+        f"be downloaded first; then {title} is built, unless it exists already"
     )
     return NOT_BUILT

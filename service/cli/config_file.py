@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import yaml
 
+from service.cli.flags import PARALLELISM
 from service.settings.settings import Settings, SettingsError, env_name, is_set
 
 # Names of vLLM's configuration files for settings of another name.
@@ -43,7 +44,7 @@ def unset(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]
 def _field(key: str, path: Path) -> str:
     name = key.strip().lower().replace("-", "_").removeprefix("nim_")
     field = _SECOND_NAMES.get(name, name)
-    if field in Settings.model_fields or field in ("model", "tensor_parallel_size"):
+    if field in Settings.model_fields or field in ("model", *PARALLELISM):
         return field
     near = difflib.get_close_matches(field, [*Settings.model_fields], n=1, cutoff=0.75)
     hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
@@ -51,7 +52,7 @@ def _field(key: str, path: Path) -> str:
 
 
 def _text(key: object, value: object, path: Path) -> object:
-    """YAML's value as a variable would say it; a list stands for commas."""
+    """YAML's value as a variable would say it; a list is joined by commas."""
     if isinstance(value, list):
         return ",".join(str(item) for item in value)
     if isinstance(value, str | int | float) or value is None:

@@ -29,7 +29,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "HARDWARE",
         *_hardware(found["hardware"]),
         "PROFILE",
-        *(_profile(found["profile"]) if found["profile"] else ["  none can start here; see model"]),
+        *(_profile(found["profile"]) if found["profile"] else ["  none can run here; see model"]),
         "SETTINGS (those that are set, secrets hidden)",
         *_table(_changed(found["settings"])),
         "CHECKS",
@@ -55,7 +55,7 @@ def _hardware(hardware: dict[str, Any]) -> list[str]:
 def _changed(settings: dict[str, Any]) -> dict[str, Any]:
     defaults = {f"NIM_{name.upper()}": f.default for name, f in Settings.model_fields.items()}
     changed = {name: value for name, value in settings.items() if value != defaults[name]}
-    return changed or {"(none)": "every setting has its default"}
+    return changed or {"(none)": "all settings have their defaults"}
 
 
 def _table(rows: dict[str, Any]) -> list[str]:

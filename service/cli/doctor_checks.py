@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import socket
@@ -58,15 +59,13 @@ def all_checks(
 
 
 def settings_known() -> Check:
-    """Check whether every NIM_* variable is known."""
     unknown = [f"{name} (did you mean {near}?)" if near else name for name, near in unknown_names()]
     if unknown:
         return Check("settings", "warning", f"these have no effect: {', '.join(unknown)}")
-    return Check("settings", "ok", "every NIM_* variable is known")
+    return Check("settings", "ok", "all NIM_* variables are known")
 
 
 def port_free(settings: Settings) -> Check:
-    """Check whether the server's port can be taken."""
     host, port = settings.server_host, settings.server_port
     try:
         listen(host, port).close()
@@ -76,29 +75,31 @@ def port_free(settings: Settings) -> Check:
 
 
 def cache_writable(path: Path) -> Check:
-    """Check whether the cache folder can be written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"x")
     except OSError as error:
-        remedy = "set NIM_CACHE_PATH to a folder this user may write"
+        if path.is_dir() and not os.access(path, os.W_OK):
+            lost = "nothing is downloaded, and compiled kernels and stored responses are not kept"
+            return Check("cache", "warning", f"{path} is read-only: {lost}")
+        remedy = "set NIM_CACHE_PATH to a folder that this user can write to"
         return Check("cache", "failed", f"{path}: {error.strerror or error}; {remedy}")
-    return Check("cache", "ok", f"{path} can be written")
+    return Check("cache", "ok", f"{path} is writable")
 
 
 def disk_free(path: Path) -> Check:
-    """Check whether the disk has room for the model's files."""
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     detail = f"{free / GB:.1f} GB free in {existing}"
     if free < MIN_FREE_BYTES:
-        return Check("disk", "warning", f"{detail}; make room or set NIM_CACHE_PATH elsewhere")
+        return Check(
+            "disk", "warning", f"{detail}; free disk space, or set NIM_CACHE_PATH to another disk"
+        )
     return Check("disk", "ok", detail)
 
 
 def gpu_driver(hardware: Hardware) -> Check:
-    """Check whether the GPUs' driver answers."""
     if hardware.warnings:
         return Check("gpu", "warning", "; ".join(hardware.warnings))
     if not hardware.gpus:
@@ -116,7 +117,6 @@ def checkpoint(choose: Callable[[], tuple[Selection, Path]]) -> Check:
 
 
 def auth_state(settings: Settings) -> Check:
-    """Check the configured ways to know callers."""
     try:
         authenticator = authenticator_of(settings)
     except Exception as error:
@@ -124,15 +124,14 @@ def auth_state(settings: Settings) -> Check:
     if authenticator is not None:
         return Check("auth", "ok", "callers need a key, token or certificate")
     if settings.server_host in _LOOPBACK:
-        return Check("auth", "ok", f"open to this machine alone ({settings.server_host})")
+        return Check("auth", "ok", f"open to this machine only ({settings.server_host})")
     if settings.auth == "off":
-        detail = "NIM_AUTH=off: whoever reaches the port may call; set NIM_API_KEYS_PATH"
+        detail = "NIM_AUTH=off: anyone who can reach the port may call; set NIM_API_KEYS_PATH"
         return Check("auth", "warning", detail)
-    return Check("auth", "warning", "a key is made at each start; set NIM_API_KEYS_PATH")
+    return Check("auth", "warning", "a key is generated at each start; set NIM_API_KEYS_PATH")
 
 
 def tls_files(settings: Settings) -> Check:
-    """Check whether the TLS files can be used."""
     try:
         tls_of(settings)
     except AccessError as error:
@@ -141,7 +140,6 @@ def tls_files(settings: Settings) -> Check:
 
 
 def open_files() -> Check:
-    """Check whether enough files may be open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
         detail = f"at most {hard} open files; raise the limit to {MIN_OPEN_FILES} or more"
@@ -158,5 +156,5 @@ def reachable(name: str, url: str, default_port: int) -> Check:
         address = (parts.hostname or "", parts.port or default_port)
         socket.create_connection(address, _CONNECT_S).close()
     except OSError as error:
-        return Check(name, "warning", f"{where} does not answer: {error}")
+        return Check(name, "warning", f"{where} does not respond: {error}")
     return Check(name, "ok", f"{where} answers")

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from engines.factory import abouts
 from profiles.selection.notes import where
 from profiles.selection.verdicts import Selection
 from service.cli.doctor_checks import Check, all_checks
@@ -28,7 +29,6 @@ PACKAGES = (
     *("harmonium", "torch", "triton", "numpy", "safetensors", "llguidance", "oss-harmony"),
     *("fastapi", "starlette", "pydantic", "uvicorn", "uvloop", "httptools", "msgspec", "pyzmq"),
     *("prometheus-client", "opentelemetry-sdk", "python-jose", "redis", "nvidia-ml-py"),
-    *("vllm", "tensorrt-llm"),
 )
 
 
@@ -57,12 +57,17 @@ def report(settings: Settings) -> dict[str, Any]:
     return cleaned
 
 
+def _packages() -> tuple[str, ...]:
+    """Ours, and each engine's own."""
+    return (*PACKAGES, *(name for each in abouts().values() for name in each.distributions))
+
+
 def versions() -> dict[str, str | None]:
     """Return the versions of this release, Python, system and libraries; None: not installed."""
     return {
         "python": sys.version.split()[0],
         "system": platform.platform(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: _version(name) for name in _packages()},
     }
 
 
@@ -72,7 +77,7 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
 
 
 def worst(checks: list[Check]) -> str:
-    """Return the state of the whole: that of the worst check."""
+    """Return the overall state: that of the worst check."""
     states = {check.state for check in checks}
     return next((state for state in ("failed", "warning") if state in states), "ok")
 

@@ -1,4 +1,5 @@
-"""Settings as flags: one for each that is no secret, in groups, with a hint for a foreign one."""
+"""Settings as flags: one for each that is not a secret, in groups, with a hint for a foreign
+one."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ _SECOND_FLAGS: Final = {
     "server_port": ("--port",),
     "server_host": ("--host",),
 }
-# How other servers write the size of tensor parallelism; here it is a tag of profiles.
+# How other servers write the sizes of parallelism; here they are tags of profiles.
 TENSOR_PARALLEL: Final = ("-tp", "--tp", "--tp-size", "--tensor-parallel-size")
+PIPELINE_PARALLEL: Final = ("-pp", "--pp", "--pp-size", "--pipeline-parallel-size")
+PARALLELISM: Final = {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp"}
 
 
 class SettingsCommand(click.Command):

@@ -11,7 +11,7 @@ _PARALLEL = "Use --tags-selector tp=N; `harmonium profiles` lists what fits."
 _REPLICAS = "Use --replicas N."
 _PRECISION = "Use --tags-selector precision=...; `harmonium profiles` lists them."
 _MEMORY = "Use --kvcache-percent."
-_OFFLOAD = "Not supported: a KV cache in host memory."
+_OFFLOAD = "Use --enable-kv-cache-host-offload and --kv-cache-host-mem-fraction."
 _LORA = "Not supported: LoRA adapters."
 _NODES = "Not supported: one server runs on one machine."
 _LOG = "Use --log-level."
@@ -39,8 +39,6 @@ FLAGS: Final[dict[str, str]] = {
     "--hf-token": "Set the variable HF_TOKEN.",
     "--dtype": _PRECISION,
     "--quantization": _PRECISION,
-    "--kv-cache-dtype": "Use --model-profile: the KV cache's type is the profile's.",
-    "--pipeline-parallel-size": "Use --tags-selector pp=N; `harmonium profiles` lists what fits.",
     "--data-parallel-size": _REPLICAS,
     "--data-parallel-backend": _NODES,
     "--data-parallel-address": _NODES,
@@ -195,7 +193,6 @@ COMMANDS: Final[dict[str, str]] = {
     "run-batch": "Not supported: batch files; send requests at once, the server queues them.",
     # NIM
     "nim-serve-ray": "Not supported: one server runs on one machine. Use nim-serve.",
-    "nim-run": "Use nim-serve.",
     "nim-optimize": "Use `harmonium build-engine`.",
     "download-model": "Use download-to-cache; create-model-store writes a plain folder.",
     "mirror": "Use create-model-store, copy its folder, and set NIM_REPOSITORY_OVERRIDE.",

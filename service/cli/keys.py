@@ -49,9 +49,19 @@ class _Scopes(click.ParamType[frozenset[Scope]]):
             self.fail(f"{error}; the scopes are {', '.join(Scope)}", param, ctx)
 
 
+_LIMITS = {
+    "requests_per_min": "Limit: requests per minute.",
+    "tokens_per_min": "Limit: tokens per minute.",
+    "max_concurrent": "Limit: concurrent requests.",
+}
+
+
 def _limit_flags(function: Any) -> Any:
     for field in reversed(KeyLimits.__struct_fields__):
-        option = click.option("--" + field.replace("_", "-"), field, type=int, metavar="N")
+        text = _LIMITS[field]
+        option = click.option(
+            "--" + field.replace("_", "-"), field, type=int, metavar="N", help=text
+        )
         function = option(function)
     return function
 
@@ -68,16 +78,16 @@ class _Keys(click.Group):
 @click.option(
     "--path",
     type=click.Path(path_type=Path),
-    help="The file or folder of records; unset: NIM_API_KEYS_PATH.",
+    help="The key file or folder. Default: NIM_API_KEYS_PATH.",
 )
 @click.pass_context
 def keys(ctx: click.Context, path: Path | None) -> None:
-    """Make, list and revoke API keys, of which only hashes are kept."""
+    """Create, list and revoke API keys. Only hashes are stored."""
     settings = load()
     logs.configure(settings.log_level, settings.jsonl_logging)
     path = path or settings.api_keys_path
     if path is None:
-        raise click.UsageError("say where the keys are kept: NIM_API_KEYS_PATH or --path")
+        raise click.UsageError("Set --path or NIM_API_KEYS_PATH.")
     ctx.obj = KeyFolder(path)
 
 
@@ -101,11 +111,9 @@ def create(
     tenant: str | None,
     **limits: int | None,
 ) -> None:
-    """Make a key and print it, this once."""
+    """Create a key and print it, once."""
     if tenant is not None and is_caller_id(tenant):
-        raise click.UsageError(
-            f"--tenant {tenant} is spelled like a caller's id; use another name."
-        )
+        raise click.UsageError(f"--tenant {tenant} looks like a caller's id; use another name.")
     key, id = new_key()
     created_at = now()
     fields = {
@@ -130,7 +138,7 @@ def create(
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 @click.pass_obj
 def list_(folder: KeyFolder, /, is_json: bool) -> None:
-    """List the keys by id; the keys themselves are gone."""
+    """List key IDs (secrets are not stored)."""
     records = sorted(folder.read().values(), key=lambda record: record.created_at)
     if is_json:
         shown = [_shown(record) for record in records]
@@ -147,10 +155,10 @@ def list_(folder: KeyFolder, /, is_json: bool) -> None:
 @click.argument("id")
 @click.pass_obj
 def revoke(folder: KeyFolder, /, id: str) -> None:
-    """End a key; running servers heed it in a second."""
+    """Revoke a key; running servers stop accepting it within a second."""
     record = folder.read().get(id)
     if record is None:
-        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` has the ids.")
+        raise KeyStoreError(f"there is no key {id!r}; `harmonium keys list` shows the ids.")
     if record.revoked_at is None:
         folder.replace(replace(record, revoked_at=now()))
         _audit("key.revoked", record)

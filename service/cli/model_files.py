@@ -16,17 +16,16 @@ import click
 from profiles import manifest
 from profiles.catalogue.catalogue import Catalogue, load
 from profiles.catalogue.models import Model, Profile
-from profiles.checkpoints.checkpoint import check_whole
 from profiles.download.progress import amount, num_files
-from profiles.download.source import Wanted
+from profiles.download.source import FileToFetch
 from profiles.errors import InvalidConstraint, ModelStoreError, ProfileError
 from profiles.selection import selector
 from profiles.selection.verdicts import Constraints
-from profiles.store import drafts, own_shape, store
-from profiles.store.own_checkpoint import open_own
+from profiles.store import custom_shape, drafts, store
+from profiles.store.user_checkpoint import open_user
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.startup import fetching_of, own_checkpoint
+from service.run.startup import fetching_of, user_checkpoint
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs
@@ -41,16 +40,25 @@ from service.telemetry import logs
     "names",
     multiple=True,
     metavar="NAME",
-    help="A profile's id or name, or a model; unset: what this machine would serve.",
+    help="A profile's id or name, or a model. Default: what this machine would serve.",
 )
-@click.option("--profiles", "listed", multiple=True, metavar="ID ...", help="The same, several.")
-@click.option("--model-uri", metavar="URI", help="Another checkpoint, as NIM_MODEL_PATH has it.")
 @click.option(
-    "--manifest-file", type=Path, metavar="FILE", help="Write the model manifest there, as JSON."
+    "--profiles", "listed", multiple=True, metavar="ID ...", help="Several profiles or models."
 )
-@click.option("--all", "is_all", is_flag=True, help="Every model of the catalogue.")
-@click.option("--verify", is_flag=True, help="Hash what is there, and fetch anew what is damaged.")
-@click.option("--dry-run", is_flag=True, help="Say what would be fetched, and fetch nothing.")
+@click.option(
+    "--model-uri", metavar="URI", help="Another checkpoint, in the form of NIM_MODEL_PATH."
+)
+@click.option(
+    "--manifest-file",
+    type=Path,
+    metavar="FILE",
+    help="Write the model manifest to this file, as JSON.",
+)
+@click.option("--all", "is_all", is_flag=True, help="All models of the catalogue.")
+@click.option(
+    "--verify", is_flag=True, help="Check the hashes of all files, and download damaged ones again."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be downloaded; download nothing.")
 @click.argument("more", nargs=-1, metavar="[NAME ...]")
 def download_to_cache(
     names: Sequence[str],
@@ -62,7 +70,7 @@ def download_to_cache(
     verify: bool,
     dry_run: bool,
 ) -> int:
-    """Fetch model files into the cache, without serving."""
+    """Download model files into the cache, without serving."""
     settings = _settings({} if model_uri is None else {"model_path": model_uri})
     try:
         # NIM's operator writes `--profiles ID ID ID`: what follows the first is an argument.
@@ -77,6 +85,13 @@ def download_to_cache(
     except ProfileError as error:
         click.echo(f"harmonium download-to-cache: {error}", err=True)
         return 2 if isinstance(error, InvalidConstraint) else 1
+    except KeyboardInterrupt:
+        click.echo(
+            f"Stopped. What was downloaded is kept in {settings.cache_path}: run the command again"
+            " to continue.",
+            err=True,
+        )
+        return 130
     return 0
 
 
@@ -86,19 +101,27 @@ def download_to_cache(
     "--profile",
     "name",
     metavar="NAME",
-    help="A profile's id or name, or a model; unset: what this machine would serve.",
+    help="A profile's id or name, or a model. Default: what this machine would serve.",
 )
 @click.option("--model-repo", "uri", metavar="URI", help="Another checkpoint, by its URI.")
-@click.option("-m", "--model-store", "folder", type=Path, required=True, metavar="FOLDER")
+@click.option(
+    "-m",
+    "--model-store",
+    "folder",
+    type=Path,
+    required=True,
+    metavar="FOLDER",
+    help="The new folder.",
+)
 def create_model_store(name: str | None, uri: str | None, folder: Path) -> int:
-    """Write a model's files to a plain folder."""
+    """Copy a model's files to a plain folder."""
     settings = _settings()
     try:
         if uri is not None:
             _fetch_store(uri, folder, settings)
             return 0
         if folder.exists():  # told before gigabytes are fetched
-            raise ModelStoreError(f"{folder} is there already; name a folder that is not")
+            raise ModelStoreError(f"{folder} exists already; name a new folder")
         (profile,) = _wanted(settings, [name] if name else [], is_all=False)
         source = store.resolve(profile, settings.cache_path, fetching=fetching_of(settings))
         _copy(source, folder)
@@ -145,7 +168,7 @@ def _named(catalogue: Catalogue, name: str) -> Profile:
             return profile
     known = ", ".join(catalogue.models)
     raise InvalidConstraint(
-        f"{name!r} is no model ({known}) and no profile; `harmonium profiles` lists them"
+        f"{name!r} is not a model ({known}) and no profile; `harmonium profiles` lists them"
     )
 
 
@@ -167,26 +190,26 @@ def _download(profile: Profile, settings: Settings, *, verify: bool, dry_run: bo
             model.name, [*store.to_fetch(profile, cache), *(draft.to_fetch if draft else ())]
         )
         return
-    click.echo(f"{model.name} is whole in {store.resolve(profile, cache, None, fetching)}")
+    click.echo(f"{model.name} is complete in {store.resolve(profile, cache, None, fetching)}")
     if draft is not None:
         draft.obtain(fetching)
-        click.echo(f"{draft.name}, which drafts for it, is whole in {draft.folder}")
+        click.echo(f"{draft.name}, its draft head, is complete in {draft.folder}")
 
 
 def _fetch_store(uri: str, folder: Path, settings: Settings) -> None:
     """Fetch a checkpoint straight into a plain folder, which may be there: a volume, say."""
-    own = open_own(uri, settings.cache_path, fetching_of(settings), folder)
+    own = open_user(uri, settings.cache_path, fetching_of(settings), folder)
     own.obtain(fetching_of(settings))
-    check_whole(folder)
+    own.opened().check_whole()
     click.echo(f"{uri} is in {folder}; serve it with NIM_MODEL_PATH={folder}")
 
 
 def _write_manifest(settings: Settings, path: Path) -> None:
-    """Write the profiles that may serve what was fetched, in the form of NIM's manifests."""
-    own, known = own_checkpoint(settings), load()
+    """Write the profiles for the downloaded files, in the form of NIM's manifests."""
+    own, known = user_checkpoint(settings), load()
     profiles = known.profiles
     if own is not None:
-        profiles = own_shape.find(own.folder, known, own.name).profiles
+        profiles = custom_shape.find(own.opened(), known, own.name).profiles
     try:
         path.write_text(json.dumps(manifest.content(profiles, own), indent=2), encoding="utf-8")
     except OSError as error:
@@ -196,8 +219,7 @@ def _write_manifest(settings: Settings, path: Path) -> None:
 
 
 def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:
-    """Fetch what NIM_MODEL_PATH names."""
-    own = own_checkpoint(settings)
+    own = user_checkpoint(settings)
     assert own is not None
     name = own.name or str(own.folder)
     if verify:
@@ -206,11 +228,11 @@ def _download_own(settings: Settings, *, verify: bool, dry_run: bool) -> None:
         _tell_size(name, own.to_fetch)
         return
     own.obtain(fetching_of(settings))
-    check_whole(own.folder)
-    click.echo(f"{name} is whole in {own.folder}")
+    own.opened().check_whole()
+    click.echo(f"{name} is complete in {own.folder}")
 
 
-def _remove_damaged(name: str, folder: Path, files: Iterable[Wanted], dry_run: bool) -> None:
+def _remove_damaged(name: str, folder: Path, files: Iterable[FileToFetch], dry_run: bool) -> None:
     """Name every file whose bytes are not the published ones; unless told not to, remove it."""
     for damaged in store.damaged(files, folder):
         click.echo(f"{name}: {damaged} is damaged")
@@ -218,7 +240,7 @@ def _remove_damaged(name: str, folder: Path, files: Iterable[Wanted], dry_run: b
             (folder / damaged).unlink()
 
 
-def _tell_size(name: str, files: Sequence[Wanted]) -> None:
+def _tell_size(name: str, files: Sequence[FileToFetch]) -> None:
     size = amount(sum(file.size_bytes for file in files))
     click.echo(f"{name}: {num_files(len(files))} to fetch, {size}")
 

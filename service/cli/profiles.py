@@ -15,7 +15,8 @@ from typing import Any, get_args
 import click
 
 from profiles.catalogue.catalogue import load
-from profiles.catalogue.models import EngineName, Goal, Profile
+from profiles.catalogue.engines import engine_names
+from profiles.catalogue.models import Goal, Profile
 from profiles.errors import InvalidConstraint, InvalidHardware, ModelStoreError
 from profiles.hardware.machine import GB, Cpu, Gpu, Hardware
 from profiles.hardware.written import parse_hardware
@@ -24,14 +25,15 @@ from profiles.selection.notes import where
 from profiles.selection.remedies import by_cause, counted
 from profiles.selection.selector import survey
 from profiles.selection.verdicts import Candidate, Constraints, Fit, Rejection, Selection
-from profiles.store import own_shape
+from profiles.store import custom_shape
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.startup import own_checkpoint
+from service.run.startup import user_checkpoint
 from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
 WIDTH = 100
+_STATUS = {"compiled": "compiled, not run on this GPU"}  # the others by their name
 _NO_BREAK = "\N{NO-BREAK SPACE}"  # a command to paste stays on one line
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
 
@@ -42,7 +44,7 @@ class Asked:
 
     hardware: str | None
     model: str | None
-    engine: EngineName | None
+    engine: str | None
     goal: Goal | None
     max_model_len: int | None
     all_engines: bool
@@ -57,15 +59,17 @@ class Asked:
     help="Ask about another machine: h200x8, h100:used=15%, h100:2g.20gb, h200x2+l40s, cpux16.",
 )
 @click.option("--model", metavar="NAME", help="Only this model, e.g. gpt-oss-20b.")
-@click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
-@click.option("--goal", type=click.Choice(get_args(Goal)), help="Prefer profiles with this goal.")
-@click.option("--max-model-len", type=int, metavar="TOKENS", help="Context length to fit.")
-@click.option("--all-engines", is_flag=True, help="Take every engine as installed, as in an image.")
+@click.option("--engine", type=click.Choice(engine_names()), help="Only this engine.")
+@click.option(
+    "--goal", type=click.Choice(get_args(Goal)), help="Prefer profiles tuned for this goal."
+)
+@click.option("--max-model-len", type=int, metavar="TOKENS", help="Context length that must fit.")
+@click.option("--all-engines", is_flag=True, help="Assume that every engine is installed.")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
 def profiles(machine: str | None, **options: Any) -> int:
-    """List the profiles: which fits, which is chosen, and why not the rest."""
+    """List the profiles: which fit, which is selected, and why not the others."""
     if machine is not None and options["hardware"] is not None:
-        raise click.UsageError("The machine is given twice: as HARDWARE and by --hardware.")
+        raise click.UsageError("The hardware is given twice: as HARDWARE and with --hardware.")
     options["hardware"] = machine or options["hardware"]
     try:
         return run(Asked(**options), load_settings())
@@ -75,7 +79,6 @@ def profiles(machine: str | None, **options: Any) -> int:
 
 
 def run(asked: Asked, settings: Settings) -> int:
-    """Print the listing and return the exit code."""
     try:
         hardware = parse_hardware(asked.hardware) if asked.hardware else visible_hardware()
         constraints, known = _asked_of(asked, settings)
@@ -91,12 +94,12 @@ def run(asked: Asked, settings: Settings) -> int:
 
 
 def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Profile, ...]]:
-    """What `harmonium serve` would ask for with these settings, options first, and of which."""
+    """The constraints of `harmonium serve` with these settings and options, and their profiles."""
     known = load()
     model, profiles = asked.model or settings.model_name, known.profiles
-    own = own_checkpoint(settings) if model is None else None
+    own = user_checkpoint(settings) if model is None else None
     if own is not None:
-        found = own_shape.find(own.folder, known, own.name)
+        found = custom_shape.find(own.opened(), known, own.name)
         model, profiles = found.model.name, found.profiles
     engines = engines_here(settings)
     constraints = Constraints(
@@ -117,7 +120,7 @@ def _asked_of(asked: Asked, settings: Settings) -> tuple[Constraints, tuple[Prof
 
 def _as_text(hardware: Hardware, selection: Selection) -> list[str]:
     return [
-        "SYSTEM INFO" + (" (written down, not this machine)" if hardware.is_assumed else ""),
+        "SYSTEM INFO" + (" (a described machine, not this one)" if hardware.is_assumed else ""),
         *_gpu_lines(hardware),
         *_cpu_lines(hardware.cpu),
         "MODEL PROFILES",
@@ -157,11 +160,13 @@ def _cpu_lines(cpu: Cpu) -> list[str]:
 
 
 def _runnable(selection: Selection) -> list[str]:
-    lines = [
-        f"  - {c.profile.id} ({c.profile.title}) [{_requires(c.profile, c.max_model_len)}"
-        f", {c.profile.status}]{'  <- selected' if c is selection.compatible[0] else ''}"
-        for c in selection.compatible
-    ]
+    lines = []
+    for each in selection.compatible:
+        profile = each.profile
+        status = _STATUS.get(profile.status, profile.status)
+        needs = f"[{_requires(profile, each.max_model_len)}, {status}]"
+        mark = "  <- selected" if each is selection.chosen else ""
+        lines.append(f"  - {profile.id} ({profile.title}) {needs}{mark}")
     return lines or ["  (none)"]
 
 
@@ -205,7 +210,9 @@ def _selected(selection: Selection) -> list[str]:
         *(
             line
             for rival in selection.rivals[1:]
-            for line in _wrapped(f"It comes before {rival.profile.title} because {rival.reason}.")
+            for line in _wrapped(
+                f"It is preferred to {rival.profile.title} because {rival.reason}."
+            )
         ),
         *(line for note in selection.notes for line in _wrapped(f"Note: {note}")),
     ]

@@ -3,7 +3,7 @@
 Exit codes: 0 stopped as asked, 1 the start failed, 2 bad arguments, 3 nothing can run here.
 
 The engine process is spawned before FastAPI is even imported: its own imports take
-longest, and both go on side by side.
+longest, and both run side by side.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,16 @@ from auth.base import AccessError
 from engines.errors import EngineStartError
 from engines.process.child import ChildError
 from profiles.errors import NoCompatibleProfile, ProfileError
-from service.cli import config_file
+from service.cli import config_file, face
 from service.cli.config import as_text
-from service.cli.flags import TENSOR_PARALLEL, SettingsCommand, given, settings_flags
+from service.cli.flags import (
+    PARALLELISM,
+    PIPELINE_PARALLEL,
+    TENSOR_PARALLEL,
+    SettingsCommand,
+    given,
+    settings_flags,
+)
 from service.run.first_key import tell_access, with_made_key
 from service.run.listener import (
     ListenError,
@@ -62,14 +68,13 @@ _KNOWN_ERRORS = (
 )
 FAILED, NOTHING_CAN_RUN = 1, 3
 FORCED = 130  # what a shell reports for Ctrl-C
-_ENGINE_GRACE_S = 5.0
 
 
 @click.command(cls=SettingsCommand)
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the settings and what would be served, and start nothing.",
+    help="Print the settings and what would be served; start nothing.",
 )
 @click.option(
     "--config",
@@ -83,8 +88,16 @@ _ENGINE_GRACE_S = 5.0
     "tensor_parallel_size",
     type=click.IntRange(1),
     metavar="N",
-    help="Only profiles that split the model over N GPUs: --tags-selector tp=N.",
+    help="Only profiles that split each layer over N GPUs: --tags-selector tp=N.",
 )
+@click.option(
+    *PIPELINE_PARALLEL,
+    "pipeline_parallel_size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only profiles that split the layers over N GPUs: --tags-selector pp=N.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log lines on a terminal, as everywhere else.")
 @click.argument("model", required=False)
 @settings_flags
 @click.pass_obj
@@ -92,8 +105,10 @@ def serve(
     started_at: float,
     /,
     dry_run: bool,
+    verbose: bool,
     file: Path | None,
     tensor_parallel_size: int | None,
+    pipeline_parallel_size: int | None,
     model: str | None,
     **flags: Any,
 ) -> int:
@@ -102,30 +117,38 @@ def serve(
     MODEL is a name (gpt-oss-20b, openai/gpt-oss-120b, nano), a folder, a GGUF file or a URI, as
     NIM_MODEL_NAME and NIM_MODEL_PATH take them.
     """
-    own = {"model": model, "tensor_parallel_size": tensor_parallel_size}
+    own = {
+        "model": model,
+        "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size,
+    }
     chosen = with_own_names(
         given(flags) | given(own), {} if file is None else config_file.read(file)
     )
+    if verbose:
+        chosen.setdefault("log_level", "INFO")
     settings = load(chosen)
     return tell_plan(settings, chosen) if dry_run else run(settings, started_at)
 
 
 def with_own_names(flags: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the command line and a file's, MODEL and the tensor parallelism among them.
+    """Settings of the command line and a file's, MODEL and sizes of parallelism among them.
 
-    Raises click.UsageError where two of them name a model, or the parallelism.
+    Raises click.UsageError where two of them name a model, or such a size.
     """
     chosen = {**config_file.unset(held, flags), **flags}
-    model, size = chosen.pop("model", None), chosen.pop("tensor_parallel_size", None)
+    model = chosen.pop("model", None)
     if model is not None:
         if chosen.keys() & {"model_name", "model_path"}:
             raise click.UsageError(f"The model is named twice: {model}, and --model-name or -path.")
         chosen["model_path" if _is_place(model) else "model_name"] = model
-    if size is not None:
+    for name, tag in PARALLELISM.items():
+        if (size := chosen.pop(name, None)) is None:
+            continue
         tags = str(chosen.get("tags_selector", ""))
-        if re.search(r"(^|,)\s*tp=", tags):
-            raise click.UsageError(f"-tp {size} and --tags-selector {tags} name it twice.")
-        chosen["tags_selector"] = f"{tags},tp={size}" if tags else f"tp={size}"
+        if re.search(rf"(^|,)\s*{tag}=", tags):
+            raise click.UsageError(f"-{tag} {size} and --tags-selector {tags} name it twice.")
+        chosen["tags_selector"] = f"{tags},{tag}={size}" if tags else f"{tag}={size}"
     return chosen
 
 
@@ -136,7 +159,7 @@ def _is_place(model: str) -> bool:
 
 
 def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
-    """Say what a start with these settings would serve; return its exit code."""
+    """Print what these settings would serve; return the exit code."""
     click.echo(as_text(settings, flags) + "\n")
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
@@ -149,9 +172,10 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
 
 
 def run(settings: Settings, started_at: float) -> int:
-    """Serve until a signal comes; return the exit code."""
     configured, settings = settings, with_made_key(settings)
-    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    is_brief = face.is_shown(settings)
+    secrets = secret_values(settings)
+    logs.configure(settings.log_level, settings.jsonl_logging, secrets, is_brief=is_brief)
     log.info("Harmonium %s", version("harmonium"))
     warn_of_unknown_names()
     warn_of_open_cache(settings.cache_path)
@@ -164,6 +188,8 @@ def run(settings: Settings, started_at: float) -> int:
             launch = prepare(settings)
             while True:
                 tell(launch)
+                if is_brief:
+                    face.show_chosen(launch, version("harmonium"))
                 try:
                     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                         return runner.run(_serve(settings, launch, listener, started_at))
@@ -181,7 +207,7 @@ def _failed(error: Exception) -> int:
 
 
 def _stand_in(settings: Settings, launch: Launch, error: EngineStartError) -> Launch:
-    """Find what to serve instead, where that is allowed; raises the error where it is not."""
+    """Find the profile to fall back to; raises the error if that is not allowed."""
     other = fallback(settings, launch, str(error))
     if other is None:
         raise error
@@ -199,11 +225,22 @@ async def _serve(
 ) -> int:
     from service.run.service import SharedService  # no other command waits for it
 
-    tell = partial(tell_ready, settings, launch, url_of(listener), started_at)
+    is_brief = face.is_shown(settings)
     telemetry = logs_of(settings, launch.served_name)  # each worker has its own
+    service = SharedService(settings, launch, listener, is_brief=is_brief)
+    shown = asyncio.create_task(face.progress(lambda: service.step)) if is_brief else None
+
+    def tell() -> None:
+        if shown is not None:
+            face.end_progress(shown)
+        tell_ready(settings, launch, url_of(listener), started_at)
+
     try:
-        code = await SharedService(settings, launch, listener).run(tell)
+        code = await service.run(tell)
     finally:
+        if shown is not None:
+            face.end_progress(shown)
+            await asyncio.wait([shown])
         await telemetry.close()
     return code
 
@@ -220,6 +257,9 @@ def tell_ready(settings: Settings, launch: Launch, url: str, started_at: float) 
         url,
         extra=logs.STANDS_OUT,
     )
+    if face.is_shown(settings):
+        face.show_ready(settings, url, launch.served_name, seconds)
+        return
     place = "here" if settings.disable_playground else "in a browser, or here"
     log.info("Try it %s:\n\n%s\n", place, curl_line(url, launch.served_name, settings))
 

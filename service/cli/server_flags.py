@@ -23,12 +23,12 @@ _FLAGS = (
         envvar="OPENAI_BASE_URL",
         default="http://127.0.0.1:8000",
         show_default=True,
-        help="The server; also from OPENAI_BASE_URL.",
+        help="The server's URL. Default: OPENAI_BASE_URL.",
     ),
     click.option(
         "--key",
         envvar=["HARMONIUM_API_KEY", "OPENAI_API_KEY"],
-        help="Its API key; better in HARMONIUM_API_KEY or OPENAI_API_KEY.",
+        help="The API key; better set HARMONIUM_API_KEY or OPENAI_API_KEY.",
     ),
-    click.option("--model", help="The model; unset: the first that the server lists."),
+    click.option("--model", help="The model. Default: the first that the server lists."),
 )

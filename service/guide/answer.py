@@ -130,7 +130,6 @@ def text_grammar(format: AnswerFormat, fields: Fields, budget: Budget | None) ->
 def _callable(
     tools: Sequence[Tool], choice: ToolChoice, fields: Fields, *, has_others: bool
 ) -> list[Tool]:
-    """The tools that may be called."""
     if choice.mode == "none":
         return []
     offered = {tool.name for tool in tools}
@@ -174,7 +173,6 @@ def _call(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
 
 
 def _input(tool: Tool, is_forced: bool, budget: Budget | None) -> list[Grammar]:
-    """A call's type and text."""
     text = tool.free_text
     if text is None:
         return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced, budget)]
@@ -204,7 +202,7 @@ def _builtin_call(recipient: str) -> Grammar:
 
 
 def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
-    """A call's arguments: of the tool's schema, unless nobody asked for that."""
+    """A call's arguments: of the tool's schema, if that was asked for."""
     is_enforced = tool.strict or (is_forced and tool.strict is None)
     if not is_enforced or not tool.parameters:
         return _ANY_OBJECT

@@ -168,13 +168,12 @@ class Document:
         return any(_differ(self._values_of(name, found)) for name in shared)
 
     def _values_of(self, name: str, variants: Sequence[Schema]) -> list[set[Scalar] | None]:
-        """The values of one property in each of the variants."""
         self._visit_names(len(variants))
         return [_values(self.followed(variant["properties"][name])) for variant in variants]
 
 
 def _differ(sets: Sequence[set[Any] | None]) -> bool:
-    """Whether all are known and none has what another has."""
+    """Whether all sets are known and disjoint."""
     known = [one for one in sets if one]
     return len(known) == len(sets) and sum(map(len, known)) == len(set[Any]().union(*known))
 

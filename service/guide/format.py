@@ -46,7 +46,6 @@ class _Reader:
         self._num_formats = 0
 
     def read(self, format: Any, field: str) -> Grammar:
-        """The grammar of one part of the tag."""
         self._num_formats += 1
         if self._num_formats > _MAX_FORMATS or field.count(".") > _MAX_DEPTH:
             _refuse(field, f"has more than {_MAX_FORMATS} formats, or more than {_MAX_DEPTH} deep")
@@ -91,7 +90,7 @@ class _Reader:
         return schema_grammar(format.get("json_schema"), place, self._budget)
 
     def _sequence(self, format: Format, field: str) -> Grammar:
-        """Any text before something else ends where a constant does."""
+        """A sequence; text before another part ends where a constant begins."""
         parts: list[Grammar] = []
         for i, part in enumerate(self._all(format, "elements", field)):
             if parts and isinstance(parts[-1], Text):
@@ -103,7 +102,7 @@ class _Reader:
         return Concatenation(tuple(parts))
 
     def _tag(self, format: Format, field: str, trigger: str = "") -> Grammar:
-        """A beginning, content and an end; of the beginning, what stands behind the trigger."""
+        """A beginning, content and an end; of the beginning, the part after the trigger."""
         begin = _text(format, "begin", field)
         if not begin.startswith(trigger):
             _refuse(f"{field}.begin", f"must begin with the trigger {trigger!r}")

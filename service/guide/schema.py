@@ -2,7 +2,7 @@
 
 The engine enforces each keyword or refuses it by name. Here, in one pass, is done what it does not
 do: objects are closed, references found, variants of `oneOf` told apart, OpenAPI's `nullable`
-heeded; and what is known to be refused is refused with its place. The result may allow less than
+honoured; and what is known to be refused is refused with its place. The result may allow less than
 the schema, never more.
 """
 
@@ -93,7 +93,6 @@ class _Closer:
         self._step: Fraction | None = None  # the least multiple of all multipleOf that may meet
 
     def run(self) -> dict[str, Any]:
-        """The closed schema."""
         try:
             self._document.check_size()
             return self._run()
@@ -113,7 +112,7 @@ class _Closer:
         body = {} if body is True else body
         return {**body, "$defs": definitions} if definitions else body
 
-    # A schema that stands alone is closed; a part may be combined with what names more.
+    # A schema on its own is closed; a part may be combined with others that name more.
 
     def _schema(self, schema: Any, place: Place) -> Any:
         node = self._node(schema, place)
@@ -136,7 +135,7 @@ class _Closer:
         return self._simple(node, place)
 
     def _simple(self, node: Mapping[str, Any], place: Place) -> Any:
-        """Nothing is combined with it."""
+        """Close a schema without combinators."""
         written, composed = self._written(node, place, is_part=False), Composed()
         composed.add(node)
         if "patternProperties" in written:
@@ -151,7 +150,7 @@ class _Closer:
         return {"anyOf": [written, {"type": "null"}]} if _is_nullable(node) else written
 
     def _alone(self, key: str, node: Mapping[str, Any], place: Place) -> Any:
-        """Nothing stands beside the reference, the union or the parts."""
+        """Close a schema that is only a reference, a union or parts."""
         if key == "$ref":
             return {"$ref": self._reference(node["$ref"], is_part=False)}
         parts = self._list(key, node[key], place)
@@ -164,7 +163,7 @@ class _Closer:
         return {"anyOf": [self._schema(p, (place, f"{key}[{i}]")) for i, p in enumerate(parts)]}
 
     def _variants(self, key: str, node: Mapping[str, Any], place: Place) -> Any:
-        """Each variant is closed for itself, around what stands beside the union."""
+        """Each variant is closed separately, including the keywords beside the union."""
         beside = {name: value for name, value in node.items() if name != key}
         written = self._written(beside, place, is_part=True)
         parts = self._list(key, node[key], place)
@@ -187,7 +186,7 @@ class _Closer:
         return schema
 
     def _reference(self, pointer: Any, *, is_part: bool) -> str:
-        """The name of what a reference points to, which is written once for each kind."""
+        """The name of a reference's target, which is written once per kind."""
         self._document.followed({"$ref": pointer})
         name = self._names.get((pointer, is_part))
         if name is None:
@@ -225,7 +224,7 @@ class _Closer:
         }
 
     def _add_parts(self, written: dict[str, Any], key: str, value: Any, place: Place) -> None:
-        """Add what is combined; all unions but one go into `allOf`."""
+        """Add the combined schemas; all unions but one go into `allOf`."""
         parts = self._list(key, value, place)
         if key != "allOf":
             self._check_union(key, parts, place)
@@ -300,7 +299,7 @@ class _Closer:
             self._refuse(place, "uniqueItems is not supported; leave it out")
 
     def _check_step(self, node: Mapping[str, Any], place: Place, is_part: bool) -> None:
-        """Each remainder is a state, and what is combined multiplies them."""
+        """Check the number of states: each remainder is one, and combinations multiply them."""
         try:
             step = Fraction(Decimal(str(node["multipleOf"])))
         except (InvalidOperation, ValueError, OverflowError):
@@ -339,7 +338,6 @@ _CHECKS: Final[Mapping[str, Callable[[_Closer, Mapping[str, Any], Place, bool], 
 
 
 def _least_multiple(one: Fraction, other: Fraction) -> Fraction:
-    """The least number that is a multiple of both."""
     numerator = lcm(one.numerator, other.numerator)
     return Fraction(numerator, gcd(one.denominator, other.denominator))
 
@@ -362,12 +360,12 @@ def _refuse(place: str, reason: str) -> NoReturn:
 
 
 def _is_nullable(node: Mapping[str, Any]) -> bool:
-    """OpenAPI's; an enum has null itself."""
+    """Whether OpenAPI's `nullable` applies; an enum lists null itself."""
     return node.get("nullable") is True and not {"enum", "const"} & node.keys()
 
 
 def _closed(written: Any, composed: Composed) -> Any:
-    """An object that says nothing of other properties has none."""
+    """Close an object that does not mention other properties."""
     if isinstance(written, bool):
         return written
     if composed.may_close:
@@ -378,7 +376,7 @@ def _closed(written: Any, composed: Composed) -> Any:
 
 
 def _typed(written: dict[str, Any], composed: Composed) -> dict[str, Any]:
-    """Where no type is named, those of which the keywords speak."""
+    """Add the types that the keywords imply, if none is named."""
     if composed.keywords & set(_OF_VALUES):
         return written
     types = [name for name, keys in _SPEAKS_OF.items() if composed.keywords & set(keys)]

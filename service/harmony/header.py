@@ -1,6 +1,6 @@
 """Reading message headers, well formed or not, and where a message with such a header belongs.
 
-A header is what stands between a message's start and its text. Control tokens cut it
+A header is the part between a message's start and its text. Control tokens cut it
 into parts; each part has words that belong there, and what is left over may be junk or
 may be the text of a message whose `<|message|>` the model forgot. docs/harmony.md gives the
 reasons of each line of the choice.
@@ -16,7 +16,7 @@ from enum import Enum
 from service.harmony.types import ALL_RECIPIENTS, Builtins, DeltaKind
 from service.harmony.vocabulary import TextPiece
 
-# Recipients that are no tool: the message is an ordinary one.
+# Recipients that are not tools: the message is an ordinary one.
 _NOBODY = frozenset({"assistant", "user", "all"})
 _BY_CHANNEL = {
     "analysis": DeltaKind.REASONING,
@@ -88,7 +88,7 @@ class Reading:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the header says nothing of where the message belongs."""
+        """Whether the header does not say where the message belongs."""
         return not (self.channel or self.recipients or self.is_foreign)
 
 
@@ -175,9 +175,9 @@ class Header:
         return _is_prose(self._reading().rest)
 
     def text(self, *, goes_on: bool) -> list[TextPiece]:
-        """Give the message text that stands in the present part.
+        """Return the message text in the current part.
 
-        One unknown word is a misspelt header word if the header goes on after it and such a word
+        One unknown word is a misspelt header word if the header continues after it and such a word
         had its place there; everything else the header cannot explain is text.
         """
         reading = self._reading()
@@ -238,7 +238,7 @@ class Route:
 
     kind: DeltaKind | None
     name: str = ""  # of the function or built-in tool, where kind is a call's
-    is_offered: bool = True  # a call of what nobody offered has its name all the same
+    is_offered: bool = True  # a call of an unknown tool keeps its name
 
 
 def route(
@@ -289,7 +289,6 @@ def _unknown(recipient: str) -> str:
 
 
 def _offered(recipient: str, tool_names: frozenset[str]) -> str | None:
-    """Give the offered tool a recipient means, if there is one."""
     name = recipient.removeprefix("functions.")
     for spelt in (name, name.rstrip(".-")):
         if spelt in tool_names:

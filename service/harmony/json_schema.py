@@ -88,7 +88,7 @@ def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
 
 
 def variants(schema: dict[str, Any]) -> list[Any]:
-    """The schemas that `anyOf` or `oneOf` offer, each with what stands beside it folded in."""
+    """The schemas that `anyOf` or `oneOf` offer, each merged with the keywords beside it."""
     key = next((k for k in ("oneOf", "anyOf") if _is_filled(schema.get(k))), None)
     if key is None:
         return []

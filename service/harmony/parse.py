@@ -47,8 +47,8 @@ class Parser:
         self.num_resyncs = 0  # departures from the format that were repaired
         self._tool_names = tool_names
         self._builtins = builtins
-        self._custom_names = custom_names  # of the tools whose input is no JSON
-        self._is_endless = is_endless  # the answer goes on after <|return|>
+        self._custom_names = custom_names  # of the tools whose input is not JSON
+        self._is_endless = is_endless  # the answer continues after <|return|>
         self._hosted_name = ""  # of the built-in tool that is being called
         self._decoder = TokenDecoder()
         self._num_tokens = 0
@@ -81,7 +81,7 @@ class Parser:
         return self._take_deltas()
 
     def finish(self) -> list[Delta]:
-        """End the output, wherever it stands; give what was still held back."""
+        """End the output at any point; return what was still held back."""
         if not self._is_done:
             self._add(self._decoder.flush())
             if self._header is None or not self._header.is_cut_word:
@@ -90,7 +90,8 @@ class Parser:
         return self._take_deltas()
 
     def resume(self) -> None:
-        """Go on behind a tool's result, after which the prompt has another `<|start|>assistant`."""
+        """Continue after a tool's result, which is followed by another `<|start|>assistant` in the
+        prompt."""
         self._header, self._is_first_header = Header(HeaderPart.GIVEN), True
         self._is_done = self._is_plain = False
 
@@ -200,7 +201,7 @@ class Parser:
         self._deltas.append(Delta(kind, call_index=self._num_calls - 1, name=name))
 
     def _end_message(self, token_id: int | None) -> None:
-        """A control token, or the end of the output (None), ends what was being written."""
+        """End the current message at a control token, or at the end of the output (None)."""
         if self._header and not self._has_text(self._header, token_id):
             return
         if self._header:

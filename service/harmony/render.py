@@ -57,7 +57,7 @@ def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:
 
 
 def render_result(recipient: str, text: str, *, max_tokens: int) -> list[int]:
-    """The ids behind a call of a built-in tool, up to where the assistant goes on.
+    """The ids behind a call of a built-in tool, up to where the assistant continues.
 
     What is over `max_tokens` of all this is cut off the text.
     """
@@ -79,7 +79,7 @@ def _turn(author: str, text: str, channel: str = "", end: int = END) -> list[int
 
 
 def thoughts_turn(reasoning: str) -> list[int]:
-    """The ids of a chain of thought as it stands in a prompt, its header and end included."""
+    """The ids of a chain of thought in a prompt, header and end included."""
     return _turn("assistant", reasoning, "analysis")
 
 

@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """The input of a custom tool, which is no JSON."""
+    """The input of a custom tool, which is not JSON."""
 
     pattern: str | None = None  # a regular expression that it must match
     lark: str | None = None  # or a grammar in Lark's syntax
@@ -77,7 +77,6 @@ class Tool:
 
     @property
     def namespace(self) -> str:
-        """The namespace that the tool is described in."""
         return recipient_of(self.name).rpartition(".")[0]
 
     @property

@@ -46,7 +46,7 @@ _MAX_DEPTH = 24
 _MAX_TYPES = 5000
 # Of all tools of a request: keywords looked at and texts written, about half a second.
 MAX_STEPS = 1_000_000
-_TEXT_STEPS = 16  # of a text, however short; and one more for so many characters
+_TEXT_STEPS = 16  # of a text, however short; and one more per this many characters
 _CHARS_COPIED = 64
 _CHARS_SPLIT = 8
 
@@ -143,7 +143,7 @@ class _Writer:
         return ["any"] if "any" in found else found
 
     def _spent(self, texts: Iterable[str]) -> Iterator[str]:
-        """The same; each text costs what it is long, for it may be one of many references."""
+        """The same; each text costs its length, because it may be one of many references."""
         for text in texts:
             rest()
             self._budget.spend(_TEXT_STEPS + len(text) // _CHARS_COPIED)

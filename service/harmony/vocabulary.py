@@ -110,7 +110,7 @@ def _may_have_long_run(text: str) -> bool:
 
 
 def encode_marked(text: str) -> list[int]:
-    """Encode text in which `<|end|>` and the like stand for control tokens."""
+    """Encode text in which `<|end|>` and similar are control tokens."""
     token_ids: list[int] = []
     start = 0
     for mark in _MARK.finditer(text):
@@ -247,7 +247,7 @@ def write_vocabulary(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{FILE_NAME}.{os.getpid()}"
     draft.write_bytes(b"".join(_line(token_id) for token_id in range(NUM_ORDINARY)))
-    draft.replace(path)  # at once, so that nobody reads half of it
+    draft.replace(path)  # at once, so that no reader sees half of it
     return path
 
 

@@ -26,7 +26,7 @@ from service.http.paths import scope_of
 from service.http.tls import CERTIFICATE
 from service.request import RequestContext
 
-# What metrics call a refusal, and how severe its line in the audit log is: who is slowed could
+# What metrics call a refusal, and how severe its line in the audit log is: a throttled caller could
 # otherwise fill the log.
 _KINDS: dict[type[AuthError], tuple[str, int]] = {
     MissingCredentials: ("missing", logging.INFO),

@@ -72,7 +72,8 @@ class JSONRequest(Request):
             size += len(chunk)
             if size > max_bytes:
                 raise _too_large(max_bytes)
-            # A refusal waits for the rest: who still writes when we close may never read it.
+            # A refusal waits for the rest: a client that still writes when we close may never
+            # read it.
             refusal = refusal or await _refusal(scan, chunk)
         if refusal is not None:
             raise refusal
@@ -84,7 +85,6 @@ class JSONRoute(APIRoute):
     """A route whose body is read by JSONRequest."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given a JSONRequest."""
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
@@ -124,7 +124,8 @@ def parse(body: bytes) -> Any:
 def _check_coding(coding: str) -> None:
     if coding.lower() != "identity":
         raise BodyError(
-            f"Content-Encoding is {coding[:60]!r}: bodies are read as they are; send plain JSON.",
+            f"Content-Encoding is {coding[:60]!r}; compressed bodies are not supported. Send "
+            f"plain JSON.",
             status=415,
             code="unsupported_content_encoding",
         )
@@ -134,7 +135,7 @@ def _reason(body: bytes, error: msgspec.DecodeError) -> str:
     """msgspec takes half of a surrogate pair for the end of the input."""
     if found := _HALF_PAIR.search(body):
         half = found[0].decode()
-        return f"{half} is half of a surrogate pair, which is no character (byte {found.start()})"
+        return f"{half} is half of a surrogate pair, not a character (byte {found.start()})"
     if body.startswith(codecs.BOM_UTF8):
         return "it begins with a byte order mark; send UTF-8 without one"
     return str(error)
@@ -167,8 +168,8 @@ class BodyScan(JsonScan):
             super().count(piece)
         except OverBudget as error:
             raise BodyError(
-                f"The body has {error}, which is the most that is read; shorten it or send "
-                "several requests.",
+                f"The body has {error}, which is above the limit; shorten it or send several "
+                f"requests.",
                 status=413,
                 code="body_too_complex",
             ) from None
@@ -216,19 +217,20 @@ def _check_keys(node: Any, key: str) -> None:
     if type(node) is dict and len(node) > MAX_KEYS_OF_ONE:
         where = key if key == _BODY else f"An object in {_short(key)}"
         raise BodyError(
-            f"{where} has {len(node)} keys; at most {MAX_KEYS_OF_ONE} are read.",
+            f"{where} has {len(node)} keys; at most {MAX_KEYS_OF_ONE} are accepted.",
             code="object_above_max_properties",
             param="" if key == _BODY else _short(key),
         )
 
 
 def _too_long(key: str, found: str, limit: int) -> BodyError:
-    message = f"{key} has {found}; at most {limit} are read. Send what the model shall still know."
+    message = (
+        f"{key} has {found}; at most {limit} are accepted. Send fewer; drop the oldest messages."
+    )
     return BodyError(message, code="array_above_max_length", param=key)
 
 
 def too_deep() -> BodyError:
-    """The error of a body that is nested too deep."""
     return BodyError(f"The body is nested deeper than {MAX_DEPTH} levels; flatten it.")
 
 

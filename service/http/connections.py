@@ -35,7 +35,6 @@ class IdleConnections(Generic[C]):
         self._resting: dict[C, None] = {}  # have had an answer and are kept for the next request
 
     def enter(self, connection: C, now_s: float) -> None:
-        """Note a connection that was opened."""
         self._silent[connection] = now_s
 
     def rest(self, connection: C) -> None:
@@ -64,7 +63,7 @@ class IdleConnections(Generic[C]):
 
 
 class ConnectionLimit:
-    """An application that answers 503 on a connection over the limit, while there are so many."""
+    """An application that answers 503 on a connection over the limit."""
 
     def __init__(self, app: ASGIApp, connections: Sized, max_connections: int) -> None:
         self._app = app
@@ -103,14 +102,14 @@ class ReaderWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Watch from now on: bytes wait to be read."""
+        """Start watching: bytes wait to be read."""
         self.stop()
         self._num_unread = self._transport.get_write_buffer_size()
         if self._num_unread:
             self._timer = self._loop.call_later(self._patience_s, self._look)
 
     def stop(self) -> None:
-        """Watch no more: the client has read, or is gone."""
+        """Stop watching: the client has read, or has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -120,7 +119,7 @@ class ReaderWatch:
         num_read = self._num_unread - num_unread
         if num_unread and num_read < LEAST_BYTES_S * self._patience_s:
             log.warning(
-                "A client read %d bytes of its answer in %g s; its connection is closed.",
+                "A client read only %d bytes of its answer in %g s; closing its connection.",
                 num_read,
                 self._patience_s,
             )

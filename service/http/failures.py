@@ -109,7 +109,7 @@ TABLE: dict[type[Exception], ErrorKind] = {
 }
 
 INTERNAL = ErrorKind(500, "server_error", "internal_error")
-INTERNAL_MESSAGE = "The server failed on this request; its log has the details."
+INTERNAL_MESSAGE = "Internal error; the server's log has the details."
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def _shown(value: Any) -> str:
 
 
 def _path(error: Any, location: Sequence[str | int], body: Any) -> str:
-    """The error's place in the body, where pydantic's names for union members are no keys.
+    """The error's place in the body, where pydantic's names for union members are not keys.
 
     An object may have a key of such a name too, so that a location can be read in several ways:
     the right one ends at what the error is about.
@@ -252,7 +252,7 @@ def _not_an_object(body: Any) -> RequestError:
         return RequestError("The body is empty or null; send a JSON object.", code="invalid_json")
     if isinstance(body, bytes):
         return RequestError(
-            "The body was not read as JSON; send the header Content-Type: application/json.",
+            "The body is not sent as JSON; send the header Content-Type: application/json.",
             code="invalid_content_type",
         )
     return RequestError("The body must be a JSON object.", code="invalid_json")

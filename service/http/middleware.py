@@ -81,10 +81,11 @@ class _Exchange:
         self._given_id = self._headers.get(REQUEST_ID)
         self._has_valid_id = self._given_id is None or bool(_VALID_ID.fullmatch(self._given_id))
         self._status = 0  # 0: no answer was begun
+        self._started_at = 0.0
 
     async def run(self, receive: Receive) -> None:
         """Serve the request; whatever happens it is counted, logged and traced."""
-        started_at = time.perf_counter()
+        started_at = self._started_at = time.perf_counter()
         self._scope.setdefault(SEND_BODY, self._send)
         self._enter(self._first_context())
         try:
@@ -112,7 +113,7 @@ class _Exchange:
         return self._scope
 
     def _first_context(self) -> RequestContext:
-        """All but who asks and until when."""
+        """The context without caller and deadline."""
         given_id = self._given_id if self._has_valid_id else None
         id = given_id or f"req-{uuid.uuid4().hex}"
         context = RequestContext(id, route_of(self._path), trace=trace_of(self._headers))
@@ -123,7 +124,7 @@ class _Exchange:
         enter_log(context)
 
     async def _admitted(self) -> ASGIApp:
-        """What answers the request: the application, or the refusal."""
+        """The application, or the refusal that answers instead."""
         try:
             self._check_id()
             await self._let_in()
@@ -148,7 +149,7 @@ class _Exchange:
             )
 
     async def _let_in(self) -> None:
-        """Make known who asks; raises AuthError or RequestError for who may not."""
+        """Make known who asks; raises AuthError or RequestError for callers who may not."""
         authentication, pages = self._around.authentication, self._around.pages
         if authentication is not None and not self._needs_no_key(authentication):
             principal: Principal = await authentication.identify(self._scope, self._context)
@@ -172,6 +173,9 @@ class _Exchange:
             headers.update(self._context.notes.headers)
             headers[REQUEST_ID] = self._context.id
             headers["X-Content-Type-Options"] = "nosniff"
+            headers["OpenAI-Processing-Ms"] = (
+                f"{1000 * (time.perf_counter() - self._started_at):.0f}"
+            )
             if self._path.startswith(ANTHROPIC_PATH):
                 headers["Request-Id"] = self._context.id  # the name that Anthropic's clients read
         await self._send(message)
@@ -197,7 +201,7 @@ class _Exchange:
         )
 
     def _access_fields(self, seconds: float) -> dict[str, object]:
-        """The line as fields, for logs that machines read."""
+        """The line as fields, for JSON logs."""
         client, context = self._scope.get("client"), self._context
         return {
             "method": self._scope["method"],

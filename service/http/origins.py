@@ -20,7 +20,7 @@ from service.errors import RequestError
 from service.http.answers import error_response
 
 _REMEDY = "set NIM_API_KEYS to serve others"
-# Reserved, so that nobody can register a name under them: RFC 6761 gives the first to loopback,
+# Reserved, so that no name under them can be registered: RFC 6761 gives the first to loopback,
 # and containers reach their host as host.docker.internal.
 _OWN_ENDINGS = (".localhost", ".internal")
 
@@ -32,7 +32,7 @@ class NoForeignPages:
         self._allowed = frozenset(allowed)
 
     def check(self, headers: Headers) -> None:
-        """Raise RequestError for a page's request that is not welcome."""
+        """Raise RequestError for a request from another origin."""
         error = self._fault(headers)
         if error is not None:
             raise error
@@ -41,11 +41,13 @@ class NoForeignPages:
         origin, host = headers.get("origin"), headers.get("host")
         if host is not None and not _is_own(f"//{host}"):
             return _refusal(
-                "Host", "foreign_host", f"it has no keys and does not answer as {host[:80]!r}"
+                "Host",
+                "foreign_host",
+                f"it has no keys and does not serve the host name {host[:80]!r}",
             )
         if origin is not None and not self._is_welcome(origin):
-            message = "it has no keys and is not for pages from elsewhere"
-            remedy = "allow the page in NIM_CORS_ALLOW_ORIGINS, or "
+            message = "it has no keys and accepts no requests from other origins"
+            remedy = "add the origin to NIM_CORS_ALLOW_ORIGINS, or "
             return _refusal("Origin", "foreign_page", message, remedy)
         return None
 
@@ -54,7 +56,7 @@ class NoForeignPages:
 
 
 def _refusal(param: str, code: str, reason: str, remedy: str = "") -> RequestError:
-    message = f"This server is for programs of its own machine: {reason}; {remedy}{_REMEDY}."
+    message = f"This server accepts local programs only: {reason}; {remedy}{_REMEDY}."
     return RequestError(message, param=param, code=code, status=403)
 
 

@@ -44,7 +44,7 @@ _READS: Final = {
     "models": (frozenset({"GET", "HEAD"}), frozenset({"/v1/models", "/v1/models/{model_id}"})),
     "render": (
         frozenset({"POST"}),
-        frozenset({"/v1/chat/completions/render"}),
+        frozenset({"/v1/chat/completions/render", "/v1/completions/render"}),
     ),
 }
 READS: Final = tuple(_READS)
@@ -60,12 +60,14 @@ _TEMPLATES: Final = frozenset(
         *PAGE_PATHS,
         "/tokenizer_info",
         "/v1/chat/completions/render",
+        "/v1/completions/render",
         "/v1/responses/input_tokens",
         "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/metadata",
         "/v1/manifest",
         "/v1/license",
+        "/v1/engine/kill",
     }
 )
 _BELOW: Final = {

@@ -52,7 +52,8 @@ class BoundedProtocol(HttpToolsProtocol):
     num_connections_of: ClassVar[Counter[str]] = Counter()  # by address; of one server, if bounded
     # Of one server: each subclass has its own.
     idle: IdleConnections[BoundedProtocol] = IdleConnections()
-    patience_s = 30.0  # for a whole head, each next piece of a body, and what is to be read
+    patience_s = 30.0  # for a whole head, and each next piece of a body
+    reader_patience_s = 30.0
 
     @staticmethod
     def on_slow_reader() -> None:
@@ -79,7 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take a connection; over a bound it is refused, or an idle one is dropped for it."""
         super().connection_made(transport)
         self.app_state = self.app_state | peer_state(transport)
-        self._reader = ReaderWatch(transport, self.patience_s, self.on_slow_reader)
+        self._reader = ReaderWatch(transport, self.reader_patience_s, self.on_slow_reader)
         if self._is_one_too_many():
             self._refuse(_TOO_MANY, self._too_many())
             return
@@ -183,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.idle.leave(self)
         self._fault = self._fault_of_head()
         if self._fault is not None:
-            raise ValueError("not a request that is served")  # ends the parsing
+            raise ValueError("not a valid HTTP/1.1 request")  # ends the parsing
         super().on_headers_complete()
         self._is_in_head = False
         self._num_body_bytes = self._num_chunks = 0
@@ -207,14 +208,17 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def _check_body(self) -> None:
-        """Refuse a body that comes slower than LEAST_BYTES_S, in too many chunks, or for nobody."""
+        """Refuse a body that comes slower than LEAST_BYTES_S, in too many chunks, or without a
+        use."""
         least = LEAST_CHUNK_BYTES * (self._num_chunks - 1)  # the last one may still be coming
         if self._num_chunks > FREE_CHUNKS and self._num_body_bytes < least:
             self._refuse(_TOO_MANY_CHUNKS, _CHUNKS)
         elif self.cycle.response_complete and self._num_body_bytes > MOST_UNWANTED_BYTES:
             self.transport.close()
         elif self.loop.time() > self._body_due_at and not self._is_answering_earlier():
-            self._refuse(_TIMED_OUT, f"The body comes at less than {LEAST_BYTES_S} bytes a second.")
+            self._refuse(
+                _TIMED_OUT, f"The body arrives at less than {LEAST_BYTES_S} bytes per second."
+            )
         else:
             self._wait()
 
@@ -231,7 +235,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reader.start()
 
     def resume_writing(self) -> None:
-        """Leave the reader alone, who has caught up."""
+        """Stop watching the reader: it has caught up."""
         super().resume_writing()
         self._reader.stop()
 
@@ -263,7 +267,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             return Failure(_BAD_REQUEST, f"This is HTTP/{version}; send HTTP/1.1.")
         if self.parser.should_upgrade():  # the header came in two pieces
-            return Failure(_BAD_REQUEST, "This port does not change protocols; leave out Upgrade.")
+            return Failure(_BAD_REQUEST, "Protocol upgrades are not supported; leave out Upgrade.")
         num_hosts = sum(name == b"host" for name, _ in self.headers)
         if num_hosts > 1 or (num_hosts == 0 and version == "1.1"):
             message = f"The request has {num_hosts} Host headers; send exactly one."
@@ -285,7 +289,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
             return
         part = "headers" if self._is_in_head else "body"
-        message = f"The request's {part} did not come within {self.patience_s:g} s; send it again."
+        message = (
+            f"The request's {part} did not arrive within {self.patience_s:g} s; send it again."
+        )
         self._refuse(_TIMED_OUT, message)
 
     def _is_answering(self) -> bool:
@@ -307,7 +313,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _too_many(self) -> str:
         most = self.max_connections_per_address
         return (
-            f"Your address has {most} connections open, the most that one may have here "
+            f"Your address has {most} connections open, the limit "
             "(NIM_MAX_CONNECTIONS_PER_ADDRESS); use those, or close some."
         )
 
@@ -318,12 +324,14 @@ class BoundedProtocol(HttpToolsProtocol):
 def bounded_protocol(
     max_connections: int,
     max_connections_per_address: int | None = None,
+    reader_patience_s: float = 30.0,
     on_slow_reader: Callable[[], None] | None = None,
 ) -> type[BoundedProtocol]:
     """The protocol class of a server with these limits of connections, in all and by address."""
     members: dict[str, Any] = {
         "max_connections": max_connections,
         "max_connections_per_address": max_connections_per_address,
+        "reader_patience_s": reader_patience_s,
     }
     if on_slow_reader is not None:
         members["on_slow_reader"] = staticmethod(on_slow_reader)

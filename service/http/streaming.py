@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 SEND_BODY: Final = "harmonium.send_body"  # in an ASGI scope: sends past every layer to the server
 
+# A comment, which clients pass over: the engine died, and the answer continues on another.
+_RESTARTED: Final = b": engine restarted, the answer continues\n\n"
+
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -67,9 +70,9 @@ class DataEvents:
         return b"data: " + msgspec.json.encode(failure.body()) + b"\n\n"
 
 
-def with_way_for_bodies(app: ASGIApp) -> ASGIApp:
-    """The application, which then knows the server's own `send`: the frameworks' layers, too, look
-    at the beginning of an answer alone."""
+def expose_server_send(app: ASGIApp) -> ASGIApp:
+    """Streams write body chunks straight to the server; middlewares only need the response's
+    start."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         scope[SEND_BODY] = send
@@ -87,7 +90,6 @@ class LiveResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer for as long as the client stays."""
         await self._while_connected(receive, self._respond(send), send)
 
     async def _respond(self, send: Send) -> None:
@@ -183,6 +185,7 @@ class EventStream(GenerationResponse):
         self._encoder = encoder
         self._has_begun = False
         self._is_silent = True  # since the last look
+        self._num_restarts = 0  # that the client was told of
 
     async def _respond(self, send: Send) -> None:
         failure = None
@@ -197,7 +200,7 @@ class EventStream(GenerationResponse):
         await send({"type": "http.response.body", "body": last + self._encoder.terminator})
 
     async def _settle(self, failure: Failure | None) -> None:
-        """What must be done before the client may learn of the end."""
+        """Finish the work that must precede the end of the stream."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream past the layers between this response and the server.
@@ -214,10 +217,13 @@ class EventStream(GenerationResponse):
                 if not self._has_begun:
                     await self._begin(send)
                 body = encode(step)
+                if self._generation.num_restarts != self._num_restarts:
+                    self._num_restarts = self._generation.num_restarts
+                    body = _RESTARTED + body
                 self._forget(step)
                 self._is_silent = False
                 await send_body({"type": "http.response.body", "body": body, "more_body": True})
-                if self._has_left:  # else all that waits would still be encoded, for nobody
+                if self._has_left:  # else everything queued would still be encoded, for no reader
                     raise asyncio.CancelledError
 
     async def _begin(self, send: Send) -> None:
@@ -237,7 +243,7 @@ class EventStream(GenerationResponse):
     def _failure(self, error: Exception) -> Failure:
         failure = failure_of(error)
         log.error(
-            "request %s failed in mid-stream: %s: %s",
+            "Request %s failed in mid-stream: %s: %s",
             self._generation.plan.context.id,
             type(error).__name__,
             error,

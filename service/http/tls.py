@@ -56,12 +56,12 @@ class _Renewal:
     def _renew(self) -> None:
         try:
             self.context = _context_of(self._settings)
-            log.info("The TLS certificate was renewed.")
+            log.info("The TLS certificate was reloaded.")
         except TlsError as error:
-            log.error("The TLS certificate stays as it was: %s", error)
+            log.error("Keeping the previous TLS certificate: %s", error)
 
     def _signature(self) -> tuple[int, ...]:
-        """Differs whenever a file was written or replaced."""
+        """A value that changes when a file is written or replaced."""
         settings = self._settings
         paths = (settings.ssl_certs_path, settings.ssl_key_path, settings.ssl_ca_certs_path)
         return tuple(number for path in paths if path for number in _identity(path))
@@ -121,7 +121,7 @@ def peer_state(transport: asyncio.BaseTransport) -> dict[str, str]:
 def name_of(certificate: Mapping[str, Any]) -> str:
     """The name of a certificate's subject, e.g. `URI:spiffe://cluster/gateway` or `CN:gateway`.
 
-    Empty where it has none: nobody is known by such a certificate.
+    Empty if it has none: such a certificate identifies no caller.
     """
     alternatives = dict(reversed(certificate.get("subjectAltName", ())))
     for kind in _NAMES:

@@ -1,4 +1,4 @@
-"""What stands at the pages' paths where the operator switched them off."""
+"""The answer at the pages' paths when the operator disabled them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ router = APIRouter(include_in_schema=False)
 async def page() -> NoReturn:
     """Answer a page's path with a 404 that says where to go instead."""
     raise RequestError(
-        "This server shows no pages (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
+        "The pages of this server are disabled (NIM_DISABLE_PLAYGROUND). The API is under /v1: "
         "GET /v1/models lists what is served, GET /openapi.json the routes.",
         status=404,
         code="route_not_found",

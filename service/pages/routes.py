@@ -1,4 +1,4 @@
-"""GET /, /docs and their assets: pages that ask nobody but this server.
+"""GET /, /docs and their assets: pages that request nothing from other servers.
 
 Their source is in `source/`; `make playground` builds `static/` from it. The pages themselves hold
 no secret and need no key; what they ask for does.
@@ -35,7 +35,7 @@ _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "X-DNS-Prefetch-Control": "off",  # an answer's links tell nobody that they were shown
+    "X-DNS-Prefetch-Control": "off",  # links in an answer cause no requests when shown
     "Cache-Control": "no-cache",  # asked again each time, and answered 304 where nothing changed
     "Vary": "Accept-Encoding",
 }

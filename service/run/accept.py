@@ -43,7 +43,6 @@ class Shares:
         self.tell(0)
 
     def tell(self, num_connections: int) -> None:
-        """Write how many connections this worker has."""
         _NUMBER.pack_into(self._memory, self._offset, num_connections)
 
     @property
@@ -53,7 +52,6 @@ class Shares:
         return any(number < own for (number,) in _NUMBER.iter_unpack(self._memory[:]))
 
     def close(self) -> None:
-        """Release the memory."""
         self._memory.close()
 
 

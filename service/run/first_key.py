@@ -1,4 +1,4 @@
-"""Safe by default: a server that others can reach and that has no keys makes one for itself."""
+"""Safe by default: a server without keys that is reachable from other machines generates one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_made_key(settings: Settings) -> Settings:
 
 
 def tell_access(settings: Settings, port: int, *, is_made: bool) -> None:
-    """Log who may call; raises AccessError when a made key can be handed to nobody.
+    """Log who may call; raises AccessError when a generated key cannot be delivered.
 
     A made key goes to the terminal. What is no terminal is some log: there it goes to a file that
     only its owner may read.
@@ -37,23 +37,26 @@ def tell_access(settings: Settings, port: int, *, is_made: bool) -> None:
     if is_made:
         _hand_over(settings, port)
     elif settings.auth == "off" and not is_loopback(host):
-        log.warning("NIM_AUTH=off: whoever reaches %s may use this server.", host)
+        log.warning("NIM_AUTH=off: anyone who can reach %s may use this server.", host)
     if "*" in settings.cors_origins:
         log.warning(
-            "NIM_CORS_ALLOW_ORIGINS=*: every page that is open in a browser may call this server%s",
+            "NIM_CORS_ALLOW_ORIGINS=*: any web page may call this server%s",
             "." if settings.has_auth else ", which has no keys; list the pages instead.",
         )
 
 
 def _hand_over(settings: Settings, port: int) -> None:
     [key] = settings.api_key_list
-    log.info("No keys are configured and %s is open to others: made one.", settings.server_host)
+    log.info(
+        "No keys are configured and %s is reachable from other machines: generated one.",
+        settings.server_host,
+    )
     if sys.stdout.isatty():
-        print(f"API key of this run, not shown again: {key}", flush=True)
+        print(f"API key of this run, shown only once: {key}", flush=True)
         log.info("The key of this run was printed on the terminal. %s", _LASTING)
     else:
         path = _kept(key, settings.cache_path / f"api-key-{port}")
-        log.info("The key of this run is in %s, for its owner alone. %s", path, _LASTING)
+        log.info("The key of this run is in %s, readable by its owner only. %s", path, _LASTING)
 
 
 def _kept(key: str, path: Path) -> Path:
@@ -69,7 +72,7 @@ def _kept(key: str, path: Path) -> Path:
         return _written(key, descriptor, Path(name))
     except OSError as error:
         raise AccessError(
-            f"No keys are configured, and the one that was made cannot be written: {path}: "
+            f"No keys are configured, and the generated one cannot be written: {path}: "
             f"{reason}; {tempfile.gettempdir()}: {error.strerror}. {_LASTING}"
         ) from None
 

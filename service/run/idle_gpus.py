@@ -23,7 +23,7 @@ def idle_gpus(selection: Selection, hardware: Hardware) -> str:
     if not hardware.gpus or not for_gpus:
         return ""
     model = selection.chosen.profile.model.name
-    return f"{hardware.summary} stays idle: {model} runs on the CPU. {_what_mends_it(for_gpus)}"
+    return f"{hardware.summary} is idle: {model} runs on the CPU. {_what_mends_it(for_gpus)}"
 
 
 def _what_mends_it(rejections: list[Rejection]) -> str:

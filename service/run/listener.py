@@ -11,9 +11,9 @@ _SEND_BUFFER_BYTES = 256 * 1024
 _OPEN_FILES = 65536
 _OPEN_FILES_ANYWHERE = 10240  # what macOS allows where it says "unlimited"
 _REASONS = {
-    errno.EADDRINUSE: "it is in use; stop the program that has it, or set NIM_SERVER_PORT",
-    errno.EACCES: "this user may not take it; set NIM_SERVER_PORT to 1024 or above",
-    errno.EADDRNOTAVAIL: "this machine does not have the address; set NIM_SERVER_HOST",
+    errno.EADDRINUSE: "it is in use; stop the program that uses it, or set NIM_SERVER_PORT",
+    errno.EACCES: "this user has no permission; set NIM_SERVER_PORT to 1024 or above",
+    errno.EADDRNOTAVAIL: "this machine has no such address; set NIM_SERVER_HOST",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the parent and its API workers say to each other, over pipes that nobody else sees.
+"""What the parent and its API workers say to each other, over private pipes.
 
 Down the worker's stdin: its spec, then a line for each change of the engine. It stays open as
 long as the parent lives. Up its stdout: engines.process.wire.LifeMessage lines, as from the engine.
@@ -31,6 +31,7 @@ class WorkerSpec:
     engine_addresses: tuple[str, ...]  # of each replica
     listener_fd: int
     shared_folder: Path  # where the workers count together
+    is_brief: bool = False  # its log is a person's terminal
 
     def to_bytes(self) -> bytes:
         """The spec behind its length, for the worker's stdin."""
@@ -64,14 +65,16 @@ class EngineNews(msgspec.Struct, frozen=True):
     ]  # of each replica: why there is none now; None while it is ready
     num_restarts: int = 0  # of all
     download: Download | None = None  # before the engines are started
+    step: str = ""  # of the first engine that starts, in its own words
+    began_at: float = 0.0  # seconds since 1970: the start of the server
+    ready_at: float | None = None  # None: it is still starting
+    pids: tuple[int | None, ...] = ()  # of the engine processes; None for one that is not ready
 
     def to_line(self) -> bytes:
-        """The news as a line of JSON."""
         return msgspec.json.encode(self) + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> EngineNews:
-        """The news of a line of JSON."""
         return msgspec.json.decode(line, type=cls)
 
 
@@ -80,6 +83,6 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
     while len(read) < size:
         data = os.read(descriptor, size - len(read))
         if not data:
-            raise EOFError("the parent went away before it had told what to serve")
+            raise EOFError("the parent process ended before it said what to serve")
         read += data
     return read

@@ -22,7 +22,7 @@ class Obtaining:
     """One run of `obtain` in a thread of its own, watched by the loop."""
 
     def __init__(self, obtain: Callable[[], None], model: str, folder: str) -> None:
-        """`folder`: where the files come to lie."""
+        """`folder`: where the files are stored."""
         self._obtain = obtain
         self._model = model
         self._folder = folder
@@ -45,7 +45,8 @@ class Obtaining:
             progress.stop_all()
             await asyncio.wait((done,), timeout=_END_S)
             log.info(
-                "The download was stopped; what came is kept in %s. Start again to go on.",
+                "The download was stopped. The downloaded part is kept in %s. Start again to "
+                "continue.",
                 self._folder,
             )
             raise

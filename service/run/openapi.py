@@ -19,7 +19,7 @@ _TAGS: Final = {
     "Responses": "OpenAI's Responses API.",
     "Messages": "Anthropic's Messages API.",
     "Completions": "OpenAI's older API for raw prompts.",
-    "Tokens": "Text and conversations as tokens, as vLLM has it.",
+    "Tokens": "Text and conversations as tokens, compatible with vLLM.",
     "Models": "The served model.",
     "Service": "Health, version, metadata and metrics.",
 }

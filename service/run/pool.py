@@ -26,7 +26,7 @@ class WorkerPool:
     """Keeps `size` workers running on one listener and one engine.
 
     Each one's first start must succeed; after it every death is followed by a restart with
-    back-off, for ever, while the others go on.
+    back-off, for ever, while the others keep running.
     """
 
     def __init__(self, spec: WorkerSpec, size: int, news: Callable[[], EngineNews]) -> None:
@@ -42,18 +42,17 @@ class WorkerPool:
                 group.create_task(supervisor.start())
 
     def tell(self) -> None:
-        """Send every worker the news of the engine."""
         news = self._news().to_line()
         for supervisor in self._supervisors:
             supervisor.tell(news)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every worker."""
         for supervisor in self._supervisors:
             supervisor.signal(number)
 
     async def drain(self, stop: StopSignal, grace_s: float) -> None:
-        """Let every worker finish what it runs; what outlives the grace ends with an error."""
+        """Let every worker finish its requests; the rest ends with an error after the grace
+        period."""
         ending = asyncio.ensure_future(self._stop(grace_s + END_S))
         if await first_of(stop.forced, ending):
             self.signal(signal.SIGTERM)

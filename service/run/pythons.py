@@ -13,7 +13,7 @@ from engines.factory import Engines, cpu_only_engines, engines_of, installed_eng
 from profiles.errors import InvalidConstraint
 from service.settings.settings import Settings
 
-NOTE: Final = Path(sys.prefix) / "harmonium.json"  # packaging/install.py leaves it
+NOTE: Final = Path(sys.prefix) / "harmonium.json"  # tools/install.py leaves it
 
 
 def engines_here(settings: Settings) -> Engines:
@@ -56,7 +56,7 @@ def _candidates(settings: Settings, engine: str) -> list[Path]:
 
 
 def _made() -> dict[str, Path]:
-    """The environments that packaging/install.py made for this one, as far as they are there."""
+    """The environments that tools/install.py made for this one, as far as they are there."""
     try:
         engines = json.loads(NOTE.read_text(encoding="utf-8")).get("engines", {})
     except (OSError, ValueError):

@@ -25,7 +25,7 @@ from service.http.authentication import Authentication
 from service.http.middleware import RequestMiddleware
 from service.http.origins import Cors, NoForeignPages
 from service.http.protocol import bounded_protocol
-from service.http.streaming import with_way_for_bodies
+from service.http.streaming import expose_server_send
 from service.pages import absent as no_pages
 from service.pages import routes as pages
 from service.run.accept import Acceptor, Shares
@@ -44,6 +44,7 @@ _EXPOSED: Final = (
     "X-Request-Id",
     "Request-Id",
     "Retry-After",
+    "OpenAI-Processing-Ms",
     "WWW-Authenticate",
     *(
         f"x-ratelimit-{name}-{kind}"
@@ -57,14 +58,15 @@ class ApiServer:
     """One process's API server: listens from the beginning, is ready only once the engine is."""
 
     def __init__(self, runtime: Runtime, shares: Shares | None = None) -> None:
-        """`shares`: what the workers that have the same listener say of their connections."""
+        """`shares`: the connection counts of the workers on the same listener."""
         self._runtime = runtime
         self._shares = shares
         config = uvicorn.Config(
-            with_way_for_bodies(create_app(runtime)),
+            expose_server_send(create_app(runtime)),
             http=bounded_protocol(
                 runtime.limits.max_connections,
                 runtime.limits.max_connections_per_address,
+                runtime.limits.slow_reader_timeout_s,
                 partial(runtime.metrics.count_slow_reader, "speed"),
             ),
             log_config=None,
@@ -141,7 +143,7 @@ class ApiServer:
             self._uvicorn.force_exit = True
         elif not draining.result():
             log.warning(
-                "Requests that did not end in %g s and get an error: %d.",
+                "Requests that did not finish in %g s and were ended with an error: %d.",
                 grace_s,
                 lifecycle.num_running,
             )
@@ -176,7 +178,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def create_app(runtime: Runtime) -> FastAPI:
-    """The ASGI application that serves this runtime; whoever calls starts and stops the runtime."""
+    """The ASGI application that serves this runtime; the caller starts and stops the runtime."""
     # As they are: to include the routers would make each route and its fields once more.
     routes = [
         route

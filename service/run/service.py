@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -31,9 +32,18 @@ _ENGINE_GRACE_S: Final = 5.0
 class SharedService:
     """One run of `harmonium serve`: engine processes, API workers and what ends them."""
 
-    def __init__(self, settings: Settings, launch: Launch, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        launch: Launch,
+        listener: socket.socket,
+        *,
+        is_brief: bool = False,
+    ) -> None:
         self._settings = settings
         self._stop = StopSignal()
+        self._began_at = time.time()
+        self._ready_at: float | None = None
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisors = [
             EngineSupervisor(
@@ -58,11 +68,18 @@ class SharedService:
             engine_addresses=tuple(supervisor.address for supervisor in self._supervisors),
             listener_fd=listener.fileno(),
             shared_folder=self._folder.path,
+            is_brief=is_brief,
         )
         self._pool = WorkerPool(first, settings.api_workers, self._news)
 
+    @property
+    def step(self) -> str:
+        if download := self._obtaining.download:
+            return download.text
+        return next((each.step for each in self._supervisors if each.step), "starting the engine")
+
     async def run(self, on_ready: Callable[[], None]) -> int:
-        """Serve until a signal comes; nothing is left behind however it ends."""
+        """Serve until a signal comes; always cleans up."""
         starting = asyncio.create_task(self._start())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
         try:
@@ -73,7 +90,7 @@ class SharedService:
             await self._pool.drain(self._stop, self._settings.drain_grace_s)
         finally:
             starting.cancel()
-            # A start that is cut short may fail for that; nobody is to hear of it.
+            # An interrupted start may fail because of that; the failure is not reported.
             await asyncio.gather(starting, return_exceptions=True)
             # The workers before their engine: no request is to see it die.
             await self._pool.kill()
@@ -86,7 +103,7 @@ class SharedService:
 
     async def _start(self) -> None:
         """Return when all serve; raises the first error of the store, a worker or the engine."""
-        # Before the workers, who would make the file's tables all at once.
+        # Before the workers, which would make the file's tables all at once.
         await store_of(self._settings).close()
         if self._settings.api_workers > 1:
             log.info("API workers: %d", self._settings.api_workers)
@@ -103,9 +120,11 @@ class SharedService:
         async with asyncio.TaskGroup() as group:
             for supervisor in self._supervisors:
                 group.create_task(supervisor.start())
+        self._ready_at = time.time()
+        self._tell_workers()
 
     def _suspend(self) -> None:
-        """Ctrl-Z stops the workers too, which are out of its reach; `fg` lets all go on."""
+        """Ctrl-Z stops the workers too, which are out of its reach; `fg` continues all of them."""
         self._pool.signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         self._pool.signal(signal.SIGCONT)
@@ -115,6 +134,10 @@ class SharedService:
             tuple(supervisor.reason for supervisor in self._supervisors),
             sum(supervisor.num_restarts for supervisor in self._supervisors),
             self._obtaining.download,
+            next((each.step for each in self._supervisors if each.step), ""),
+            self._began_at,
+            self._ready_at,
+            tuple(supervisor.pid for supervisor in self._supervisors),
         )
 
     def _tell_workers(self) -> None:

@@ -8,33 +8,30 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
-from engines.factory import environment_of
+from engines.factory import about
 from engines.spec import EngineSpec
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits, Profile
 from profiles.download.progress import amount, num_files
-from profiles.download.source import Wanted
+from profiles.download.source import FileToFetch
 from profiles.errors import InvalidConstraint
 from profiles.hardware.machine import GB, Hardware
 from profiles.selection import selector
 from profiles.selection.notes import where
 from profiles.selection.placement import Placement
 from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
-from profiles.store import drafts, own_shape, store
-from profiles.store.own_checkpoint import OwnCheckpoint, open_own
+from profiles.store import custom_shape, drafts, store
 from profiles.store.store import Fetching
+from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from service.harmony.vocabulary import write_vocabulary
+from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
+from service.run.scratch import writable
 from service.settings.foreign import VARIABLES, by_answer
 from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
-
-_WITH_VOCABULARY: Final = ("native", "vllm", "tensorrt_llm", "llama_cpp")  # for grammars
-
-_WITH_GAP: Final = ("native", "llama_cpp")  # engines with our scheduler
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +48,9 @@ class Launch:
     more_names: tuple[str, ...] = ()  # that the operator gave
     aliases: tuple[str, ...] = ()  # other names of the catalogue's, where the operator gave none
     devices: tuple[Mapping[str, str], ...] = ({},)  # of each replica: what its environment adds
-    to_fetch: tuple[Wanted, ...] = ()  # what `obtain` has to bring first
-    own: OwnCheckpoint | None = None  # what NIM_MODEL_PATH names
-    draft: OwnCheckpoint | None = None  # the head that the engine drafts with
+    to_fetch: tuple[FileToFetch, ...] = ()  # what `obtain` has to bring first
+    own: UserCheckpoint | None = None  # what NIM_MODEL_PATH names
+    draft: UserCheckpoint | None = None  # the head that the engine drafts with
 
 
 def prepare(settings: Settings) -> Launch:
@@ -61,12 +58,13 @@ def prepare(settings: Settings) -> Launch:
     known = catalogue.load()
     hardware = visible_hardware()
     model, profiles = settings.model_name, known.profiles
-    own = own_checkpoint(settings)
+    own = user_checkpoint(settings)
     if own is not None:
-        profiles = own_shape.readable(profiles, own.folder)
-    if model is None and own is not None:
-        found = own_shape.find(own.folder, known, own.name)
-        model, profiles = found.model.name, found.profiles
+        opened = own.opened()
+        profiles = custom_shape.readable(profiles, opened)
+        if model is None:
+            found = custom_shape.find(opened, known, own.name)
+            model, profiles = found.model.name, found.profiles
     engines = engines_here(settings)
     constraints = Constraints(
         model=model,
@@ -99,13 +97,13 @@ def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
         for c in selection.compatible
         if c.profile.engine == failed.engine
     )
-    because = f"It stands in for {failed.title}: {words}."
+    because = f"It replaces {failed.title}: {words}."
     left = Selection(ranked, (*selection.rejections, *rejections), because)
     return _launch(settings, launch.hardware, launch.own, left)
 
 
 def _launch(
-    settings: Settings, hardware: Hardware, own: OwnCheckpoint | None, selection: Selection
+    settings: Settings, hardware: Hardware, own: UserCheckpoint | None, selection: Selection
 ) -> Launch:
     chosen = selection.chosen
     folder = None if own is None else own.folder
@@ -113,12 +111,15 @@ def _launch(
     if to_fetch:
         model_dir = folder or store.folder_of(chosen.profile, settings.cache_path)
     else:
-        model_dir = store.resolve(chosen.profile, settings.cache_path, folder)
-    vocabulary = _vocabulary(settings) if chosen.profile.engine in _WITH_VOCABULARY else None
+        is_bundled = chosen.profile.artifacts is None
+        cache = writable(settings.cache_path) if is_bundled else settings.cache_path
+        model_dir = store.resolve(chosen.profile, cache, folder)
+    vocabulary = _vocabulary(settings) if about(chosen.profile.engine).needs_vocabulary else None
     artefact_dir = settings.cache_path / "engines"
     spec = spec_of(chosen.profile, chosen.placement.limits, model_dir, vocabulary, artefact_dir)
     fraction = settings.kvcache_percent or chosen.placement.memory_fraction(chosen.profile)
     spec = replace(spec, memory_fraction=fraction)
+    spec = with_host_kv(spec, chosen.profile, chosen.placement, hardware, settings)
     draft = drafts.open_draft(chosen.profile, settings.cache_path, fetching_of(settings))
     if draft is not None:
         options = drafts.with_folder(spec.options, chosen.profile.draft, draft.folder)
@@ -153,11 +154,11 @@ def obtain(settings: Settings, launch: Launch) -> None:
         store.resolve(profile, settings.cache_path, fetching=fetching)
 
 
-def own_checkpoint(settings: Settings) -> OwnCheckpoint | None:
+def user_checkpoint(settings: Settings) -> UserCheckpoint | None:
     """Open what NIM_MODEL_PATH names; of a URI its list of files and config.json are fetched."""
     if settings.model_path is None:
         return None
-    return open_own(settings.model_path, settings.cache_path, fetching_of(settings))
+    return open_user(settings.model_path, settings.cache_path, fetching_of(settings))
 
 
 def fetching_of(settings: Settings) -> Fetching:
@@ -166,7 +167,7 @@ def fetching_of(settings: Settings) -> Fetching:
     return Fetching(is_allowed, settings.repository_override, ngc_access())
 
 
-def _to_fetch(settings: Settings, profile: Profile) -> tuple[Wanted, ...]:
+def _to_fetch(settings: Settings, profile: Profile) -> tuple[FileToFetch, ...]:
     if settings.disable_model_download:
         return ()
     return tuple(store.to_fetch(profile, settings.cache_path))
@@ -202,22 +203,33 @@ def spec_of(
 
 
 def _as_set(spec: EngineSpec, profile: Profile, settings: Settings) -> EngineSpec:
-    """What the settings change of a profile; raises InvalidConstraint if the engine lacks it."""
+    """The profile with the settings applied; raises InvalidConstraint if the engine lacks one."""
     if settings.max_token_gap_ms is not None:
         spec = _with_gap(spec, profile, settings.max_token_gap_ms)
     if settings.max_queue_length is not None:
         options = {**spec.options, "max_num_waiting": settings.max_queue_length}
         spec = replace(spec, options=options)
+    if settings.kv_cache_dtype != "auto":
+        spec = _with_kv_dtype(spec, profile, settings.kv_cache_dtype)
     return _invariant(spec, profile) if settings.batch_invariant else spec
 
 
 def _with_gap(spec: EngineSpec, profile: Profile, milliseconds: float) -> EngineSpec:
-    if spec.engine not in _WITH_GAP:
+    if not about(spec.engine).has_our_scheduler:
         raise InvalidConstraint(
-            f"NIM_MAX_TOKEN_GAP_MS is set, and {profile.title} runs by engine {spec.engine}, whose"
-            " own scheduler decides that: choose a profile of another engine, or unset it"
+            f"NIM_MAX_TOKEN_GAP_MS is set, and {profile.title} runs by engine {spec.engine}, "
+            f"which has its own scheduler: choose a profile of another engine, or unset it"
         )
     return replace(spec, options={**spec.options, "max_token_gap_ms": milliseconds or None})
+
+
+def _with_kv_dtype(spec: EngineSpec, profile: Profile, kv_dtype: str) -> EngineSpec:
+    if spec.engine == "llama_cpp":
+        raise InvalidConstraint(
+            f"NIM_KV_CACHE_DTYPE is {kv_dtype}, and {profile.title} runs by engine llama_cpp, which"
+            " has no such type: choose a profile of another engine, or unset it"
+        )
+    return replace(spec, kv_dtype=kv_dtype)
 
 
 def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
@@ -226,7 +238,7 @@ def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
         where = "on the CPU" if spec.num_devices == 0 else "on a GPU"
         raise InvalidConstraint(
             f"NIM_BATCH_INVARIANT is set, and {profile.title} runs by engine {spec.engine} {where};"
-            " only the native engine on a GPU keeps that: choose a profile of it, or unset it"
+            " only the native engine on a GPU supports it: choose one of its profiles, or unset it"
         )
     return replace(spec, options={**spec.options, "batch_invariant": True})
 
@@ -234,7 +246,7 @@ def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
 def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, str], ...]:
     """Return each replica's devices, by variables: it sees the GPUs that it was placed on.
 
-    Nothing is hidden that nobody else could use.
+    Values that are of no use to others are not hidden.
     """
     if len(placement.gpus) == len(hardware.gpus) and placement.num_replicas == 1:
         return ({},)
@@ -249,10 +261,10 @@ def devices_of(placement: Placement, hardware: Hardware) -> tuple[Mapping[str, s
 def environments_of(launch: Launch) -> list[dict[str, str]]:
     """Make the environment of each replica's engine process, without our secrets.
 
-    What the profile says goes before the GPUs that the replica sees, and these before what the
+    The profile's values take precedence over the GPUs that the replica sees, and these over the
     engine's library needs.
     """
-    library = environment_of(launch.spec.engine)
+    library = about(launch.spec.engine).environment
     return [
         engine_environment({**library, **devices, **launch.spec.environment})
         for devices in launch.devices
@@ -261,13 +273,13 @@ def environments_of(launch: Launch) -> list[dict[str, str]]:
 
 def _vocabulary(settings: Settings) -> Path | None:
     """Return the vocabulary as a file, for grammars: engines know no text."""
-    folder = settings.cache_path / "vocabulary"
+    folder = writable(settings.cache_path) / "vocabulary"
     try:
         return write_vocabulary(folder)
     except OSError as error:
         log.warning(
-            "%s cannot be written (%s): requests that need guided decoding will be refused; "
-            "point NIM_CACHE_PATH to a folder that can be written",
+            "%s cannot be written (%s): requests with structured outputs will be refused; set "
+            "NIM_CACHE_PATH to a writable folder",
             folder,
             error.strerror,
         )
@@ -293,8 +305,8 @@ def warn_of_open_cache(folder: Path) -> None:
         mode = folder.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             log.warning(
-                "Every user may write %s (NIM_CACHE_PATH) and so change the model that is served: "
-                "chmod o-w it.",
+                "Any user can write to %s (NIM_CACHE_PATH) and so replace the model: run chmod "
+                "o-w on it.",
                 folder,
             )
 
@@ -310,8 +322,8 @@ def tell(launch: Launch) -> None:
     profile = chosen.profile
     log.info("Profile: %s, id %.12s…", profile.name, profile.id)
     log.info("Runs %s", where(chosen.placement))
-    log.info("Why: %s `harmonium profiles` tells more.", launch.selection.reason)
-    if isinstance(profile.model.shape, own_shape.OwnShape):
+    log.info("Why: %s Details: `harmonium profiles`.", launch.selection.reason)
+    if isinstance(profile.model.shape, custom_shape.CustomShape):
         log.info("Checkpoint: %s. Served by %s", profile.model.description, profile.source)
     idle = idle_gpus(launch.selection, hardware)
     level = logging.WARNING if hardware.gpus else logging.INFO
@@ -319,7 +331,7 @@ def tell(launch: Launch) -> None:
         log.log(level, "%s", note)
     if launch.to_fetch:
         log.info(
-            "The cache lacks %s (%s) of %s: a start fetches them into %s, unless "
+            "%s (%s) of %s are missing: a start downloads them into %s, unless "
             "NIM_DISABLE_MODEL_DOWNLOAD=1 forbids it",
             num_files(len(launch.to_fetch)),
             amount(sum(file.size_bytes for file in launch.to_fetch)),
@@ -327,7 +339,7 @@ def tell(launch: Launch) -> None:
             launch.model_dir,
         )
     log.info(
-        "Model: %s in %s, a context of %d tokens, by the %s engine",
+        "Model: %s in %s, context of %d tokens, %s engine",
         profile.model.name,
         launch.model_dir,
         chosen.max_model_len,

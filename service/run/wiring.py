@@ -20,9 +20,9 @@ from auth.base import Authenticator, PrincipalLimits
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
 from engines.fleet import Fleet
+from engines.recovery.crash_records import CrashRecords
 from engines.recovery.guarded import GuardedEngine
-from engines.recovery.suspects import Suspects
-from profiles.download.source import Wanted, source_of
+from profiles.download.source import FileToFetch, source_of
 from profiles.hardware.usage import GpuMeter
 from service.http.tls import tls_of
 from service.settings.settings import Settings, secret_values
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "responses.sqlite"
-FOLDER_NAME: Final = "responses"  # in the cache, and nobody else's: the cache itself may be shared
+FOLDER_NAME: Final = (
+    "responses"  # in the cache, readable by its owner only: the cache itself may be shared
+)
 
 
 class EngineHistory(Protocol):
@@ -58,6 +60,20 @@ class EngineHistory(Protocol):
     @property
     def download(self) -> tuple[int, int]:
         """How many bytes of the model are here, of how many; 0 of 0 while none are fetched."""
+        ...
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether an engine has yet to become ready for the first time."""
+        ...
+
+    @property
+    def start_s(self) -> float:
+        """Seconds that the start took, or has taken so far."""
+        ...
+
+    def kill(self) -> int:
+        """Kill the engine processes that run; gives how many."""
         ...
 
 
@@ -85,6 +101,8 @@ def build_runtime(
             supervisor.num_restarts,
             *supervisor.download,
             tuple(replica.is_ready for replica in fleet.replicas),
+            supervisor.is_starting,
+            supervisor.start_s,
         ),
         shared_folder,
         settings.named_tenants,
@@ -93,7 +111,7 @@ def build_runtime(
     )
     return Runtime(
         engine=GuardedEngine(
-            fleet, Suspects(fleet.folder / "suspects", settings.engine_quarantine_s)
+            fleet, CrashRecords(fleet.folder / "suspects", settings.engine_quarantine_s)
         ),
         model=served_model(launch, settings.repository_override),
         metrics=metrics,
@@ -104,6 +122,7 @@ def build_runtime(
             settings.sse_keepalive_s,
             settings.max_connections,
             settings.max_connections_per_address,
+            settings.slow_reader_timeout_s,
         ),
         gate=gate_of(settings),
         authenticator=authenticator_of(settings),
@@ -113,12 +132,13 @@ def build_runtime(
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
         toolbox=toolbox_of(settings),
+        kill_engine=supervisor.kill if settings.allow_engine_kill else None,
         responses=store_of(settings),
     )
 
 
 def about_of(launch: Launch) -> dict[str, str]:
-    """The labels of `harmonium_info`: which release and profile a fleet runs on what."""
+    """The labels of `harmonium_info`: release, profile, engine and GPU."""
     profile = launch.selection.chosen.profile
     return {
         "version": version("harmonium"),
@@ -129,7 +149,7 @@ def about_of(launch: Launch) -> dict[str, str]:
 
 
 def served_model(launch: Launch, repository_override: str | None = None) -> ServedModel:
-    """What clients are told of the model and of the profile that was chosen for it."""
+    """The description of the model and its profile for clients."""
     from service.runtime import ServedModel, ServedProfile
 
     chosen = launch.selection.chosen
@@ -143,6 +163,7 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
         created=int(time.time()),
         description=profile.model.description,
         license=profile.model.license,
+        temperature=profile.model.temperature,
         profile=ServedProfile(
             name=profile.name,
             engine=profile.engine,
@@ -155,6 +176,7 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
             status=profile.status,
             source=profile.source,
             reason=launch.selection.reason,
+            notes=launch.selection.notes,
         ),
         assets=assets_of(launch),
         repository_override=repository_override or "",
@@ -164,7 +186,7 @@ def served_model(launch: Launch, repository_override: str | None = None) -> Serv
 def assets_of(launch: Launch) -> tuple[str, ...]:
     """Every file of the checkpoint that was published: its place, its name and its SHA-256."""
     own, artifacts = launch.own, launch.selection.chosen.profile.artifacts
-    files: Iterable[Wanted] = ()
+    files: Iterable[FileToFetch] = ()
     place = ""
     if own is not None:
         place, files = own.place, own.files
@@ -301,13 +323,13 @@ def store_of(settings: Settings) -> ResponseStore:
         shown = f"is {path}" if settings.responses_path else f"is not set, so {path} is tried"
         raise StoreError(
             f"NIM_RESPONSES_PATH {shown}: {error.__cause__}; "
-            "set it to a file in a folder this user may write"
+            "set it to a file in a folder that this user can write to"
         ) from error
     return store
 
 
 def _own_store_path(cache: Path) -> Path:
-    """The file in its folder of the cache, where nobody else may look; moved there if need be."""
+    """The file in its private folder of the cache; moved there if need be."""
     folder = cache / FOLDER_NAME
     path, earlier = folder / FILE_NAME, cache / FILE_NAME
     try:
@@ -317,7 +339,7 @@ def _own_store_path(cache: Path) -> Path:
             folder.mkdir(mode=0o700, exist_ok=True)
             sqlite_file.move(earlier, path)
     except OSError as error:
-        log.warning("%s cannot be made private: %s", folder, error)
+        log.warning("The permissions of %s cannot be restricted: %s", folder, error)
     return path
 
 

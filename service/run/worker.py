@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
+import signal
 import socket
 import sys
+import time
 from functools import partial
 from typing import Final
 
@@ -47,11 +50,14 @@ class ApiWorker:
     def __init__(self, spec: WorkerSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
-        self._news = EngineNews(("the engine has not been started",) * len(spec.engine_addresses))
+        self._news = EngineNews(
+            ("the engine has not been started",) * len(spec.engine_addresses), began_at=time.time()
+        )
         self._lifecycle: Lifecycle | None = None  # once there is a runtime
         self._is_engine_up = asyncio.Event()
         self._stop = StopSignal()
-        self._unread = Unread()
+        settings = spec.settings
+        self._unread = Unread(settings.max_unread_bytes, settings.max_unread_bytes_per_stream)
         self._fleet = Fleet(
             [
                 EngineClient(address, explain=partial(self._reason_of, number), unread=self._unread)
@@ -61,7 +67,6 @@ class ApiWorker:
 
     @property
     def num_restarts(self) -> int:
-        """How often the engine was started again."""
         return self._news.num_restarts
 
     @property
@@ -70,11 +75,29 @@ class ApiWorker:
         download = self._news.download
         return (download.have_bytes, download.total_bytes) if download else (0, 0)
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether an engine has yet to become ready for the first time."""
+        return self._news.ready_at is None
+
+    @property
+    def start_s(self) -> float:
+        """Seconds that the start took, or has taken so far."""
+        return (self._news.ready_at or time.time()) - self._news.began_at
+
+    def kill(self) -> int:
+        """Kill the engine processes that run; gives how many."""
+        pids = [pid for pid in self._news.pids if pid is not None]
+        for pid in pids:
+            log.warning("The engine, process id %d, is killed: a caller asked for it.", pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
     def learn(self, news: EngineNews) -> None:
-        """Take the parent's news of the engine."""
         self._news = news
         if self._lifecycle is not None:
-            self._lifecycle.waits_for = news.download.text if news.download else ""
+            self._lifecycle.waits_for = news.download.text if news.download else news.step
         if not any(news.reasons):
             self._is_engine_up.set()
 
@@ -89,6 +112,7 @@ class ApiWorker:
         )
         self._lifecycle = runtime.lifecycle
         self.learn(self._news)
+        self._unread.on_pause = runtime.metrics.count_pause
         self._unread.on_cut = partial(runtime.metrics.count_slow_reader, "memory")
         shares = Shares(spec.shared_folder, spec.number, spec.settings.api_workers)
         beating = asyncio.create_task(self._beat())
@@ -120,11 +144,12 @@ class ApiWorker:
 
 
 def main() -> int:
-    """Run the worker that the parent's spec on stdin describes."""
     report = claim_stdout()
     spec = WorkerSpec.read(sys.stdin.fileno())
     settings = spec.settings
-    logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
+    logs.configure(
+        settings.log_level, settings.jsonl_logging, secret_values(settings), is_brief=spec.is_brief
+    )
     logs.choose(settings.access_log, settings.audit_log)
     count_in_files(spec.number)
     try:

@@ -29,88 +29,93 @@ class AccessSettings(BaseSettings):
 
     api_keys: SecretStr | None = Field(
         None,
-        description="Accepted API keys, comma-separated, of 16 characters or more; each may do"
-        " everything.",
+        description="Accepted API keys, comma-separated, at least 16 characters each. Every "
+        "key has all scopes.",
     )
     api_keys_path: Path | None = Field(
         None,
-        description="A file of `harmonium keys`, or a folder of them such as a mounted Secret;"
-        " heeded within a second of a change.",
+        description="A key file written by `harmonium keys`, or a folder of them, such as a "
+        "mounted Secret. Changes take effect within a second.",
     )
     jwt_jwks_url: str | None = Field(
-        None, description="Where the keys of tokens are; unset: where the issuer's discovery says."
+        None,
+        description="URL of the keys that verify tokens (JWKS). Unset: taken from the issuer's "
+        "discovery document.",
     )
     jwt_public_key_path: Path | None = Field(
-        None, description="A PEM file with the one key of tokens, so that nothing is fetched."
+        None, description="A PEM file with the key that verifies tokens. Nothing is fetched then."
     )
     jwt_issuer: str | None = Field(
         None,
         validate_default=True,
-        description="Whose JWT bearer tokens are accepted: the exact `iss`, an https URL.",
+        description="The issuer of accepted JWT bearer tokens: the exact `iss`, an https URL.",
     )
     jwt_audience: str | None = Field(
-        None, validate_default=True, description="What tokens must name in `aud`."
+        None, validate_default=True, description="The audience that tokens must have in `aud`."
     )
     jwt_audience_claim: str | None = Field(
         None,
-        description="The claim that must hold the audience in tokens that have no `aud`, e.g."
-        " `client_id` for Amazon Cognito's; unset: such tokens are refused.",
+        description="The claim that holds the audience in tokens without `aud`, e.g. "
+        "`client_id` for Amazon Cognito. Unset: tokens without `aud` are refused.",
     )
     jwt_max_lifetime_s: float = Field(
-        24 * 3600.0, gt=0, description="Tokens that were made to live longer are refused."
+        24 * 3600.0,
+        gt=0,
+        description="Longest lifetime of a token; tokens with a longer one are refused.",
     )
     jwt_max_stale_s: float = Field(
-        6 * 3600.0, gt=0, description="How long fetched keys are believed while no fetch succeeds."
+        6 * 3600.0, gt=0, description="How long fetched keys stay valid while new fetches fail."
     )
     jwt_scope_prefix: str = Field(
-        "", description="What stands before our scopes' names in tokens, e.g. `harmonium.`."
+        "", description="Prefix of Harmonium's scopes in tokens, e.g. `harmonium.`."
     )
     jwt_scopes_claim: str | None = Field(
         None,
-        description="The claim that names a token's scopes, e.g. `roles` for Entra's application"
-        " tokens; unset: `scope` and `scp`.",
+        description="The claim that lists a token's scopes, e.g. `roles` for Entra's "
+        "application tokens. Unset: `scope` and `scp`.",
     )
     jwt_granted_scopes: str = Field(
         "",
-        description="Scopes that every accepted token has, whatever it says, e.g."
-        " `inference,models` for Kubernetes' service accounts, whose tokens name none.",
+        description="Scopes that every accepted token has in addition, e.g. `inference,models` "
+        "for Kubernetes service accounts, whose tokens list none.",
     )
     jwt_tenant_claim: str | None = Field(
-        None, description="The claim that names the tenant; unset: each subject is one of its own."
+        None, description="The claim that names the tenant. Unset: each subject is its own tenant."
     )
     jwt_models_claim: str | None = Field(
-        None, description="The claim that lists the models a bearer may use; unset: all."
+        None, description="The claim that lists the models a caller may use. Unset: all."
     )
     ssl_key_path: Path | None = Field(None, description="The server's private key, a PEM file.")
     ssl_certs_path: Path | None = Field(
-        None, description="The server's certificate and those between it and its root, a PEM file."
+        None, description="The server's certificate chain, a PEM file."
     )
     ssl_ca_certs_path: Path | None = Field(
-        None, description="Who signs clients' certificates in mode `mtls`, a PEM file."
+        None, description="The CAs that sign client certificates in mode `mtls`, a PEM file."
     )
     ssl_mode: SslMode = Field(
         "disabled",
         validate_default=True,
-        description="`tls`: HTTPS; `mtls`: clients need a certificate, which also says who they"
-        " are.",
+        description="`tls`: HTTPS. `mtls`: clients need a certificate, which also identifies them.",
     )
     cors_allow_origins: str = Field(
         "",
-        description="Web pages that may call from a browser: their origins, comma-separated, e.g."
-        " `https://chat.example,http://localhost:3000`; `*`: all of them. Unset: none.",
+        description="Origins of the web pages that may call this server from a browser, "
+        "comma-separated, e.g. `https://chat.example,http://localhost:3000`. `*`: all. "
+        "Unset: none.",
     )
     auth: Auth = Field(
         "auto",
-        description="`auto`: callers must be known where a way to know them is configured; with"
-        " none, loopback is open, and elsewhere a key is made at the start: shown on a"
-        " terminal, else written to `api-key-<port>` in the cache for its owner alone. `off`:"
-        " everyone may call.",
+        description="`auto`: callers must authenticate if keys, tokens or client certificates "
+        "are configured. If none are, a server on loopback is open, and any other "
+        "generates a key at the start; it is shown on a terminal, or else written to "
+        "`api-key-<port>` in the cache, readable by its owner only. `off`: no "
+        "authentication.",
     )
 
     read_without_key: str = Field(
         "",
-        description="What needs no key, comma-separated: `metrics` (/metrics, /v1/metrics),"
-        " `models` (/v1/models), `render` (/v1/chat/completions/render). NVIDIA's NIM Operator"
+        description="Routes that need no key, comma-separated: `metrics` (/metrics, /v1/metrics),"
+        " `models` (/v1/models), `render` (the render routes). NVIDIA's NIM Operator"
         " needs `metrics,models`, llm-d and KServe all three.",
     )
 
@@ -119,7 +124,7 @@ class AccessSettings(BaseSettings):
     def _check_reads(cls, value: str) -> str:
         for name in _words(value):
             if name not in _READS:
-                raise ValueError(f"{name!r} is none of {', '.join(_READS)}")
+                raise ValueError(f"{name!r} is not one of {', '.join(_READS)}")
         return value
 
     @field_validator("api_keys")
@@ -127,11 +132,11 @@ class AccessSettings(BaseSettings):
     def _check_keys(cls, value: SecretStr | None) -> SecretStr | None:
         keys = _words(value.get_secret_value()) if value else []
         if value and not keys:
-            raise ValueError("there is no key between the commas, which would let everyone in")
+            raise ValueError("it contains an empty key, which would let everyone in")
         if any(len(key) < _MIN_KEY_CHARS for key in keys):
             raise ValueError(
-                f"a key has fewer than {_MIN_KEY_CHARS} characters and could be guessed;"
-                " `openssl rand -hex 32` makes a good one"
+                f"a key has fewer than {_MIN_KEY_CHARS} characters and is easy to guess; "
+                f"generate one with `openssl rand -hex 32`"
             )
         return value
 
@@ -141,8 +146,8 @@ class AccessSettings(BaseSettings):
         for origin in _words(value):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
-                    f"{origin!r} is no origin: scheme, host and port only, in lower case, as in"
-                    " https://chat.example or http://localhost:3000"
+                    f"{origin!r} is not an origin; use scheme, host and port only, in lower "
+                    f"case, as in https://chat.example or http://localhost:3000"
                 )
         return value
 
@@ -151,7 +156,7 @@ class AccessSettings(BaseSettings):
     def _check_scopes(cls, value: str) -> str:
         for name in _words(value):
             if name not in _GRANTABLE:
-                raise ValueError(f"{name!r} is none of {', '.join(_GRANTABLE)}")
+                raise ValueError(f"{name!r} is not one of {', '.join(_GRANTABLE)}")
         return value
 
     @field_validator("jwt_jwks_url")
@@ -165,7 +170,7 @@ class AccessSettings(BaseSettings):
     @classmethod
     def _check_one_source(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value and info.data.get("jwt_jwks_url"):
-            raise ValueError("NIM_JWT_JWKS_URL is set as well; leave one of them out")
+            raise ValueError("NIM_JWT_JWKS_URL is set as well; unset one of them")
         return value
 
     @field_validator("jwt_issuer")
@@ -173,7 +178,7 @@ class AccessSettings(BaseSettings):
     def _check_issuer(cls, value: str | None, info: ValidationInfo) -> str | None:
         source = info.data.get("jwt_jwks_url") or info.data.get("jwt_public_key_path")
         if value is None and source:
-            raise ValueError("keys of tokens are configured, but not whose tokens they are")
+            raise ValueError("keys that verify tokens are configured, but no issuer")
         if value is not None and not source:
             check_url(value)
         return value
@@ -182,7 +187,7 @@ class AccessSettings(BaseSettings):
     @classmethod
     def _check_audience(cls, value: str | None, info: ValidationInfo) -> str | None:
         if bool(value) != bool(info.data.get("jwt_issuer")):
-            raise ValueError("NIM_JWT_ISSUER and NIM_JWT_AUDIENCE go together")
+            raise ValueError("NIM_JWT_ISSUER and NIM_JWT_AUDIENCE must be set together")
         return value
 
     @field_validator("ssl_mode", mode="before")
@@ -206,7 +211,7 @@ class AccessSettings(BaseSettings):
         ways = ["NIM_" + field.upper() for field in _WAYS if info.data.get(field)]
         ways += ["NIM_SSL_MODE=mtls"] if info.data.get("ssl_mode") == "mtls" else []
         if value == "off" and ways:
-            raise ValueError(f"it contradicts {ways[0]}; leave one of them out")
+            raise ValueError(f"it contradicts {ways[0]}; unset one of them")
         return value
 
     @field_validator("api_keys_path", "jwt_public_key_path", "ssl_key_path", "ssl_certs_path")
@@ -221,17 +226,15 @@ class AccessSettings(BaseSettings):
 
     @property
     def api_key_list(self) -> list[str]:
-        """The keys of `NIM_API_KEYS` one by one."""
         return _words(self.api_keys.get_secret_value()) if self.api_keys else []
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
-        """The web pages' origins that may call from a browser."""
         return tuple(_words(self.cors_allow_origins))
 
     @property
     def open_reads(self) -> tuple[str, ...]:
-        """What needs no key."""
+        """The routes that need no key."""
         return tuple(_words(self.read_without_key))
 
     @property
@@ -241,5 +244,5 @@ class AccessSettings(BaseSettings):
 
 
 def _words(joined: str) -> list[str]:
-    """What stands between commas."""
+    """The comma-separated parts."""
     return [word.strip() for word in joined.split(",") if word.strip()]

@@ -1,4 +1,4 @@
-"""Variables of NVIDIA's NIM that are no settings here, each with what to do instead.
+"""Variables of NVIDIA's NIM that are not settings here, each with what to do instead.
 
 The names are those of NIM 1.x and 2.x (docs.nvidia.com/nim/large-language-models).
 """
@@ -10,12 +10,12 @@ from typing import Final
 
 _BUILT_IN = "not needed: Harmony, its tool calls and its reasoning are built in"
 _AUTOMATIC = "not needed: the server does this by itself"
-_OFFLOAD = "not supported: a KV cache in host memory"
 _LORA = "not supported: LoRA adapters"
 _CODE = "not supported: custom code"
 _NODES = "not supported: one server runs on one machine; use several servers, or NVIDIA Dynamo"
 _PARALLEL = (
-    "use NIM_TAGS_SELECTOR, e.g. tp=2 (`harmonium profiles` lists what fits), or NIM_REPLICAS"
+    "use NIM_TAGS_SELECTOR, e.g. tp=2 or pp=2 (`harmonium profiles` lists what fits), "
+    "or NIM_REPLICAS"
 )
 _MEMORY = "use NIM_KVCACHE_PERCENT"
 _OWN_MODEL = "use NIM_MODEL_PATH"
@@ -44,7 +44,6 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_DYNAMO_SINGLE": _NODES,
     "NIM_DYNAMO_WORKER": _NODES,
     "NIM_ENABLE_AUTO_TOOL_CHOICE": _BUILT_IN,
-    "NIM_ENABLE_KV_CACHE_HOST_OFFLOAD": _OFFLOAD,
     "NIM_ENABLE_KV_CACHE_REUSE": "not needed: the prefix cache is always on",
     "NIM_ENABLE_PROMPT_LOGPROBS": "not needed: requests ask for them with prompt_logprobs",
     "NIM_FORCE_DETERMINISTIC": "use NIM_BATCH_INVARIANT",
@@ -53,7 +52,6 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_GRPC_API_PORT": "not supported: gRPC; the API is HTTP",
     "NIM_GUIDED_DECODING_BACKEND": "not needed: schemas are enforced by llguidance",
     "NIM_HEALTH_PORT": _ONE_PORT,
-    "NIM_KV_CACHE_HOST_MEM_FRACTION": _OFFLOAD,
     "NIM_KV_CACHE_PERCENT": _MEMORY,
     "NIM_LEADER_ROLE": _NODES,
     "NIM_LOW_MEMORY_MODE": "use NIM_MAX_MODEL_LEN, or a smaller NIM_KVCACHE_PERCENT",

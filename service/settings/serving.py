@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from profiles.catalogue.models import EngineName
+from profiles.catalogue.engines import engine_names
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
@@ -23,17 +23,19 @@ class ModelSettings(BaseSettings):
     """Model and profile"""
 
     model_name: Name | None = Field(
-        None, description="The model to serve, e.g. `gpt-oss-20b`; unset: what fits the machine."
+        None,
+        description="The model to serve, e.g. `gpt-oss-20b`. Unset: the largest that fits the "
+        "machine.",
     )
     model_path: Path | CheckpointUri | None = Field(
         None,
-        description="A gpt-oss checkpoint of any shape, in place of the catalogue's: a folder, a"
-        " GGUF file, or where it is fetched from: `hf://organisation/name@revision`,"
+        description="A gpt-oss checkpoint to serve instead of the catalogue's: a folder, a "
+        "GGUF file or a source to download from: `hf://organisation/name@revision`,"
         " `ngc://org/team/name:version`, `s3://bucket/prefix`, `gs://bucket/prefix` or"
-        " `https://host/prefix`; `?file=NAME.gguf` after it names one GGUF model of several.",
+        " `https://host/prefix`; Append `?file=NAME.gguf` to choose one of several GGUF models.",
     )
     model_profile: str | None = Field(
-        None, description="Profile id (64 hex digits) or name; unset or `default`: the best fit."
+        None, description="Profile id (64 hex digits) or name. Unset or `default`: the best fit."
     )
     profile_goal: Goal | None = Field(
         None, description="Prefer profiles tuned for `latency`, `throughput` or `balanced`."
@@ -43,60 +45,82 @@ class ModelSettings(BaseSettings):
     )
     served_model_name: Names | None = Field(
         None,
-        description="The id clients use for the model, or up to 16 with commas between them, of"
-        " which answers have the first; unset: the model's own name, and those by which others"
-        " know it (`openai/gpt-oss-20b`, `gpt-oss:20b`).",
+        description="The model names clients may use, comma-separated, up to 16. Answers "
+        "contain the first. Unset: the model's own name and its usual aliases "
+        "(`openai/gpt-oss-20b`, `gpt-oss:20b`).",
     )
     max_model_len: int | None = Field(
-        None, ge=128, description="Most tokens of prompt and answer together; unset: the profile's."
+        None,
+        ge=128,
+        description="Context length: maximum tokens of prompt and answer together. Unset: the "
+        "profile's.",
     )
     replicas: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Engines side by side, each on GPUs of its own; unset: as many as fit.",
+        description="Number of engines, each on its own GPUs. Unset: as many as fit.",
     )
     kvcache_percent: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Share of each GPU's memory for weights, KV cache and work space (0 to 1)."
-        " Unset: the profile's, mostly 0.9. Lower it where other programs use the GPU too.",
+        description="Share of each GPU's memory for weights, KV cache and workspace (0 to 1). "
+        "Unset: the profile's, usually 0.9. Lower it if other programs use the GPU.",
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(
+        "auto",
+        description="Type of the KV cache. `fp8` halves its memory and changes logits slightly"
+        " (docs/engine.md). `auto`: the profile's. Not for llama.cpp.",
+    )
+    enable_kv_cache_host_offload: bool = Field(
+        False,
+        description="Keep KV blocks that no longer fit on the GPU in pinned host memory, and copy"
+        " them back if that is faster than computing them again. Native engine only.",
+    )
+    kv_cache_host_mem_fraction: float = Field(
+        0.1,
+        gt=0,
+        le=0.9,
+        description="Share of the free host memory for these blocks, for all replicas together.",
     )
     max_token_gap_ms: float | None = Field(
         None,
         ge=0,
-        description="The longest gap between two tokens of a stream, in milliseconds, that reading"
-        " other prompts may make; 0: any. Unset: the profile's. Engines native and llama_cpp.",
+        description="Longest gap between two tokens of a stream, in milliseconds, while other "
+        "prompts are processed. 0: no limit. Unset: the profile's. Engines native and "
+        "llama_cpp only.",
     )
     batch_invariant: bool = Field(
         False,
-        description="A request's logits are the same to the bit whoever runs beside it, and after"
-        " an engine's death: only the native engine on GPUs, slower at few streams (docs/engine.md"
-        " says what it costs).",
+        description="Make a request's logits identical to the bit whatever else is in the "
+        "batch, and after an engine restart. Native engine on GPUs only; slower with few "
+        "streams (docs/engine.md has the cost).",
     )
     engine_python: str | None = Field(
         None,
-        description="The Python of each engine whose library has an environment of its own, e.g."
-        " `vllm=/opt/vllm/bin/python,tensorrt_llm=/opt/trt/bin/python`, or one path for all"
-        " (docs/engines.md). An engine that the server's own Python has runs in that.",
+        description="The Python of each engine that is installed in its own environment, e.g."
+        " `vllm=/opt/vllm/bin/python,tensorrt_llm=/opt/trt/bin/python`, or one path for all "
+        "(docs/engines.md). Engines installed beside the server run there instead.",
     )
     engine_fallback: bool = Field(
         False,
-        description="Where the profile's engine cannot start, serve the same model by the next best"
-        " profile of another engine; what is reported is what is served.",
+        description="If the profile's engine cannot start, serve the same model with the next "
+        "best profile of another engine. Metrics and metadata report the one that runs.",
     )
     cache_path: Path = Field(
-        Path("~/.cache/harmonium"), description="Where model files are kept between starts."
+        Path("~/.cache/harmonium"),
+        description="Folder in which model files are kept between starts.",
     )
 
     disable_model_download: bool = Field(
         False,
-        description="Fetch nothing: serve what the cache or `NIM_MODEL_PATH` has, or say why.",
+        description="Never download: serve from the cache or `NIM_MODEL_PATH`, or fail with "
+        "the reason.",
     )
     repository_override: str | None = Field(
         None,
-        description="Where model files are fetched from, if not from their repository:"
+        description="Source of model files, instead of their own repository:"
         " `s3://bucket/prefix`, `gs://bucket/prefix`, `https://host/prefix`,"
         " `hf://organisation/name@revision` or `ngc://org/team/name:version`.",
     )
@@ -119,14 +143,14 @@ class ModelSettings(BaseSettings):
     def _check_names(cls, value: str | None) -> str | None:
         names = _split(value)
         if len({*names}) < len(names):
-            raise ValueError("a name comes twice")
+            raise ValueError("a name is listed twice")
         return value
 
     @field_validator("tags_selector")
     @classmethod
     def _check_tags(cls, value: str | None) -> str | None:
         if value and not all(re.fullmatch(r"\s*\w+=[^=]+", pair) for pair in value.split(",")):
-            raise ValueError("tags are written tag=value, with commas between them")
+            raise ValueError("write tags as tag=value, separated by commas")
         return value
 
     @field_validator("engine_python")
@@ -142,12 +166,12 @@ class ModelSettings(BaseSettings):
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What the operator calls the model; answers have the first."""
+        """The model's configured names; answers contain the first."""
         return _split(self.served_model_name)
 
     @property
     def engine_pythons(self) -> dict[str, Path]:
-        """The Python of each engine that has one of its own; "" stands for all others."""
+        """The Python of each engine that has one of its own; "" means all others."""
         return _pythons(self.engine_python)
 
     @property
@@ -167,11 +191,11 @@ def _pythons(value: str | None) -> dict[str, Path]:
     for part in filter(None, (value or "").split(",")):
         engine, _, path = part.rpartition("=")
         engine = engine.strip().replace("-", "_")
-        if engine and engine not in get_args(EngineName):
-            known = ", ".join(get_args(EngineName))
-            raise ValueError(f"'{engine}' is no engine; write engine=path, with one of {known}")
+        if engine and engine not in engine_names():
+            known = ", ".join(engine_names())
+            raise ValueError(f"'{engine}' is not an engine; write engine=path, with one of {known}")
         if engine in found or not path.strip():
-            raise ValueError("write engine=path with commas between them, each engine once")
+            raise ValueError("write engine=path, separated by commas, each engine once")
         found[engine] = Path(path.strip()).expanduser()
     return found
 
@@ -180,37 +204,68 @@ class ServerSettings(BaseSettings):
     """Server and log"""
 
     server_host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    server_port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any.")
+    server_port: int = Field(
+        8000, ge=0, le=65535, description="Port to listen on; 0: any free port."
+    )
     api_workers: int = Field(
-        1, ge=1, le=64, description="Processes that answer HTTP; all of them share one engine."
+        1, ge=1, le=64, description="Number of API processes; all of them share one engine."
     )
     max_connections: int = Field(
-        8192, ge=1, description="Open connections of each API worker; more are refused."
+        8192, ge=1, description="Maximum open connections per API worker; more are refused."
     )
     max_connections_per_address: int | None = Field(
         None,
         ge=1,
-        description="Open connections of one client address at each API worker; leave it unset "
-        "behind a proxy, where all clients have the proxy's address.",
+        description="Maximum open connections per client address and API worker. Leave it "
+        "unset behind a proxy, where all clients share the proxy's address.",
+    )
+    max_unread_bytes_per_stream: int = Field(
+        1 << 20,
+        ge=1 << 16,
+        description="Tokens and log-probabilities of one answer that wait for a slow client; with "
+        "more of them the engine pauses, and continues once they are read.",
+    )
+    max_unread_bytes: int = Field(
+        128 << 20,
+        ge=1 << 20,
+        description="The same for all answers of an API worker together; beyond it the answer with "
+        "most of them is ended.",
+    )
+    slow_reader_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="Seconds after which a client is cut off that has read less than 500 bytes of "
+        "its answer per second.",
     )
     max_body_bytes: int = Field(
-        10 * 1024 * 1024, ge=1024, description="Largest request body accepted."
+        10 * 1024 * 1024, ge=1024, description="Maximum size of a request body, in bytes."
     )
     disable_playground: bool = Field(
         False,
-        description="Serve no pages: `/` and `/docs` answer 404. The API stays as it is.",
+        description="Disable the playground and catalogue: `/` and `/docs` answer 404. The API "
+        "is unchanged.",
+    )
+    allow_engine_kill: bool = Field(
+        False,
+        description="Let callers kill the engine (`POST /v1/engine/kill`, scope `admin`): the"
+        " playground shows with it that answers continue on the restarted engine.",
     )
     sse_keepalive_s: float = Field(
-        15.0, gt=0, le=3600, description="Seconds of silence before a stream gets a comment line."
+        15.0,
+        gt=0,
+        le=3600,
+        description="Seconds without a token after which a stream gets a keep-alive comment.",
     )
     drain_grace_s: float = Field(
         20.0,
         ge=0,
         le=3600,
-        description="Seconds that running requests get to end at shutdown. The default fits into"
+        description="Seconds that running requests have to finish at shutdown. The default "
+        "fits into"
         " the 30 s that Kubernetes and NVIDIA's NIM Operator give a pod.",
     )
-    log_level: LogLevel = Field("INFO", description="Least severe log line that is written.")
+    log_level: LogLevel = Field("INFO", description="Minimum severity of log lines.")
     jsonl_logging: bool = Field(False, description="Write each log line as one JSON object.")
 
     @field_validator("log_level", mode="before")
@@ -227,33 +282,41 @@ class LoadSettings(BaseSettings):
     max_queue_wait_s: float = Field(
         30.0,
         gt=0,
-        description="Longest time in the queue: a request that has not begun by then is refused.",
+        description="Longest time in the queue, in seconds; a request that has not started by "
+        "then is refused.",
     )
     max_queue_length: int | None = Field(
-        None, ge=1, description="Most requests in an engine's queue; unset: any number."
+        None, ge=1, description="Maximum requests in an engine's queue. Unset: no limit."
     )
     request_timeout_s: float | None = Field(
-        None, gt=0, description="Seconds a request may take as a whole; unset: as long as it needs."
+        None, gt=0, description="Maximum seconds per request. Unset: no limit."
     )
     min_priority: int = Field(
-        0, description="The most urgent `priority` a request may ask for; lower goes first."
+        0,
+        description="The most urgent `priority` a request may ask for; lower values are served "
+        "first.",
     )
     rate_limit_requests: int | None = Field(
-        None, ge=1, description="Requests per minute and caller; a key's own limit goes before."
+        None,
+        ge=1,
+        description="Requests per minute and caller; a key's own limit takes precedence.",
     )
     rate_limit_tokens: int | None = Field(
         None, ge=1, description="Tokens of prompts and answers per minute and caller."
     )
     rate_limit_concurrent: int | None = Field(
-        None, ge=1, description="Requests of one caller that may run at a time."
+        None, ge=1, description="Maximum concurrent requests per caller."
     )
     engine_step_timeout_s: float = Field(
         120.0,
         ge=1,
-        description="Seconds without a step after which an engine that runs requests is restarted.",
+        description="Restart the engine if it has running requests and computes no step for "
+        "this many seconds.",
     )
     engine_quarantine_s: float = Field(
-        600.0, gt=0, description="Seconds a request is refused that the engine died under twice."
+        600.0,
+        gt=0,
+        description="Seconds for which a request that crashed the engine twice is refused.",
     )
 
 
@@ -262,22 +325,24 @@ class ResponsesSettings(BaseSettings):
 
     responses_path: Path | None = Field(
         None,
-        description="The SQLite file that keeps responses; unset: `responses/responses.sqlite` in"
-        " the cache.",
+        description="The SQLite file that stores responses. Unset: "
+        "`responses/responses.sqlite` in the cache.",
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="A Redis that keeps responses for several replicas, e.g. `redis://host:6379/0`;"
-        " unset: the SQLite file.",
+        description="A Redis that stores responses for several replicas, e.g. "
+        "`redis://host:6379/0`. Unset: the SQLite file.",
     )
     responses_max_age_s: float = Field(
-        30 * 24 * 3600.0, gt=0, description="Seconds a response is kept after its last use."
+        30 * 24 * 3600.0,
+        gt=0,
+        description="Seconds for which a stored response is kept after its last use.",
     )
     responses_max_bytes: int = Field(
         1 << 30,
         ge=1 << 20,
-        description="All kept responses together; when full, the tenant who has most loses the"
-        " least used.",
+        description="Maximum total size of stored responses. When full, the least recently "
+        "used response of the tenant with the most data is deleted.",
     )
 
     @field_validator("redis_url")
@@ -298,20 +363,25 @@ class ToolSettings(BaseSettings):
 
     browser_mcp_url: SecretStr | None = Field(
         None,
-        description="The MCP server that runs the built-in tool `browser`, e.g."
-        " `http://host:8001/mcp`, or `.../sse` for the older transport; unset: not offered.",
+        description="URL of the MCP server that runs the built-in tool `browser`, e.g. "
+        "`http://host:8001/mcp`, or `.../sse` for the older transport. Unset: the tool is "
+        "not offered.",
     )
     python_mcp_url: SecretStr | None = Field(
-        None, description="The MCP server that runs the built-in tool `python`; unset: not offered."
+        None,
+        description="URL of the MCP server that runs the built-in tool `python`. Unset: the "
+        "tool is not offered.",
     )
     mcp_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="Seconds one call of a built-in tool may take."
+        60.0, gt=0, le=3600, description="Timeout of one call of a built-in tool, in seconds."
     )
     mcp_max_result_bytes: int = Field(
-        64 * 1024, ge=256, description="Longest result of a built-in tool; the rest is cut off."
+        64 * 1024,
+        ge=256,
+        description="Maximum size of a built-in tool's result; longer results are truncated.",
     )
     mcp_max_calls: int = Field(
-        16, ge=1, le=256, description="Most calls of built-in tools in one answer."
+        16, ge=1, le=256, description="Maximum calls of built-in tools per answer."
     )
 
     @field_validator("browser_mcp_url", "python_mcp_url")

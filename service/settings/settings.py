@@ -169,7 +169,7 @@ def worker_environment(shared_folder: Path) -> dict[str, str]:
 
 
 def ngc_access() -> NgcAccess:
-    """How to ask NGC, as the variables of NGC's own tools say."""
+    """Access to NGC, from the variables of NGC's own tools."""
     given = {
         "api_key": os.environ.get("NGC_CLI_API_KEY") or os.environ.get("NGC_API_KEY"),
         "api_url": os.environ.get("NGC_CLI_API_URL"),
@@ -190,7 +190,6 @@ def allows_colour() -> bool:
 
 
 def env_name(field: str) -> str:
-    """The environment variable of a setting."""
     return ENV_PREFIX + field.upper()
 
 

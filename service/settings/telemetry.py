@@ -1,4 +1,4 @@
-"""The settings of metrics and OpenTelemetry, and the standard names that stand in for them."""
+"""The settings of metrics and OpenTelemetry, and the standard names that can replace them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _ENDPOINTS = tuple(
 class TelemetrySettings(BaseSettings):
     """Telemetry"""
 
-    access_log: bool = Field(True, description="Log a line for each request.")
+    access_log: bool = Field(True, description="Log one line per request.")
     audit_log: Literal["all", "refused"] = Field(
         "refused",
-        description="Which callers get a line of the audit log: those who were refused, or all;"
-        " each request's own line names its caller too.",
+        description="Calls written to the audit log: refused ones, or all. The access log "
+        "names the caller of each request as well.",
     )
     metrics_tenants: str | None = Field(
         None,
         max_length=1000,
-        description="Tenants with series of their own, comma-separated; others are `other`.",
+        description="Tenants with their own metric series, comma-separated; all others are "
+        "counted as `other`.",
     )
     enable_otel: bool | None = Field(
         None,
-        description="Send traces, metrics and logs with OpenTelemetry; unset: if an"
+        description="Send traces, metrics and logs with OpenTelemetry. Unset: on if an"
         " `OTEL_EXPORTER_OTLP_*ENDPOINT` is set and `OTEL_SDK_DISABLED` is not `true`.",
     )
     otel_traces_exporter: Exporter = Field(
@@ -57,8 +58,8 @@ class TelemetrySettings(BaseSettings):
     otel_exporter_otlp_endpoint: str | None = Field(
         None,
         pattern=r"^https?://[^\s]+$",
-        description="The collector, e.g. `http://collector:4318`; unset: what"
-        " `OTEL_EXPORTER_OTLP_ENDPOINT` says.",
+        description="URL of the collector, e.g. `http://collector:4318`. Unset: "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`.",
     )
     otel_exporter_otlp_protocol: Protocol = Field(
         "http/protobuf",
@@ -75,7 +76,7 @@ class TelemetrySettings(BaseSettings):
 
     @property
     def named_tenants(self) -> list[str]:
-        """The tenants that metrics tell apart."""
+        """The tenants with their own metric series."""
         return [name.strip() for name in (self.metrics_tenants or "").split(",") if name.strip()]
 
 
@@ -89,7 +90,6 @@ def standard_names(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def standard_values(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """What those variables say."""
     is_disabled = environ.get(_DISABLED, "").lower() == "true"
     values = {field: environ[name] for field, name in standard_names(environ, prefix).items()}
     if "enable_otel" in values:

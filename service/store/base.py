@@ -1,7 +1,7 @@
 """Where responses are kept: the contract of every store. No HTTP here.
 
 Records are bounded by age and by total size. When there is no room, the owner who has most loses
-the least recently used one: nobody can drive out those who have less.
+the least recently used one: no owner can drive out those who have less.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class OutageGuard:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server is left alone now."""
+        """Whether the store is not tried at the moment."""
         return time.monotonic() < self._until
 
     def close(self, error: Exception) -> None:

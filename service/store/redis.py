@@ -222,7 +222,6 @@ class RedisStore:
             raise MissingRecord(id)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._redis.aclose()
 
     def _limits(self, now: float) -> tuple[float, int]:

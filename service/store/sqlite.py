@@ -49,7 +49,7 @@ class SqliteStore:
         # Written by that thread alone:
         self._opened: sqlite3.Connection | None = None
         self._guard = OutageGuard(
-            f"the file of responses ({path})", "nothing is stored or read until it is free again"
+            f"the file of responses ({path})", "responses cannot be stored or read until it is free"
         )
         self._lasts: bool | None = None  # None: not opened yet
 
@@ -97,7 +97,6 @@ class SqliteStore:
         await self._run(self._delete, id, owner)
 
     async def close(self) -> None:
-        """Close the file and end its thread."""
         thread, loop = self._thread, asyncio.get_running_loop()
         try:
             await loop.run_in_executor(thread, self._close)
@@ -137,8 +136,8 @@ class SqliteStore:
                 if not self._can_fall_back or _is_locked(error):
                     raise
                 log.error(
-                    "Responses are kept in memory only, until this server ends, and say so"
-                    " (store: false): %s: %s; move the file away, or set NIM_RESPONSES_PATH",
+                    "Responses are kept in memory only, until this server stops, and are marked "
+                    "store: false: %s: %s; move the file away, or set NIM_RESPONSES_PATH",
                     self._path,
                     error,
                 )
@@ -238,7 +237,7 @@ class SqliteStore:
 
     def _trim(self, now: float) -> None:
         """Forget what is too old, then what is too much: each time the least recently used of
-        the owner who has most, so that nobody can drive out those who have less."""
+        the owner who has most, so that no owner can drive out those who have less."""
         execute = self._connection().execute
         execute("DELETE FROM responses WHERE used_at < ?", (now - self._bounds.max_age_s,))
         while self._excess() > 0:

@@ -86,7 +86,11 @@ def tighten(path: Path, mode: int) -> None:
     """Take permissions that the mode does not allow from a file or folder that is there."""
     if path.exists() and path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
-        log.warning("Others could read %s, which holds prompts and answers: now %o", path, mode)
+        log.warning(
+            "Other users could read %s, which contains prompts and answers; mode set to %o",
+            path,
+            mode,
+        )
 
 
 def move(old: Path, new: Path) -> None:

@@ -73,6 +73,12 @@ VLLM: tuple[Alias, ...] = (
     Alias("vllm:request_decode_time_seconds", "decode_time_seconds"),
     Alias("vllm:request_prompt_tokens", "request_prompt_tokens"),
     Alias("vllm:request_generation_tokens", "request_completion_tokens"),
+    Alias("vllm:request_inference_time_seconds", "inference_time_seconds"),
+    Alias("vllm:request_params_n", "request_choices"),
+    Alias("vllm:request_params_max_tokens", "request_max_tokens"),
+    Alias("vllm:request_max_num_generation_tokens", "request_longest_choice_tokens"),
+    # Older releases' name of the inter-token latency.
+    Alias("vllm:time_per_output_token_seconds", "inter_token_latency_seconds"),
     Alias("vllm:request_success", "finish", keep=("finished_reason",)),
 )
 # What the router of the Gateway API Inference Extension also reads, in labels.
@@ -118,14 +124,14 @@ def router_infos(
     size = families.get(f"{PREFIX}engine_kv_block_tokens")
     if blocks is None or size is None:
         return
-    cache = Metric(CACHE_INFO, "The KV cache: its blocks and the tokens in one.", "gauge")
+    cache = Metric(CACHE_INFO, "KV cache: number of blocks and tokens per block.", "gauge")
     labels = {
         "block_size": f"{size.samples[0].value:.0f}",
         "num_gpu_blocks": f"{blocks.samples[0].value:.0f}",
     }
     cache.add_sample(CACHE_INFO, {**constant, **labels}, 1)
     yield cache
-    lora = Metric(LORA_INFO, "Adapters in use (there are none) and when that was so.", "gauge")
+    lora = Metric(LORA_INFO, "LoRA adapters in use (always none).", "gauge")
     adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
     lora.add_sample(LORA_INFO, {**constant, **adapters}, now)
     yield lora

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import EngineInfo, EngineStats
 from profiles.hardware.usage import GpuUsage
+from service.telemetry.processes import read_processes, start_time
 from service.telemetry.series import (
     DOWNLOAD_SIZE,
     DOWNLOADED,
@@ -18,8 +19,12 @@ from service.telemetry.series import (
     GPU,
     INFO,
     MAX_REQUESTS,
+    PROCESS,
+    PROCESS_START,
     REPLICA_UP,
     RESTARTS,
+    START_TIME,
+    STARTING,
     UP,
     Series,
 )
@@ -34,6 +39,8 @@ class EngineState(NamedTuple):
     have_bytes: int = 0  # of the model's files, while they are fetched
     total_bytes: int = 0
     are_up: tuple[bool, ...] = (False,)  # whether each replica answers
+    is_starting: bool = False
+    start_s: float = 0.0  # that the start took, or has taken so far
 
 
 class EngineCollector(Collector):
@@ -58,6 +65,8 @@ class EngineCollector(Collector):
         yield self._metric(RESTARTS, state.num_restarts)
         yield self._metric(DOWNLOADED, state.have_bytes)
         yield self._metric(DOWNLOAD_SIZE, state.total_bytes)
+        yield self._metric(STARTING, state.is_starting)
+        yield self._metric(START_TIME, state.start_s)
         yield self._metric(UP, self.snapshot is not None)
         yield self._metric(INFO, 1, {**dict.fromkeys(INFO.labels[1:], ""), **self._about})
         yield self._metric(ENGINES_HEALTHY, sum(state.are_up))
@@ -81,6 +90,23 @@ class EngineCollector(Collector):
         for number, is_up in enumerate(are_up):
             metric.add_sample(REPLICA_UP.sample, {**self._labels, "engine": str(number)}, is_up)
         return metric
+
+
+class ProcessCollector(Collector):
+    """What the server's processes use, read when it is asked."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with a sample for each part of the server."""
+        usage = read_processes()
+        for item in PROCESS:
+            series = item.series
+            metric = Metric(series.family, series.text, series.kind)
+            for part, used in usage.items():
+                metric.add_sample(series.sample, {"process": part}, item.value(used))
+            yield metric
+        started = Metric(PROCESS_START.family, PROCESS_START.text, PROCESS_START.kind)
+        started.add_sample(PROCESS_START.sample, {}, start_time())
+        yield started
 
 
 class GpuCollector(Collector):

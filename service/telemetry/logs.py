@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -74,6 +76,22 @@ class TextFormatter(logging.Formatter):
         return click.style(line[:_HEAD], dim=True) + line[_HEAD:]
 
 
+class BriefFormatter(logging.Formatter):
+    """Writes a warning or an error for a person at a terminal, wrapped between words."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__("%(levelname)s: %(message)s")
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record without its time, in place of a line of progress."""
+        text = _CONTROLS.sub(_escaped, self._redact(super().format(record)))
+        width = min(shutil.get_terminal_size().columns, 100)
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        colour = _COLOURS.get(record.levelname) if allows_colour() else None
+        return "\r\x1b[2K" + click.style("\n".join(lines), fg=colour)
+
+
 class JSONFormatter(logging.Formatter):
     """Writes one JSON object a line, with NIM's keys and then ours."""
 
@@ -113,13 +131,20 @@ def parts_of(record: logging.LogRecord) -> list[str]:
     return [name for name in _PARTS if isinstance(record.__dict__.get(name), dict)]
 
 
-def configure(level: str, is_json: bool, secrets: Iterable[str] = ()) -> None:
-    """Send every logger's lines to stderr in one format, with the secrets replaced."""
+def configure(
+    level: str, is_json: bool, secrets: Iterable[str] = (), *, is_brief: bool = False
+) -> None:
+    """Send every logger's lines to stderr in one format, with the secrets replaced.
+
+    `is_brief`: warnings and errors only, as a person reads them.
+    """
     redact = Redactor(secrets)
     is_coloured = sys.stderr.isatty() and allows_colour()
     formatter: Any = (
         JSONFormatter(redact) if is_json else TextFormatter(redact, is_coloured=is_coloured)
     )
+    if is_brief:
+        level, formatter = "WARNING", BriefFormatter(redact)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -151,7 +176,6 @@ class Redactor:
         self._exact = re.compile("|".join(map(re.escape, exact))) if exact else None
 
     def __call__(self, text: str) -> str:
-        """Return the text with every secret in it hidden."""
         if self._exact is not None:
             text = self._exact.sub(HIDDEN, text)
         return _SHAPES.sub(_hide, text)

@@ -24,7 +24,13 @@ from engines.base import Engine
 from engines.errors import EngineError
 from service.request import RequestContext
 from service.telemetry import aliases
-from service.telemetry.collectors import EngineCollector, EngineState, GpuCollector, ReadGpus
+from service.telemetry.collectors import (
+    EngineCollector,
+    EngineState,
+    GpuCollector,
+    ProcessCollector,
+    ReadGpus,
+)
 from service.telemetry.series import (
     CALLER_LABELS,
     FINISH_REASONS,
@@ -74,6 +80,7 @@ class Metrics:
         self._rendering = asyncio.Lock()
         self._gpus = GpuCollector()
         self._scraped.register(self._gpus)
+        self._scraped.register(ProcessCollector())
         self._families = {series.name: _family(series, self.registry) for series in OWN}
         self.on_generation: Callable[[Generation], None] | None = None
         self._rows: dict[tuple[str, str], _Row] = {}
@@ -82,7 +89,7 @@ class Metrics:
         self._row(*_FIRST_ROW)  # the series exist from the start: rates and alerts need a zero
 
     def observe(self, generation: Generation) -> None:
-        """Count a generation that has ended, however it ended."""
+        """Count a generation that has ended, for any reason."""
         context = generation.plan.context
         self._row(context.route, self.tenant_class(context.tenant)).observe(generation)
         if self.on_generation is not None:
@@ -107,6 +114,10 @@ class Metrics:
         """Count an answer that was ended because its client read it too slowly."""
         self._families["slow_readers"].labels(reason).inc()
 
+    def count_pause(self) -> None:
+        """Count an answer that waits in the engine until its client has read."""
+        self._families["answer_pauses"].inc()
+
     def count_dropped(self, signal: str, number: int) -> None:
         """Count records of telemetry that were lost; may be called from any thread."""
         self._families["telemetry_dropped"].labels(signal).inc(number)
@@ -120,7 +131,8 @@ class Metrics:
     async def render(self, engine: Engine, page: Page = "nim") -> bytes:
         """The exposition of all series, with new counts of the engine if it answers.
 
-        Written in a thread, one at a time: it takes tens of milliseconds, in which streams go on.
+        Written in a thread, one at a time: it takes tens of milliseconds, during which streams
+        continue.
         """
         async with self._rendering:
             try:
@@ -153,7 +165,6 @@ class _Row:
         self._outcome = {name: families["requests"].labels(*labels, name) for name in OUTCOMES}
 
     def observe(self, generation: Generation) -> None:
-        """Count a generation that has ended."""
         self._outcome[generation.outcome].inc()
         default = "error" if generation.outcome == "failure" else "abort"
         for choice in generation.choices:
@@ -194,7 +205,11 @@ def _measures(generation: Generation) -> Iterator[tuple[str, float]]:
     yield "decode_time_seconds", ended - generation.first_event_at
     yield "request_prompt_tokens", generation.num_prompt_tokens
     yield "request_completion_tokens", generation.num_completion_tokens
+    yield "inference_time_seconds", ended - started - queued_s
+    yield "request_choices", generation.plan.num_choices
+    yield "request_max_tokens", generation.plan.sampling.max_tokens
     longest = max(choice.num_tokens for choice in generation.choices)
+    yield "request_longest_choice_tokens", longest
     if longest > 1 and ended > first:
         yield "time_per_output_token_seconds", (ended - first) / (longest - 1)
         yield "output_tokens_per_second", (generation.num_completion_tokens - 1) / (ended - first)
@@ -213,7 +228,7 @@ def _family(series: Series, registry: CollectorRegistry) -> Any:
 
 
 class _Page(Collector):
-    """One exposition: our series and one set of aliases."""
+    """One exposition: our series, vLLM's names of them, and on one of the pages NIM's."""
 
     def __init__(self, scraped: CollectorRegistry, model_name: str, page: Page) -> None:
         self._scraped = scraped
@@ -222,10 +237,10 @@ class _Page(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families = {family.name: family for family in self._scraped.collect()}
-        constant = {"model_name": self._model_name}
-        if self._page == "vllm":
-            constant["engine"] = "0"
-            yield from aliases.router_infos(families, constant, time.time())
-        table = aliases.NIM if self._page == "nim" else aliases.VLLM
-        yield from aliases.renamed(table, families, constant)
+        model = {"model_name": self._model_name}
+        if self._page == "nim":
+            yield from aliases.renamed(aliases.NIM, families, model)
+        constant = {**model, "engine": "0"}
+        yield from aliases.router_infos(families, constant, time.time())
+        yield from aliases.renamed(aliases.VLLM, families, constant)
         yield from families.values()

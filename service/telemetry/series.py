@@ -9,6 +9,7 @@ from typing import Literal
 from engines.base import EngineStats
 from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
+from service.telemetry.processes import ProcessUsage
 
 PREFIX = "harmonium_"
 Kind = Literal["counter", "gauge", "histogram"]
@@ -21,6 +22,7 @@ _TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _E2E_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600)
 _HTTP_S = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _TOKENS = (1, 16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
+_CHOICES = (1, 2, 5, 10, 20)
 _TOKENS_PER_S = (1, 2, 5, 10, 20, 50, 100, 150, 200, 300, 500, 1000)
 
 
@@ -33,11 +35,11 @@ class Series:
     text: str
     labels: tuple[str, ...] = CALLER_LABELS
     buckets: tuple[float, ...] = ()
+    prefix: str = PREFIX
 
     @property
     def family(self) -> str:
-        """The family's name in the exposition."""
-        return PREFIX + self.name
+        return self.prefix + self.name
 
     @property
     def sample(self) -> str:
@@ -52,22 +54,20 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
 
 
 OWN: tuple[Series, ...] = (
-    Series("requests", "counter", "Generations by how they ended.", (*CALLER_LABELS, "outcome")),
+    Series("requests", "counter", "Generations, by outcome.", (*CALLER_LABELS, "outcome")),
     Series(
         "finish",
         "counter",
-        "Choices by why they ended; abort is a client that left.",
+        "Choices, by finish reason; `abort`: the client disconnected.",
         (*CALLER_LABELS, "finished_reason"),
     ),
     Series("prompt_tokens", "counter", "Prompt tokens of generations that ended."),
     Series("cached_prompt_tokens", "counter", "Of these, tokens found in the prefix cache."),
     Series("completion_tokens", "counter", "Generated tokens, reasoning included."),
     Series("reasoning_tokens", "counter", "Of these, tokens of the chain of thought."),
-    Series("harmony_resyncs", "counter", "Malformed message headers of the model, mended."),
+    Series("harmony_resyncs", "counter", "Malformed Harmony headers repaired."),
     _histogram("time_to_first_token_seconds", "Request accepted to first token.", _TTFT_S),
-    _histogram(
-        "inter_token_latency_seconds", "Time between tokens, each counted.", INTER_TOKEN_BUCKETS_S
-    ),
+    _histogram("inter_token_latency_seconds", "Time between two tokens.", INTER_TOKEN_BUCKETS_S),
     _histogram(
         "time_per_output_token_seconds",
         "A request's mean time between its tokens.",
@@ -75,31 +75,50 @@ OWN: tuple[Series, ...] = (
     ),
     _histogram("e2e_latency_seconds", "Request accepted to last token.", _E2E_S),
     _histogram("queue_time_seconds", "Waiting in the engine before the first step.", _TTFT_S),
-    _histogram("prefill_time_seconds", "End of the wait to the first token.", _TTFT_S),
+    _histogram("prefill_time_seconds", "Prefill: end of the queue wait to first token.", _TTFT_S),
     _histogram("decode_time_seconds", "First token to last token.", _E2E_S),
     _histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
     _histogram("request_completion_tokens", "Generated tokens of a request.", _TOKENS),
     _histogram(
-        "output_tokens_per_second", "A request's speed after its first token.", _TOKENS_PER_S
+        "output_tokens_per_second",
+        "Tokens per second of a request after its first token.",
+        _TOKENS_PER_S,
     ),
+    _histogram("inference_time_seconds", "End of the wait to last token.", _E2E_S),
+    _histogram("request_choices", "Choices that a request asked for.", _CHOICES),
+    _histogram("request_max_tokens", "The token limit of a request.", _TOKENS),
+    _histogram("request_longest_choice_tokens", "Tokens of a request's longest choice.", _TOKENS),
     Series("http_requests", "counter", "Answers of the API.", ("route", "status")),
     Series(
         "http_request_duration_seconds",
         "histogram",
-        "Whole exchanges, streams to their end.",
+        "Duration of HTTP requests, streams until their end.",
         ("route",),
         _HTTP_S,
     ),
-    Series("errors", "counter", "Error answers by their `code`.", ("route", "code")),
+    Series("errors", "counter", "Error answers, by `code`.", ("route", "code")),
     Series("auth_failures", "counter", "Callers turned away.", ("reason",)),
-    Series("rate_limited", "counter", "Requests refused by a limit.", ("limit", "tenant_class")),
+    Series(
+        "rate_limited", "counter", "Requests refused because of a limit.", ("limit", "tenant_class")
+    ),
     Series(
         "slow_readers",
         "counter",
-        "Answers ended because their client read too slowly: `speed` or `memory`.",
+        "Answers aborted because the client read too slowly, by `speed` or `memory`.",
         ("reason",),
     ),
-    Series("telemetry_dropped", "counter", "Records that no collector took.", ("signal",)),
+    Series(
+        "answer_pauses",
+        "counter",
+        "How often the engine stopped an answer until the client had read what waited.",
+        (),
+    ),
+    Series(
+        "telemetry_dropped",
+        "counter",
+        "Telemetry records dropped because no collector accepted them.",
+        ("signal",),
+    ),
 )
 
 
@@ -123,18 +142,18 @@ def _counter(name: str, text: str, value: Value) -> EngineSeries:
 
 
 ENGINE: tuple[EngineSeries, ...] = (
-    _gauge("running_requests", "Requests being generated for.", lambda s: s.num_running),
-    _gauge("waiting_requests", "Requests waiting for room.", lambda s: s.num_waiting),
+    _gauge("running_requests", "Requests running.", lambda s: s.num_running),
+    _gauge("waiting_requests", "Requests waiting.", lambda s: s.num_waiting),
     _gauge("kv_usage_ratio", "Share of KV blocks in use, 0 to 1.", lambda s: s.kv_usage),
-    _gauge("kv_blocks", "KV blocks in all.", lambda s: s.num_kv_blocks),
+    _gauge("kv_blocks", "Total KV blocks.", lambda s: s.num_kv_blocks),
     _gauge("kv_block_tokens", "Tokens in a KV block.", lambda s: s.kv_block_size),
     _counter(
-        "preemptions", "Requests put back for want of KV blocks.", lambda s: s.num_preemptions
+        "preemptions", "Requests preempted because KV blocks ran out.", lambda s: s.num_preemptions
     ),
-    _counter("prompt_tokens", "Prompt tokens the engine took.", lambda s: s.prompt_tokens),
+    _counter("prompt_tokens", "Prompt tokens accepted by the engine.", lambda s: s.prompt_tokens),
     _counter(
         "generated_tokens",
-        "Tokens generated, also those of requests that still run.",
+        "Tokens generated, including those of running requests.",
         lambda s: s.generated_tokens,
     ),
     _counter(
@@ -147,24 +166,45 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Prompt tokens found in the prefix cache.",
         lambda s: s.prefix_cache_hits,
     ),
-    _counter("draft_tokens", "Tokens guessed by speculation.", lambda s: s.draft_tokens),
+    _gauge(
+        "host_kv_blocks", "KV blocks that host memory has room for.", lambda s: s.num_host_kv_blocks
+    ),
+    _gauge(
+        "host_kv_used_blocks",
+        "KV blocks that are kept in host memory.",
+        lambda s: s.num_used_host_kv_blocks,
+    ),
+    _counter(
+        "host_cache_hits",
+        "Prompt tokens whose K/V were copied from host memory.",
+        lambda s: s.host_cache_hits,
+    ),
+    _counter("host_kv_saved_bytes", "K/V copied to host memory.", lambda s: s.host_bytes_saved),
+    _counter(
+        "host_kv_loaded_bytes",
+        "K/V copied from host memory to the device.",
+        lambda s: s.host_bytes_loaded,
+    ),
+    _counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
     _counter(
         "accepted_draft_tokens",
-        "Tokens guessed by speculation that were right.",
+        "Draft tokens of speculative decoding that were accepted.",
         lambda s: s.accepted_draft_tokens,
     ),
     _counter(
         "grammars_compiled",
-        "Grammars compiled or refused; those found compiled do not count.",
+        "Grammars compiled or refused; cache hits are not counted.",
         lambda s: s.num_grammars_compiled,
     ),
     _counter(
         "grammar_compile_seconds",
-        "Time that compiling grammars took.",
+        "Time spent compiling grammars.",
         lambda s: s.grammar_compile_s,
     ),
 )
-MAX_REQUESTS = Series("engine_max_requests", "gauge", "Most requests that run at once.", ("model",))
+MAX_REQUESTS = Series(
+    "engine_max_requests", "gauge", "Maximum requests that run at once (batch size).", ("model",)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,35 +220,78 @@ def _gpu(name: str, kind: Kind, text: str, value: Callable[[GpuUsage], float | N
 
 
 GPU: tuple[GpuSeries, ...] = (
-    _gpu("utilization_ratio", "gauge", "Share of time a kernel ran.", lambda g: g.utilization),
+    _gpu(
+        "utilization_ratio",
+        "gauge",
+        "GPU utilization: share of time in which a kernel ran.",
+        lambda g: g.utilization,
+    ),
     _gpu("memory_used_bytes", "gauge", "Memory in use.", lambda g: g.used_bytes),
     _gpu("memory_total_bytes", "gauge", "Memory in all.", lambda g: g.total_bytes),
     _gpu("power_watts", "gauge", "Power drawn.", lambda g: g.power_w),
     _gpu("power_limit_watts", "gauge", "Power allowed.", lambda g: g.power_limit_w),
     _gpu("energy_joules", "counter", "Energy since the driver was loaded.", lambda g: g.energy_j),
 )
-RESTARTS = Series("engine_restarts", "counter", "Starts of the engine after a death.", ("model",))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeries:
+    """A series of the names that Prometheus' clients use, by part of the server."""
+
+    series: Series
+    value: Callable[[ProcessUsage], float]
+
+
+def _process(
+    name: str, kind: Kind, text: str, value: Callable[[ProcessUsage], float]
+) -> ProcessSeries:
+    return ProcessSeries(Series(f"process_{name}", kind, text, ("process",), prefix=""), value)
+
+
+PROCESS: tuple[ProcessSeries, ...] = (
+    _process("cpu_seconds", "counter", "Processor time, user and system.", lambda p: p.cpu_s),
+    _process("resident_memory_bytes", "gauge", "Resident memory.", lambda p: p.resident_bytes),
+    _process("open_fds", "gauge", "Open file descriptors.", lambda p: p.open_fds),
+    _process("processes", "gauge", "Processes.", lambda p: p.num_processes),
+)
+PROCESS_START = Series(
+    "process_start_time_seconds",
+    "gauge",
+    "Start of the server in seconds since 1970.",
+    (),
+    prefix="",
+)
+RESTARTS = Series("engine_restarts", "counter", "Engine restarts.", ("model",))
 INFO = Series(
     "info",
     "gauge",
-    "Always 1: what is served, and by what.",
+    "Always 1. The labels say what is served and by which engine.",
     ("model", "version", "profile", "engine", "gpu"),
 )
 ENGINES_HEALTHY = Series("engines_healthy", "gauge", "Replicas that answer.", ("model",))
 REPLICA_UP = Series(
-    "engine_replica_up", "gauge", "1 while this replica answers, else 0.", ("model", "engine")
+    "engine_replica_up", "gauge", "1 while this replica responds, else 0.", ("model", "engine")
 )
 DOWNLOADED = Series(
-    "download_bytes", "gauge", "Bytes of the model that are here, while it is fetched.", ("model",)
+    "download_bytes", "gauge", "Bytes downloaded, while the model is being downloaded.", ("model",)
 )
 DOWNLOAD_SIZE = Series(
-    "download_size_bytes", "gauge", "Bytes of the model in all, while it is fetched.", ("model",)
+    "download_size_bytes",
+    "gauge",
+    "Bytes to download in total, while the model is being downloaded.",
+    ("model",),
 )
-UP = Series("engine_up", "gauge", "1 while the engine answers, else 0.", ("model",))
+STARTING = Series("starting", "gauge", "1 until all engines were ready once.", ("model",))
+START_TIME = Series(
+    "start_duration_seconds",
+    "gauge",
+    "How long the start took, or has taken so far.",
+    ("model",),
+)
+UP = Series("engine_up", "gauge", "1 while the engine responds, else 0.", ("model",))
 
 
 def all_series() -> Iterator[Series]:
-    """Every series under our prefix."""
     yield from OWN
     yield RESTARTS
     yield INFO
@@ -216,9 +299,14 @@ def all_series() -> Iterator[Series]:
     yield REPLICA_UP
     yield DOWNLOADED
     yield DOWNLOAD_SIZE
+    yield STARTING
+    yield START_TIME
     yield UP
     yield MAX_REQUESTS
     for item in ENGINE:
         yield item.series
     for board in GPU:
         yield board.series
+    for process in PROCESS:
+        yield process.series
+    yield PROCESS_START

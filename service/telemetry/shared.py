@@ -1,7 +1,7 @@
 """Series that several worker processes count together: any of them answers a scrape for all.
 
 Each worker counts in files of its own in one folder. The files bear the worker's number, not
-its process id: the successor of a worker that died goes on counting where it ended, and the
+its process id: the successor of a worker that died continues counting where it ended, and the
 folder does not grow with restarts.
 
 A gauge must say what its sum over the workers means (`multiprocess_mode="livesum"` for what

@@ -1,4 +1,4 @@
-"""What the service tells of its requests to whoever collects it; here: to nobody."""
+"""The interface by which the service reports its requests; this implementation drops them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Telemetry:
         """Serving begins, in the running loop; the engine may be asked for its counts."""
 
     def begin(self, context: RequestContext, scope: Scope) -> Trace:
-        """A request has come in; gives the trace that it goes on under."""
+        """A request has come in; return the trace that it continues under."""
         return context.trace
 
     def observe(self, generation: Generation) -> None:
-        """A generation has ended, however it ended."""
+        """Count a generation that has ended, for any reason."""
 
     def end(self, context: RequestContext, status: int) -> None:
         """A request was answered; status 0 is a client that left before its answer began."""

@@ -51,7 +51,7 @@ class Connection:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], client_id: str
     ) -> types.CallToolResult:
-        """Call a tool; raises whatever keeps the server from answering."""
+        """Call a tool; raises the error that kept the server from answering."""
         if self._task is None:
             self._task = asyncio.create_task(self._hold(), name="mcp connection")
         self._watch.broken.clear()
@@ -90,7 +90,7 @@ class Connection:
             self._task.cancel()
             await asyncio.wait((self._task,))
         if not self._ready.cancel() and not self._ready.cancelled():
-            self._ready.exception()  # has been told, or nobody waits for it any more
+            self._ready.exception()  # has been reported, or is no longer awaited
 
     async def _hold(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Connection:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What happened: the library's task groups wrap it."""
+    """The original error: the library's task groups wrap it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -178,7 +178,7 @@ class _WatchedTransport(httpx.AsyncHTTPTransport):
 class _WatchedStream(httpx.AsyncByteStream):
     """The bytes of one answer: no more than may be, and told when those of a call break off.
 
-    Whoever has read the event it waited for closes the stream; so one of events that ends by
+    The reader closes the stream after the event it waited for; so one of events that ends by
     itself ended too early.
     """
 
@@ -211,7 +211,7 @@ class _WatchedStream(httpx.AsyncByteStream):
         try:
             await self._scan.feed(chunk)
         except OverBudget as error:
-            reason = f"the answer has {error}, the most that is read"
+            reason = f"the answer has {error}, above the limit"
             raise self._watch.refuse(reason) from None
 
     async def aclose(self) -> None:

@@ -50,7 +50,6 @@ class Toolbox:
 
     @property
     def tools(self) -> frozenset[str]:
-        """The names of the connected tools."""
         return frozenset(self._urls)
 
     def session(self, headers: Mapping[str, str]) -> ToolSession:
@@ -98,12 +97,12 @@ class ToolSession:
                     action or tool, arguments, self._client_id
                 )
         except TimeoutError:
-            reason = f"{tool} gave no answer within {self._limits.timeout_s:g} seconds"
+            reason = f"{tool} did not answer within {self._limits.timeout_s:g} seconds"
         except Exception as error:
-            # The log alone has the words of the error: addresses and keys may stand in them.
+            # The log alone has the words of the error: addresses and keys may be in them.
             told = ascii(str(error)[:_MOST_TOLD])  # the server's words: they make no lines of ours
             log.warning("The MCP server of %s: %s: %s", tool, type(error).__name__, told)
-            reason = f"{tool} cannot be reached now"
+            reason = f"{tool} is not reachable"
         else:
             return self._told(result)
         # A server without an answer may still be at work: the next call gets another session.

@@ -125,6 +125,11 @@ async def _ask(http: httpx.AsyncClient, url: str) -> None:
 class _NoRestarts:
     num_restarts = 0
     download = (0, 0)
+    is_starting = False
+    start_s = 0.0
+
+    def kill(self) -> int:
+        return 0
 
 
 def main() -> None:

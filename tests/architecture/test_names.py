@@ -33,6 +33,7 @@ LATE = (
 )
 
 
+@pytest.mark.heavy
 def test_an_api_worker_loads_what_its_settings_ask_for_and_no_more() -> None:
     program = f"""
 import sys
@@ -47,6 +48,7 @@ print([name for name in sys.modules if name.startswith({LATE})])
     assert found.stdout == "[]\n", found.stderr
 
 
+@pytest.mark.heavy
 def test_a_start_imports_no_other_command() -> None:
     check = "import sys, service.__main__; sys.exit('service.cli.keys' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

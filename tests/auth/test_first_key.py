@@ -49,7 +49,7 @@ def test_elsewhere_a_key_is_made_and_told_once(
 
 
 def made_file(caplog: pytest.LogCaptureFixture) -> Path:
-    [line] = [line for line in caplog.messages if "for its owner alone" in line]
+    [line] = [line for line in caplog.messages if "readable by its owner only" in line]
     return Path(line.split(" is in ")[1].split(",")[0])
 
 
@@ -137,7 +137,7 @@ def test_off_must_be_said_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
     settings = load({"server_host": "0.0.0.0", "auth": "off"})
     assert with_made_key(settings) is settings
     tell_access(settings, 8000, is_made=False)
-    assert "whoever reaches 0.0.0.0" in caplog.text
+    assert "anyone who can reach 0.0.0.0" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{}, {"api_keys": SecretStr("one-configured-key")}])
@@ -159,7 +159,7 @@ def test_the_made_key_opens_and_stands_in_its_file_alone(
 ) -> None:
     server = serve("--server-host=0.0.0.0", NIM_CACHE_PATH=str(tmp_path))
     url = f"{server.url}/v1/models"
-    assert str(tmp_path) in server.wait_for("for its owner alone")
+    assert str(tmp_path) in server.wait_for("readable by its owner only")
     [path] = tmp_path.glob("api-key-*")
     key = path.read_text().strip()
     assert path.name.endswith(server.url.rpartition(":")[2])

@@ -33,7 +33,7 @@ async def principal_of(idp: Any, *, names: ClaimNames | None = None, **claims: A
 async def test_no_tenant_is_called_as_a_caller_is(idp: Any, name: str) -> None:
     """Ids are no secrets, they stand in the audit log: such a tenant would be that caller's own."""
     names = ClaimNames(tenant="org")
-    with pytest.raises(InvalidCredentials, match="spelled like a caller's id"):
+    with pytest.raises(InvalidCredentials, match="looks like a caller's id"):
         await principal_of(idp, names=names, org=name)
     assert (await principal_of(idp, names=names, org=f"{name}-gmbh")).tenant_id == f"{name}-gmbh"
 

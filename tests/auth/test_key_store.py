@@ -164,8 +164,8 @@ async def test_a_pipe_in_a_files_place_is_not_waited_for(
     os.mkfifo(path)
     async with asyncio.timeout(60):
         assert await is_taken(store, key)
-    assert "keys.json is no file" in caplog.text
-    with pytest.raises(KeyStoreError, match="is no file"):
+    assert "keys.json is not a file" in caplog.text
+    with pytest.raises(KeyStoreError, match="is not a file"):
         opened(path)
 
 
@@ -195,14 +195,15 @@ async def test_a_file_system_that_hangs_holds_one_request_for_a_moment(
     assert await is_taken(store, keys[1])
 
 
+@pytest.mark.heavy
 def test_a_process_ends_although_its_files_hang(tmp_path: Path) -> None:
     """asyncio's own threads would be waited for."""
     program = """
 import asyncio, threading
-from auth.aside import run_aside
+from auth.detached_thread import run_detached
 async def main():
     try:
-        await asyncio.wait_for(run_aside(lambda: threading.Event().wait(60)), 0.1)
+        await asyncio.wait_for(run_detached(lambda: threading.Event().wait(60)), 0.1)
     except TimeoutError:
         print("ended")
 asyncio.run(main())

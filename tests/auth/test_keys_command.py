@@ -73,7 +73,7 @@ def test_the_path_is_a_setting(
         (["revoke", "0" * 12], 1, "0" * 12),
         (["create", "n", "--tokens-per-min=0"], 1, "tokens_per_min"),
         (["create", ""], 1, "name"),
-        (["create", "n", "--tenant=key-2a68c710"], 2, "spelled like a caller's id"),
+        (["create", "n", "--tenant=key-2a68c710"], 2, "looks like a caller's id"),
         (["create", "n", "--scopes=root"], 2, "root"),
         (["create", "n", "--expires-in=tomorrow"], 2, "90d"),
     ],

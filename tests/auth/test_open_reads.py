@@ -57,7 +57,7 @@ async def test_a_wrong_key_is_still_refused(client_of: Ask) -> None:
 
 
 def test_an_unknown_name_ends_the_start() -> None:
-    with pytest.raises(SettingsError, match="'chat' is none of metrics, models, render"):
+    with pytest.raises(SettingsError, match="'chat' is not one of metrics, models, render"):
         load({"read_without_key": "metrics,chat"})
 
 

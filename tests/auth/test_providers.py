@@ -234,5 +234,5 @@ async def test_scopes_come_from_one_claim_where_it_is_named(idp: Any, web: Web) 
 
 
 def test_nobody_is_granted_administration_by_a_setting() -> None:
-    with pytest.raises(SettingsError, match=r"--jwt-granted-scopes .*'admin' is none of"):
+    with pytest.raises(SettingsError, match=r"--jwt-granted-scopes .*'admin' is not one of"):
         load({"jwt_granted_scopes": "inference,admin"})

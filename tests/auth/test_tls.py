@@ -264,7 +264,7 @@ async def test_a_renewed_certificate_counts_for_new_connections(
         first = await asyncio.to_thread(serial_of, place, authority)
         files["ssl_key_path"].write_text("half a key")
         assert await asyncio.to_thread(serial_of, place, authority) == first
-        assert caplog.text.count("stays as it was") == 1
+        assert caplog.text.count("Keeping the previous") == 1
         authority.issue("server", address, is_client=False)
         assert await asyncio.to_thread(serial_of, place, authority) != first
 

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.serving` reads out of answers, and how it searches."""
+"""What `python -m tools.benchmarks.serving` reads out of answers, and how it searches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.serving.__main__ import planned
-from benchmarks.serving.client import Answer, Connector, Exchange, Server, parse
-from benchmarks.serving.figures import Objective, figures, group_figures, quantile
-from benchmarks.serving.plot import write_plot
-from benchmarks.serving.search import Rate, highest_rate, probe
-from benchmarks.serving.sitting import Results, sit
-from benchmarks.serving.table import table
-from benchmarks.serving.traffic import Agents, Poisson
+from tools.benchmarks.serving.__main__ import planned
+from tools.benchmarks.serving.client import Answer, Connector, Exchange, Server, parse
+from tools.benchmarks.serving.figures import Objective, figures, group_figures, quantile
+from tools.benchmarks.serving.plot import write_plot
+from tools.benchmarks.serving.search import Rate, highest_rate, probe
+from tools.benchmarks.serving.sitting import Results, sit
+from tools.benchmarks.serving.table import table
+from tools.benchmarks.serving.traffic import Agents, Poisson
 
 ROOT = Path(__file__).parents[2]
 OBJECTIVE = Objective(ttft_s=0.5, s_per_token=0.025)
@@ -280,18 +280,26 @@ async def test_figures_of_traffic_have_each_group() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_a_server_that_cannot_be_asked_is_one_line_and_no_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    command = [sys.executable, "-m", "benchmarks.serving", "--url", f"http://127.0.0.1:{port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.benchmarks.serving",
+        "--url",
+        f"http://127.0.0.1:{port}",
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith("The server's models cannot be read: ")
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.heavy
 def test_it_needs_the_standard_library_only() -> None:
-    program = "import sys, benchmarks.serving.__main__; print(*sys.modules)"
+    program = "import sys, tools.benchmarks.serving.__main__; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append('.'); {program}"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

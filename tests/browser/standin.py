@@ -16,11 +16,37 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from service.pages import routes as pages
 
 MODEL = "gpt-oss-120b-with-a-long-name"
+METADATA: dict[str, Any] = {
+    "version": "0",
+    "modelInfo": [{"shortName": MODEL, "modelUrl": MODEL}],
+    "selectedModelProfileId": "0" * 64,
+    "licenseInfo": None,
+    "description": "",
+    "defaults": {"temperature": 1.0, "top_p": 1.0},
+    "profile": {
+        "name": "native-h200-mxfp4-tp1-pp1-latency",
+        "engine": "native",
+        "precision": "mxfp4",
+        "goal": "latency",
+        "hardware": "H200",
+        "num_devices": 1,
+        "replicas": 1,
+        "max_model_len": 131072,
+        "status": "tuned",
+        "source": "",
+        "reason": "",
+        "notes": [],
+    },
+}
+METRICS = """harmonium_inter_token_latency_seconds_sum 2
+harmonium_inter_token_latency_seconds_count 1338
+harmonium_engine_running_requests 8
+"""
 
 
 @dataclass
@@ -31,6 +57,13 @@ class StandIn:
     tokens_per_s: float = 1000
     is_ready: bool = True
     cut_after: int | None = None  # words, after which the connection breaks
+    restart_after: int | None = None  # words, after which the engine "restarts" for a second
+    thoughts: str = ""
+    tools: tuple[str, ...] = ()  # built-in ones that are connected
+    may_kill_engine: bool = False
+    num_killed: int = 0
+    waiting: int = 0  # requests in the queue
+    is_held: bool = False  # no token comes while it is set
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
@@ -48,26 +81,70 @@ class StandIn:
         async def models() -> dict[str, Any]:
             return {"object": "list", "data": [{"id": MODEL, "max_model_len": 131072}]}
 
+        @app.get("/v1/metadata")
+        async def metadata() -> dict[str, Any]:
+            return METADATA | {"tools": self.tools, "may_kill_engine": self.may_kill_engine}
+
+        @app.get("/v1/metrics")
+        async def metrics() -> PlainTextResponse:
+            return PlainTextResponse(
+                METRICS + f"harmonium_engine_waiting_requests {self.waiting}\n"
+            )
+
+        @app.post("/tokenize")
+        async def tokenize(request: Request) -> dict[str, Any]:
+            return {"count": len((await request.json())["prompt"].split())}
+
+        @app.post("/v1/engine/kill")
+        async def kill() -> dict[str, Any]:
+            self.num_killed += 1
+            return {"killed": 1}
+
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> StreamingResponse:
-            self.asked.append(await request.json())
-            return StreamingResponse(self._stream(), media_type="text/event-stream")
+            body = await request.json()
+            self.asked.append(body)
+            return StreamingResponse(self._stream(body), media_type="text/event-stream")
 
         return app
 
-    async def _stream(self) -> AsyncIterator[str]:
+    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        """Each word is a token; its id is its place. A request that continues gets all words."""
         loop = asyncio.get_running_loop()
+        while self.is_held:
+            await asyncio.sleep(0.02)
         began = loop.time()
-        words = re.findall(r"\s*\S+|\s+$", self.answer)
+        thoughts = re.findall(r"\s*\S+|\s+$", self.thoughts)
+        words = [*thoughts, *re.findall(r"\s*\S+|\s+$", self.answer)]
+        given = body.get("continue_token_ids") or []
         for count, word in enumerate(words):
-            if self.cut_after is not None and count >= self.cut_after:
+            if self.cut_after is not None and count >= self.cut_after and not given:
+                await asyncio.sleep(0.2)  # what was sent arrives before the end
                 raise ConnectionResetError
-            delta = {"delta": {"content": word}, "index": 0, "finish_reason": None}
-            yield f"data: {json.dumps({'choices': [delta]})}\n\n"
+            if self.restart_after == count:
+                self.is_ready = False
+                await asyncio.sleep(2.5)
+                self.is_ready = True
+                yield ": engine restarted, the answer continues\n\n"
+            is_other = count < len(given) and given[count] != count
+            ids: dict[str, Any] = {"delta": {}, "index": 0, "token_ids": [count]}
+            if body.get("return_token_logprobs"):
+                entry = {"id": count, "token": word, "logprob": -0.1 * (count % 20)}
+                rival = {"id": 1000 + count, "token": " rival", "logprob": -3.0}
+                ids["token_logprobs"] = [
+                    None if count < len(given) else {**entry, "top_logprobs": [entry, rival]}
+                ]
+            yield f"data: {json.dumps({'choices': [ids]})}\n\n"
+            kind = "reasoning" if count < len(thoughts) else "content"
+            delta = {kind: " rival" if is_other else word}
+            chunk = {"delta": delta, "index": 0, "finish_reason": None}
+            yield f"data: {json.dumps({'choices': [chunk]})}\n\n"
             if (pause := began + count / self.tokens_per_s - loop.time()) > 0:
                 await asyncio.sleep(pause)
+        usage = {"prompt_tokens": 1000, "completion_tokens": len(words)}
         end = {"delta": {}, "index": 0, "finish_reason": "stop"}
-        yield f"data: {json.dumps({'choices': [end]})}\n\ndata: [DONE]\n\n"
+        yield f"data: {json.dumps({'choices': [end]})}\n\n"
+        yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
 
 
 @contextlib.contextmanager

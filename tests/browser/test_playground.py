@@ -81,9 +81,43 @@ def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(page: Page) ->
 
 @pytest.mark.console("400 (Bad Request)")
 def test_what_the_server_refuses_is_shown_in_its_words(page: Page) -> None:
-    page.get_by_label("Temperature").fill("9")
+    page.get_by_label("More tools").fill('[{"type": "function"}]')
     ask(page, "Hello")
-    expect(page.get_by_role("alert")).to_contain_text("temperature")
+    expect(page.get_by_role("alert")).to_contain_text("tools[0]")
+
+
+def test_a_number_out_of_range_is_said_where_it_is_typed_and_not_sent(page: Page) -> None:
+    expect(page.get_by_label("Temperature")).to_have_attribute("placeholder", "0")  # nano's
+    page.get_by_label("Temperature").fill("9")
+    expect(page.get_by_text("Takes 0 to 2.")).to_be_visible()
+    ask(page, "Hello")
+    expect(page.get_by_role("alert")).to_contain_text('temperature is "9"; it takes 0 to 2.')
+
+
+def test_the_first_screen_says_what_runs_and_what_nano_is(page: Page) -> None:
+    welcome = page.locator(".welcome")
+    expect(welcome.locator(".facts")).to_contain_text("native engine · CPU · 4,096 tokens of")
+    expect(welcome).to_contain_text("it shows the API, not intelligence")
+    expect(welcome).to_contain_text(re.compile("install.py llama-cpp|harmonium serve gpt-oss-20b"))
+    expect(welcome.get_by_role("button", name="Kill the engine")).to_be_disabled()
+
+
+def test_the_demonstrations_set_all_that_they_need(page: Page) -> None:
+    page.get_by_role("button", name="Watch a tool call").click()
+    expect(page.get_by_role("article", name="Assistant").last).to_contain_text("391")
+    wait_for_answer(page)
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="Fill a form from text").click()
+    wait_for_answer(page)
+    form = json.loads(page.locator(".structured code").inner_text())
+    assert form["participants"] == ["Alice", "Bob"]
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("button", name="See the tokens").click()
+    wait_for_answer(page)
+    tokens = page.get_by_role("region", name="Tokens")
+    expect(tokens.get_by_role("button", name="<|channel|>").first).to_be_visible()
+    tokens.get_by_role("button", name="analysis").click()
+    expect(tokens.locator(".rivals li")).to_have_count(5)
 
 
 def test_an_answer_can_be_stopped_and_tried_again(page: Page) -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.conftest import shoot
 from tests.browser.standin import MODEL, StandIn, running
 from tests.browser.test_playground import ask, wait_for_answer
+from tools.benchmarks.frames import frames
 
 pytestmark = pytest.mark.browser
 
@@ -179,6 +180,14 @@ def test_a_long_conversation_stays_quick(context: BrowserContext, standin: Stand
     # Of 402 turns only the one that grows is drawn again.
     assert page.evaluate("[...window.touched]") == [401]
     page.get_by_role("button", name="Stop").click()
+
+
+def test_frames_come_while_an_answer_streams(page: Page, standin: StandIn) -> None:
+    """`make bench-frames` measures; this is a loose guard that holds on a busy machine."""
+    standin.answer, standin.tokens_per_s = EVERYTHING * 40, 300
+    found = frames(page, standin.url, exchanges=200, seconds=3)
+    assert found["fps"] > 20, found
+    assert found["words_s"] > 80, found
 
 
 # Nothing is lost.

@@ -60,6 +60,20 @@ def test_the_rules_are_those_that_promtool_checks(objects: Objects, chart: Path)
     assert spec == yaml.safe_load((chart / "files" / "prometheus-rules.yaml").read_text())
 
 
+def test_alerts_link_to_the_runbooks_of_the_operators(objects: Objects) -> None:
+    page = "https://wiki.example.com/harmonium"
+    rendered = objects("monitoring.rules=true", f"monitoring.runbooks={page}")
+    groups = rendered["PrometheusRule"]["spec"]["groups"]
+    links = {
+        rule["annotations"]["runbook_url"]
+        for group in groups
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    assert f"{page}#harmoniumenginedown" in links
+    assert all(link.startswith(page) for link in links)
+
+
 def test_the_dashboard_is_the_one_in_the_repository(
     template: Callable[..., str], chart: Path
 ) -> None:

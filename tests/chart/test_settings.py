@@ -36,4 +36,4 @@ def test_the_operators_example_names_a_profile_of_its_model(chart: Path) -> None
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     wanted = values["nimOperator"]["profile"]
     models = {profile.id: profile.model.name for profile in load().profiles}
-    assert models.get(wanted) == values["model"], "`harmonium list-model-profiles` has the ids"
+    assert models.get(wanted) == values["model"], "run `make docs`"

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.heavy
 def test_the_page_is_made_of_what_is_run() -> None:
     program = Path(__file__).with_name("document.py")
     assert subprocess.call([sys.executable, str(program), "--check"]) == 0, "run `make clients`"

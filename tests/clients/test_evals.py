@@ -24,6 +24,8 @@ pytestmark = pytest.mark.clients
 HERE = Path(__file__).parent
 BIN = INSTALLED / "evals" / "bin"
 LIMIT_S = 600
+IS_GPU = Path("/dev/nvidiactl").exists()
+MARGIN = 1.0 if IS_GPU else 1e-3  # of a choice's sum; the CUDA backend computes in bf16
 QUESTIONS: list[dict[str, Any]] = [
     {"question": "The capital of France is", "choices": [" Paris", " a big green apple tree"]},
     {"question": "Two and two make", "choices": [" four", " nineteen geese 🪿"]},
@@ -135,7 +137,7 @@ def test_log_likelihoods_of_lm_eval_are_those_of_transformers(
         for sample in map(json.loads, samples.read_text().splitlines()):
             found[sample["doc_id"]] = [float(resp[0][0]) for resp in sample["resps"]]
         for index, scores in enumerate(expected):
-            assert found[index] == pytest.approx(scores, abs=1e-3)
+            assert found[index] == pytest.approx(scores, abs=MARGIN)
 
 
 @pytest.mark.parametrize("sampler", ["responses", "chat_completions"])

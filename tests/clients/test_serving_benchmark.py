@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serving` at a server with API keys and an engine of a fixed rate."""
+"""`python -m tools.benchmarks.serving` at a server with API keys and an engine of a fixed rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADS = (
 
 def test_all_is_answered(run: Fixture, server: Any, tmp_path: Path) -> None:
     kept = tmp_path / "results.json"
-    command = (sys.executable, "-m", "benchmarks.serving", "--url", server.url)
+    command = (sys.executable, "-m", "tools.benchmarks.serving", "--url", server.url)
     ended = run(*command, "--api-key", server.key, "--json", str(kept), *LOADS, folder=ROOT)
     assert ended.status == 0, ended.log
     burst, poisson, agents, rate = json.loads(kept.read_text())["rows"]

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.checkpoint import write_random
+from tools.benchmarks.checkpoint import write_random
 
 
-# tests/profiles/store/test_own_shape.py and tests/engines/native/model do its parts
+# tests/profiles/store/test_custom_shape.py and tests/engines/native/model do its parts
 @pytest.mark.slow
 def test_a_checkpoint_of_an_odd_shape_is_served_from_its_folder(
     start_server: Any, tmp_path: Path
@@ -30,6 +30,6 @@ def test_a_checkpoint_of_an_odd_shape_is_served_from_its_folder(
         chat = client.post("/v1/chat/completions", json=body | {"messages": messages})
         assert chat.json()["model"] == "odd-oss", chat.text
     log = server.log.read_text()
-    assert "gpt-oss in a shape of its own: 4 layers of 48, 5 experts, 20 million weights" in log
+    assert "gpt-oss in a custom shape: 4 layers of 48, 5 experts, 20 million weights" in log
     assert "Served by the values of nano/native-cpu-fp32-tp1-pp1-balanced, generic" in log
     assert server.interrupt() == 0

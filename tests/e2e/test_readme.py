@@ -1,6 +1,6 @@
 """The README's commands, run as they stand but for the port.
 
-`make test` would run itself and `make image` and `make chart` are suites of their own:
+`make test-all` would run itself and `make image` and `make chart` are suites of their own:
 of those, make itself must say that it knows how. tests/e2e/test_terminal.py types `make serve`.
 """
 
@@ -22,7 +22,7 @@ from tests.e2e.conftest import README, ROOT, blocks, without_make
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server
 
-DRY = ("make serve", "make test", "make image", "make chart", "make bench", "make nano")
+DRY = tuple(f"make {t}" for t in ("serve", "test", "test-all", "image", "chart", "bench", "nano"))
 
 
 def commands() -> list[str]:
@@ -41,10 +41,10 @@ def run(command: list[str]) -> str:
 
 
 def plain_environment() -> dict[str, str]:
-    """That of a shell that does not know `harmonium` yet."""
+    """That of a shell that does not know `harmonium` yet, beside a server that may be running."""
     ours = str(Path(sys.executable).parent)
     folders = [folder for folder in os.environ["PATH"].split(":") if folder != ours]
-    return os.environ | {"PATH": ":".join(folders)}
+    return os.environ | {"PATH": ":".join(folders), "NIM_SERVER_PORT": "0"}
 
 
 def typed() -> list[str]:

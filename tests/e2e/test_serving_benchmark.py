@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serving` against a real server."""
+"""`python -m tools.benchmarks.serving` against a real server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def measured(server: Server, folder: Path, *arguments: str) -> dict[str, Any]:
     json_path = folder / "results.json"
     url = f"nano={server.url}"
     command = [
-        sys.executable, "-m", "benchmarks.serving", "--url", url, "--json", str(json_path),
+        sys.executable, "-m", "tools.benchmarks.serving", "--url", url, "--json", str(json_path),
     ]  # fmt: skip
     ended = subprocess.run(
         [*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False

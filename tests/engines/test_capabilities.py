@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from engines.base import Capabilities, EngineRequest, SamplingParams
-from engines.document import render, with_table
 from engines.errors import InvalidGrammar, InvalidRequest
-from engines.factory import capabilities
 from engines.grammar.tree import Concatenation, Lark, Repeat, Text
 from engines.validation import check_capabilities
+from tools.docs.engines import capabilities, render, with_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 SAMPLING: dict[str, Any] = {
@@ -82,6 +81,7 @@ def test_more_logprobs_than_there_are_are_refused(logprobs: int | None, is_refus
         check_capabilities(request, two)
 
 
+@pytest.mark.heavy
 async def test_the_engine_process_says_what_it_cannot_do(
     start_engine: Any, start_client: Any
 ) -> None:

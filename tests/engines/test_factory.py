@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import engines.factory
 from engines import adding
 from engines.adding import command_for
 from engines.errors import EngineStartError
@@ -21,19 +20,30 @@ from engines.factory import (
     engines_of,
     installed_engines,
 )
+from engines.factory import about as about_engine
+from engines.native import about
 from engines.native.config import NativeConfig
 from engines.spec import EngineSpec
+from profiles.catalogue.engines import engine_names
 
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["native", "fake", "vllm", "tensorrt_llm", "llama_cpp"]
+    assert list(known) == ["fake", "llama_cpp", "native", "tensorrt_llm", "vllm"]
     assert known["native"] is None
     assert known["fake"] is None
     for name in ("vllm", "llama_cpp", "tensorrt_llm"):
-        command = f"packaging/install.py {name.replace('_', '-')}`"
+        command = f"tools/install.py {name.replace('_', '-')}`"
         assert str(known[name]).startswith("not installed: run `python3 ")
         assert str(known[name]).endswith(command)
+
+
+def test_every_engine_that_a_profile_may_name_is_a_folder_here() -> None:
+    known = {*installed_engines()}
+    assert {*engine_names()} == known - {"fake"}
+    for name in known:
+        with pytest.raises(EngineStartError, match=f"{name}x.*known engines: fake, llama_cpp"):
+            about_engine(f"{name}x")
 
 
 def test_the_command_that_adds_an_engine_is_of_a_checkout(
@@ -44,10 +54,11 @@ def test_the_command_that_adds_an_engine_is_of_a_checkout(
     assert program[0] == "python3"
     assert program[2] == "vllm"
     assert (tmp_path / program[1]).exists()
-    monkeypatch.setattr(adding, "_INSTALLER", tmp_path / "packaging" / "install.py")
+    monkeypatch.setattr(adding, "_INSTALLER", tmp_path / "tools" / "install.py")
     assert command_for("vllm").endswith(" vllm` in a checkout of Harmonium (docs/engines.md)")
 
 
+@pytest.mark.heavy
 def test_another_python_is_asked_for_its_engines(tmp_path: Path) -> None:
     assert engines_of(Path(sys.executable)) == Engines(installed_engines(), cpu_only_engines())
     with pytest.raises(
@@ -62,7 +73,7 @@ def test_another_python_is_asked_for_its_engines(tmp_path: Path) -> None:
 
 
 def test_native_without_torch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines.factory, "find_spec", lambda name: None)
+    monkeypatch.setattr(about, "find_spec", lambda name: None)
     assert installed_engines()["native"] == (
         "not installed: PyTorch is missing (pip install torch)"
     )
@@ -75,6 +86,7 @@ def test_an_unknown_native_option_is_an_error() -> None:
         create(EngineSpec("native", {"model_dirr": "/nowhere"}))
 
 
+@pytest.mark.heavy
 def test_knowing_the_engines_does_not_load_them() -> None:
     check = (
         "import sys, engines.process.supervisor, engines.factory; "
@@ -91,7 +103,7 @@ REFUSED: dict[str, Any] = {
     "expert_parallel": 2,
     "attention_dp": True,
     "precision": "fp8",
-    "kv_dtype": "fp8",
+    "kv_dtype": "fp16",
     "memory_fraction": 0.0,
 }
 TAKEN: dict[str, Any] = {
@@ -101,7 +113,8 @@ TAKEN: dict[str, Any] = {
     "vocabulary_path": "/some/file",
     "artefact_dir": "/some/store",
     "memory_fraction": 0.5,
-    "num_devices": 1,
+    "num_devices": 2,
+    "pipeline_parallel": 2,
 }
 
 
@@ -117,9 +130,27 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     assert (config.model_dir, config.vocabulary_path) == (Path("/some/folder"), Path("/some/file"))
     assert (config.num_threads, config.max_num_seqs, config.memory_fraction) == (3, 7, 0.5)
     assert (config.device, config.artefact_dir) == ("cuda", Path("/some/store"))
+    assert config.num_gpus == 2
+    assert config.kv_dtype is None
+    assert NativeConfig.from_spec(EngineSpec("native", kv_dtype="fp8", **TAKEN)).kv_dtype == "fp8"
     # No field of the spec is missing here; the process and the factory see to these two.
     named = {*REFUSED, *TAKEN, "engine", "environment"}
     assert named == {field.name for field in fields(EngineSpec)}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_gpus": 2, "device": "cpu"}, "device is 'cpu'"),
+        ({"num_gpus": 0}, "num_gpus is 0"),
+        ({"num_gpus": 2, "tune": True}, "tune is True"),
+        ({"num_gpus": 2, "speculation": "eagle3", "draft_dir": "/head"}, "speculation is 'eagle3'"),
+    ],
+)
+def test_what_several_gpus_cannot_do_is_named(options: dict[str, Any], named: str) -> None:
+    given = {"model_dir": "/nowhere", "device": "cuda", **options}
+    with pytest.raises(EngineStartError, match=named):
+        NativeConfig.from_options(given)
 
 
 def test_an_engine_that_does_not_know_a_field_refuses_it() -> None:

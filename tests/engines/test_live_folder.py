@@ -56,6 +56,7 @@ def start_owner(temp_folder: Path) -> Iterator[Callable[[], Owner]]:
         owner.kill()
 
 
+@pytest.mark.heavy
 def test_a_start_sweeps_up_after_the_killed_and_after_nobody_else(
     start_owner: Callable[[], Owner], temp_folder: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(
         LiveFolder().make()
 
 
+@pytest.mark.heavy
 def test_a_block_has_a_folder_that_a_kill_does_not_leave_for_good(
     start_owner: Callable[[], Owner], temp_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

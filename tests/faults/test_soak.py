@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.soak import complaints, growth
-from benchmarks.soak_server import Sample
-from benchmarks.soak_traffic import Tally
+from tests.soak.__main__ import complaints, growth
+from tests.soak.server import Sample
+from tests.soak.traffic import Tally
 
 GOOD: dict[str, Any] = {
     "unanswered": 0,
@@ -84,7 +84,7 @@ def test_it_complains_of_each_thing_that_must_not_be() -> None:
 @pytest.mark.slow  # what `make soak` starts, and no user
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_soak_that_is_ended_leaves_no_server_behind(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "benchmarks.soak"]
+    command = [sys.executable, "-m", "tests.soak"]
     soak = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     started: list[psutil.Process] = []
     try:

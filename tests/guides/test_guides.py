@@ -14,7 +14,7 @@ from tests.guides.run_guides import Block, blocks_of, differences
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 CODE = ("service", "engines", "profiles", "auth")
-PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "nano" / "README.md"]
+PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), ROOT / "tools" / "nano" / "README.md"]
 
 GUIDE = """
 ```sh

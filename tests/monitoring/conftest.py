@@ -37,8 +37,9 @@ def panels(dashboard: dict[str, Any]) -> dict[str, list[str]]:
 @pytest.fixture(scope="session")
 def alerts(rules_path: Path) -> dict[str, str]:
     """The expression of each alert, by its name."""
-    (group,) = yaml.safe_load(rules_path.read_text())["groups"]
-    return {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    groups = yaml.safe_load(rules_path.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    return {rule["alert"]: rule["expr"] for rule in rules if "alert" in rule}
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +47,7 @@ def instantly() -> Callable[[str], str]:
     """An expression without Grafana's variables."""
 
     def fill(expression: str) -> str:
-        everything = ((name, ".*") for name in ("$model", "$namespace", "$instance"))
+        everything = ((name, ".*") for name in ("$model", "$namespace", "$job", "$instance"))
         for name, value in (*everything, ("$__rate_interval", "10s"), ("$__range", "1m")):
             expression = expression.replace(name, value)
         return expression

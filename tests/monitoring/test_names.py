@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from service.telemetry.series import Series, all_series
 
-_SERIES = re.compile(r"\b(harmonium_\w+)(?:\{([^}]*)\})?")
+_SERIES = re.compile(r"\b((?:harmonium|process)_\w+)(?:\{([^}]*)\})?")
+DOCS = Path(__file__).parents[2] / "docs"
 _OF_SCRAPE = ("namespace", "job", "instance")  # Prometheus adds them to every series
 _BY = re.compile(r"\bby \(([^)]*)\)")
 
@@ -25,7 +29,7 @@ def known() -> dict[str, Series]:
 def check(expression: str) -> None:
     names = known()
     used = _SERIES.findall(expression)
-    assert used, f"{expression} asks for nothing of ours"
+    assert used or "harmonium:" in expression, f"{expression} asks for nothing of ours"
     labels: set[str] = {"le", *_OF_SCRAPE}
     for name, selector in used:
         assert name in names, f"{name} is not a series"
@@ -48,6 +52,17 @@ def test_alerts_ask_for_what_exists(alerts: dict[str, str]) -> None:
         check(expression)
 
 
+def test_every_alert_has_a_section_in_the_guide(rules_path: Path) -> None:
+    groups = yaml.safe_load(rules_path.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    guide = (DOCS / "guides" / "alerts.md").read_text()
+    sections = re.findall(r"^## (\w+)$", guide, re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in rules)
+    for rule in rules:
+        link = f"docs/guides/alerts.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == link
+
+
 def test_every_kind_of_thing_we_measure_has_a_panel(panels: dict[str, list[str]]) -> None:
     text = str(panels)
     for series in all_series():
@@ -60,7 +75,7 @@ def test_the_dashboard_can_be_imported(dashboard: dict[str, Any]) -> None:
     assert len(ids) == len(set(ids))
     assert dashboard["uid"]
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    assert variables == {"datasource", "namespace", "instance", "model"}
+    assert variables == {"datasource", "namespace", "job", "instance", "model"}
     for panel in dashboard["panels"]:
         grid = panel["gridPos"]
         assert grid["x"] + grid["w"] <= 24
@@ -74,7 +89,11 @@ LEFT_OUT = {
     "engine_kv_block_tokens",
     "engine_kv_blocks",
     "http_request_duration_seconds",
+    "inference_time_seconds",
+    "request_choices",
     "request_completion_tokens",
+    "request_longest_choice_tokens",
+    "request_max_tokens",
     "request_prompt_tokens",
     "time_per_output_token_seconds",
 }

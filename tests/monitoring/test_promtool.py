@@ -199,4 +199,6 @@ def test_every_alert_can_be_evaluated(prometheus: str, alerts: dict[str, str]) -
         found = [rule["health"] for group in groups for rule in group["rules"]]
         return [] if "unknown" in found else found
 
-    assert until(healths) == ["ok"] * len(alerts)
+    evaluated = until(healths)
+    assert len(evaluated) > len(alerts), "rules that record are evaluated too"
+    assert set(evaluated) == {"ok"}

@@ -10,22 +10,22 @@ from itertools import islice
 import jsonschema
 import pytest
 
-from nano import names
-from nano.about import intents
-from nano.dialogues import KINDS, TRAIN_KINDS, Turn, Writer
-from nano.disguises import disguised, reworded
-from nano.judge import judge
-from nano.made_up import make_tool
-from nano.phrases import phrases, sections
-from nano.quickstarts import held_out_texts, known_names
-from nano.requests import ask
-from nano.samples import make_sample, steps
-from nano.tokens import CALL, RETURN
-from nano.tools import listed_tools
-from nano.values import Param, Value, spoken
-from nano.vocabulary import stem
-from nano.words import Split, Words, is_held_out
 from service.harmony.render import render
+from tools.nano import names
+from tools.nano.about import intents
+from tools.nano.dialogues import KINDS, TRAIN_KINDS, Turn, Writer
+from tools.nano.disguises import disguised, reworded
+from tools.nano.judge import judge
+from tools.nano.made_up import make_tool
+from tools.nano.phrases import phrases, sections
+from tools.nano.quickstarts import held_out_texts, known_names
+from tools.nano.requests import ask
+from tools.nano.samples import make_sample, steps
+from tools.nano.tokens import CALL, RETURN
+from tools.nano.tools import listed_tools
+from tools.nano.values import Param, Value, spoken
+from tools.nano.vocabulary import stem
+from tools.nano.words import Split, Words, is_held_out
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from nano.further import Further, meant_words, start_state, train_further
-from nano.pack import compact_tensors
-from nano.rows import make_makeup, swapped
-from nano.tokens import encode
-from nano.train import Plan
-from nano.unpack import load_packed
 from profiles.checkpoints.compact import WEIGHTS, bundled_nano, pack_safetensors
+from tools.nano.further import Further, meant_words, start_state, train_further
+from tools.nano.pack import compact_tensors
+from tools.nano.rows import make_makeup, swapped
+from tools.nano.tokens import encode
+from tools.nano.train import Plan
+from tools.nano.unpack import load_packed
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

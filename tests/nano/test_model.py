@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from nano.layers import Shape
-from nano.model import Nano, initialise
-from nano.pack import pack
-from nano.rows import make_makeup, swapped
-from nano.tokens import CALL, RETURN, encode
 from profiles.checkpoints.compact import Makeup, expand
+from tools.nano.layers import Shape
+from tools.nano.model import Nano, initialise
+from tools.nano.pack import pack
+from tools.nano.rows import make_makeup, swapped
+from tools.nano.tokens import CALL, RETURN, encode
 
 if TYPE_CHECKING:
     from transformers import GptOssForCausalLM

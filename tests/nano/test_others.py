@@ -5,9 +5,9 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from nano.dialogues import Turn
-from nano.judge import judge
-from nano.others import other_turns
+from tools.nano.dialogues import Turn
+from tools.nano.judge import judge
+from tools.nano.others import other_turns
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

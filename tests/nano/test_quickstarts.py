@@ -9,11 +9,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from nano.asking import config_for
-from nano.judge import Written
-from nano.quickstart_report import grammar_of, is_right, measure
-from nano.quickstarts import ANY, Quickstart, held_out, quickstarts
 from service.harmony.render import render
+from tools.nano.asking import config_for
+from tools.nano.judge import Written
+from tools.nano.quickstart_report import grammar_of, is_right, measure
+from tools.nano.quickstarts import ANY, Quickstart, held_out, quickstarts
 
 EXAMPLES = {one.id: one for one in quickstarts()}
 
@@ -64,6 +64,7 @@ def test_an_example_can_be_sent(name: str) -> None:
             jsonschema.Draft202012Validator.check_schema(tool.parameters or {})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_most_of_the_held_out_half_is_answered_right(
     nano_checkpoint: Path, tmp_path: Path, share: int

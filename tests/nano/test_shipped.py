@@ -11,13 +11,15 @@ import pytest
 
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
-from nano.about import UNKNOWN, intents
-from nano.asking import config_for, generate
-from nano.dialogues import Turn
-from nano.judge import Verdict, Written, parse
-from nano.names import HELD_OUT_CITIES
-from nano.others import other_turns
-from nano.report import (
+from profiles.checkpoints.compact import MANIFEST, bundled_nano
+from service.harmony.types import Conversation, Message, Tool, ToolCall
+from tools.nano.about import UNKNOWN, intents
+from tools.nano.asking import config_for, generate
+from tools.nano.dialogues import Turn
+from tools.nano.judge import Verdict, Written, parse
+from tools.nano.names import HELD_OUT_CITIES
+from tools.nano.others import other_turns
+from tools.nano.report import (
     ROWS,
     Measured,
     Row,
@@ -26,8 +28,6 @@ from nano.report import (
     page,
     share,
 )
-from profiles.checkpoints.compact import MANIFEST, bundled_nano
-from service.harmony.types import Conversation, Message, Tool, ToolCall
 
 # The first of the dialogues that docs/nano.md reports on; `make nano-report` judges them all.
 NUM_DIALOGUES = 50

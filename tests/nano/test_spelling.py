@@ -6,10 +6,18 @@ import random
 
 import pytest
 
-from nano import names
-from nano.spelling import MAX_PIECES, UnspellableError, copied, copy_of, is_spaced, pieces, spelled
-from nano.tokens import NUM_ORDINARY, decode, encode, text_of
-from nano.vocabulary import copyable_ids
+from tools.nano import names
+from tools.nano.spelling import (
+    MAX_PIECES,
+    UnspellableError,
+    copied,
+    copy_of,
+    is_spaced,
+    pieces,
+    spelled,
+)
+from tools.nano.tokens import NUM_ORDINARY, decode, encode, text_of
+from tools.nano.vocabulary import copyable_ids
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

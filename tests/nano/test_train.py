@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from nano.layers import Shape
-from nano.model import Nano, initialise
-from nano.rows import make_makeup
-from nano.samples import phrase_ids, steps
-from nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
+from tools.nano.layers import Shape
+from tools.nano.model import Nano, initialise
+from tools.nano.rows import make_makeup
+from tools.nano.samples import phrase_ids, steps
+from tools.nano.train import Batch, Plan, Steps, Trainer, batch_loss, collate, train
 
 pytestmark = pytest.mark.slow  # of use to those who train nano anew; what ships is tested apart
 

@@ -1,6 +1,6 @@
 """Execute the notebook as a reader would, from a server that does not run to one that is stopped.
 
-    python tests/notebook/run_notebook.py examples/gpt-oss.ipynb FOLDER
+    python tests/notebook/run_notebook.py docs/examples/gpt-oss.ipynb FOLDER
 
 Needs nbclient, ipykernel and openai, of `requirements.txt` beside it. Writes the executed notebook
 into FOLDER, and fails where a cell does, or where what it shows is not what it is there to show.

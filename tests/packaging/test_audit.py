@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def audit() -> Any:
-    spec = importlib.util.spec_from_file_location("audit", ROOT / "packaging" / "audit.py")
+    spec = importlib.util.spec_from_file_location(
+        "audit", ROOT / "tools" / "packaging" / "audit.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -60,6 +62,7 @@ def test_what_was_not_looked_up_is_not_clean(audit: Any, second: list[Any]) -> N
     assert audit.dependency_complaints(report, PINS) == ["not looked up: 1 of 2: b-c==2"]
 
 
+@pytest.mark.heavy
 def test_a_tool_that_says_nothing_ends_it(audit: Any) -> None:
     with pytest.raises(SystemExit, match="no report"):
         audit.run("false")
@@ -85,3 +88,19 @@ def test_a_finding_in_the_code_must_be_reviewed(
     ]
     unread = {"filename": "y.py", "reason": "syntax error"}
     assert audit.code_complaints({"results": [old], "errors": [unread]}) == ["y.py: syntax error"]
+
+
+LOCK: dict[str, Any] = {
+    "packages": {"": {}, "node_modules/marked": {}, "node_modules/a/node_modules/b": {}}
+}
+
+
+def test_the_pages_packages_are_looked_up_too(audit: Any) -> None:
+    assert audit.page_complaints({"vulnerabilities": {}}, LOCK) == []
+    found = {"severity": "high", "via": [{"title": "XSS in marked"}, "b"]}
+    told = audit.page_complaints({"vulnerabilities": {"marked": found}}, LOCK)
+    assert told == ["marked: high, XSS in marked; b"]
+    refused = audit.page_complaints({"message": "405 Method Not Allowed"}, LOCK)
+    assert refused == [
+        "not looked up: 2 npm packages of service/pages/source: 405 Method Not Allowed"
+    ]

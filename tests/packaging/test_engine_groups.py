@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from tests.sdist import fetch_source
 
 ROOT = Path(__file__).parents[2]
 PUBLIC_INDEX = "https://pypi.org/simple"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
 
 
@@ -56,6 +58,7 @@ def metadata_only_wheel(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_tensorrt_llms_environment_resolves(tmp_path: Path) -> None:
     """All but TensorRT itself, which NVIDIA's index alone has as wheels."""
     metadata_only_wheel(tmp_path / "wheels")
@@ -70,6 +73,7 @@ def test_tensorrt_llms_environment_resolves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_vllms_environment_resolves() -> None:
     pins = pins_of("vllm")
     assert {"vllm", "msgspec", "pyzmq", "numpy", "torch"} <= pins.keys()
@@ -86,3 +90,15 @@ def test_the_stand_in_computes_with_the_versions_that_tensorrt_llm_pins() -> Non
     text = (ROOT / "tests/engines/tensorrt_llm/computing/requirements.txt").read_text()
     assert "llguidance==0.7.29\n" in text
     assert "transformers==4.57.3\n" in text
+
+
+def test_the_images_hold_the_releases_that_the_environments_would() -> None:
+    """vLLM's image may be another release than the installer's, but one whose sources were read."""
+    base = dict(re.findall(r"^ARG (\w+)_IMAGE=\S+:(\S+)@sha256:[0-9a-f]{64}$", DOCKERFILE, re.M))
+    read = json.loads((ROOT / "tests/engines/vllm/surface.json").read_text())["versions"]
+    assert base["VLLM"].removeprefix("v") in read
+    assert GROUPS["vllm"][0].removeprefix("vllm==") in read
+    assert f"tensorrt-llm=={base['TENSORRT_LLM']}" in GROUPS["tensorrt-llm"]
+    # What the installer adds to the library, the image adds too.
+    finish = (ROOT / "tools/packaging/finish").read_text()
+    assert "for name in msgspec zmq numpy; do" in finish

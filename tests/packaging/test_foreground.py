@@ -1,4 +1,4 @@
-"""Stops and continues of what runs under packaging/foreground.py, whose keys tests/e2e types."""
+"""Stops and continues of what runs under foreground.py, whose keys tests/e2e types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-FOREGROUND = Path(__file__).parents[2] / "packaging" / "foreground.py"
+FOREGROUND = Path(__file__).parents[2] / "tools" / "packaging" / "foreground.py"
 WITHIN_S = 120  # generous: the machine may be busy
 
 

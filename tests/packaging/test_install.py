@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "packaging" / "install.py"
+PROGRAM = ROOT / "tools" / "install.py"
 PARTS = ("install.py", "installer.py", "engine_environments.py")
 sys.path.insert(0, str(PROGRAM.parent))  # as it is when the program runs
 SPEC = importlib.util.spec_from_file_location("install", PROGRAM)
@@ -178,7 +178,7 @@ def test_a_failing_install_shows_the_reason_of_the_tool(
 def test_an_environment_of_pins_has_nothing_else(tmp_path: Path) -> None:
     pins, folder = tmp_path / "pins.txt", tmp_path / "environment"
     pins.write_text("tiny==1.0\n")
-    command = [sys.executable, "packaging/pinned.py", str(folder), str(pins)]
+    command = [sys.executable, "tools/pinned.py", str(folder), str(pins)]
     (folder / "left").mkdir(parents=True)
     (folder / "pyvenv.cfg").touch()
     subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"PATH": "/nowhere"})
@@ -249,13 +249,13 @@ def test_a_gpu_is_one_whose_driver_works(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("folder", [".venv", "build/other"])
 def test_a_second_run_is_silent(tmp_path: Path, folder: str) -> None:
     checkout = tmp_path / "checkout"
-    (checkout / "packaging").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", *(f"packaging/{part}" for part in PARTS)):
+    (checkout / "tools").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", *(f"tools/{part}" for part in PARTS)):
         shutil.copy(ROOT / name, checkout / name)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / folder], check=True)
     code = f"import install; install.Environment(install.ROOT / '{folder}').write_note(['test'])"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=checkout / "packaging")
-    command = [sys.executable, "packaging/install.py", "test"]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=checkout / "tools")
+    command = [sys.executable, "tools/install.py", "test"]
     command += [] if folder == ".venv" else ["--into", folder]
     done = subprocess.run(command, cwd=checkout, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -275,15 +275,15 @@ def test_a_missing_compiler_is_told_before_gigabytes_are_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checkout = tmp_path / "checkout"
-    (checkout / "packaging").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", *(f"packaging/{part}" for part in PARTS)):
+    (checkout / "tools").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", *(f"tools/{part}" for part in PARTS)):
         shutil.copy(ROOT / name, checkout / name)
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA L4\n")
     (programs / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    command = [sys.executable, "packaging/install.py"]
+    command = [sys.executable, "tools/install.py"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     assert done.returncode == 1
     assert "`apt-get install gcc libc6-dev" in done.stderr
@@ -341,7 +341,7 @@ def test_an_engine_gets_an_environment_of_its_own_which_the_server_finds(
             f"{info}/RECORD", f"vllm.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
         )
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    for name in ("auth", "engines", "profiles", "service", "packaging"):
+    for name in ("auth", "engines", "profiles", "service", "tools"):
         shutil.copytree(ROOT / name, checkout / name)
     for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, checkout / name)
@@ -358,7 +358,7 @@ def test_an_engine_gets_an_environment_of_its_own_which_the_server_finds(
     subprocess.run(
         [sys.executable, "-c", code],
         check=True,
-        cwd=checkout / "packaging",
+        cwd=checkout / "tools",
         env=os.environ | {"PATH": path},
     )
     note = json.loads((checkout / ".venv" / "harmonium.json").read_text())

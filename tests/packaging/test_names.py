@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 FROM_THE_INDEX = re.compile(
     r"(?:pip|uv|pipx|poetry)\b[^`\n]*\b(?:install|add)\b[^`\n]*['\" ]harmonium\b(?!-|_)"
 )
-FOLDERS = ("docs", "engines", "service", "profiles", "packaging", "charts", "examples", "make")
+FOLDERS = ("docs", "engines", "service", "profiles", "charts", "tools")
 KINDS = {".md", ".py", ".mk", ".toml", ".yaml", ".yml", ".ts", ".tsx", ".html", ".txt", ".ipynb"}
 
 

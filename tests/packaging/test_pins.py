@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SPEC = importlib.util.spec_from_file_location("pins", ROOT / "packaging" / "pins.py")
+SPEC = importlib.util.spec_from_file_location("pins", ROOT / "tools" / "packaging" / "pins.py")
 assert SPEC is not None
 assert SPEC.loader is not None
 pins = importlib.util.module_from_spec(SPEC)

@@ -37,6 +37,7 @@ class Served:
     tokens: list[str | None] = field(default_factory=list)
     looked_up: list[tuple[str, str | None]] = field(default_factory=list)  # list and Authorization
     port: int = 0
+    has_ranges: bool = True  # else it sends whole files, whatever is asked
 
     @property
     def url(self) -> str:
@@ -94,7 +95,8 @@ def _handler(served: Served) -> type[BaseHTTPRequestHandler]:
 
         def _send(self, content: bytes, fault: Fault) -> None:
             start, end, headers, status = 0, len(content), dict(fault.headers), 200
-            if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+            asked = (self.headers.get("Range") or "") if served.has_ranges else ""
+            if match := re.fullmatch(r"bytes=(\d+)-(\d*)", asked):
                 start, end = int(match[1]), int(match[2] or len(content) - 1) + 1
                 if start >= len(content):
                     self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})

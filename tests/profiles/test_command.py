@@ -43,14 +43,24 @@ def test_this_machine_can_run_something(
 def test_another_machine(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--hardware", "h200x8", "--all-engines", "--goal", "latency") == 0
     text = capsys.readouterr().out
-    assert "SYSTEM INFO (written down, not this machine)" in text
+    assert "SYSTEM INFO (a described machine, not this one)" in text
     assert "[2335:10de] (7) NVIDIA H200 (hopper, compute capability 9.0) [150.8 GB" in text
     selected = "gpt-oss-120b/native-h200-mxfp4-tp1-pp1-latency"
     assert f"({selected}) [requires >=73.8 GB/gpu, tuned]  <- selected" in text
     where = "on GPUs 0-7: 8 engines side by side, each on a GPU of its own"
     assert f"SELECTED\n- {selected}\n  {where}\n" in text
-    assert "  It comes before gpt-oss-20b/native-h200-mxfp4-tp1-pp1-latency because" in text
+    assert "  It is preferred to gpt-oss-20b/native-h200-mxfp4-tp1-pp1-latency because" in text
     assert "  - needs other GPUs, or more of them, than 8 x NVIDIA H200:\n" in text
+
+
+@pytest.mark.parametrize("card", ["a100", "l40s", "b200", "rtx5090"])
+def test_a_card_on_which_nobody_ran_the_engine_is_told_so(
+    command: Command, capsys: pytest.CaptureFixture[str], card: str
+) -> None:
+    assert command("--hardware", card) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "GB/gpu, compiled, not run on this GPU] <- selected" in text
+    assert "and checked against its limits; this project has not run it there." in text
 
 
 def test_gpus_that_a_machine_lacks_take_a_line_not_a_hundred(
@@ -173,6 +183,7 @@ def test_a_model_path_chooses_the_model_it_holds(
     assert "NIM_MODEL_PATH is" in capsys.readouterr().err
 
 
+@pytest.mark.heavy
 def test_the_listing_loads_neither_torch_nor_numpy() -> None:
     check = (
         "import sys; from service.cli.profiles import profiles; "

@@ -26,12 +26,14 @@ INSTALLED: Final[Mapping[str, tuple[str, ...] | None]] = {
     "vLLM, TensorRT-LLM": ("vllm", "tensorrt_llm"),
 }
 NOTES: Final = {  # how a note begins or what it has in it, and the word for it in the table
-    "would come first": "engine",
+    "would be preferred": "engine",
     "The context is ": "context",
     "No profile of ": "goal",
-    " hosts of ": "hosts",
+    " hosts with ": "hosts",
     "no NVLink": "PCIe",
+    "one after another": "pipeline",
     " idle: ": "idle",
+    "has not run it there": "not run",
     "serves nothing": "idle",
 }
 

@@ -11,7 +11,7 @@ from auth.base import AuthError
 from engines.errors import EngineError, PromptTooLong
 from service.http.failures import INTERNAL, TABLE, failure_of
 
-DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 
 
 def family(root: type[Exception]) -> Iterator[type[Exception]]:

@@ -3,10 +3,11 @@
     <folder>/weights-<name>/manifest.json       what it is valid for, and what its files hold
                             layer-000.safetensors ...
              .weights-<name>.lock               held shared to read, alone to make
-             .weights-<name>.<random>/          half made; of a dead process, if nobody has the lock
+             .weights-<name>.<random>/          incomplete; left by a dead process if it is not
+             locked
 
 A part appears under its name only when it is whole. It is used only if its identity is the wanted
-one to the letter and its files are what the manifest says; any other is removed and made anew.
+one to the letter and its files are what the manifest says; any other is removed and rebuilt.
 So nothing is synced to the disk: what a power failure spoils is found. The kernel gives back the
 lock of a process that dies.
 """
@@ -17,8 +18,8 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Store:
     def use(self, part: Part, recipe: Recipe, read: Callable[[StoredPart], T]) -> T:
         """Read a part, making it first where it is not there, stale or Damaged.
 
-        Nobody replaces it while it is read. NotKept if it is not to be had.
+        It is not replaced while it is read. NotKept if it is not available.
         """
         for _ in range(_TRIES):
             with self.shared(part) as slot:
@@ -96,7 +97,7 @@ class Store:
             with self.alone(part) as slot:
                 slot.remove(damaged)
                 slot.make(recipe)
-        raise NotKept(f"{self.slot(part).folder} is damaged again and again")
+        raise NotKept(f"{self.slot(part).folder} is damaged repeatedly")
 
     def slot(self, part: Part) -> PartPlace:
         """A part's place, without a lock: others may change it meanwhile."""
@@ -104,7 +105,7 @@ class Store:
 
     @contextmanager
     def shared(self, part: Part) -> Iterator[PartPlace]:
-        """Hold a part's lock for reading: nobody changes the part inside the block."""
+        """Hold a part's lock for reading: the part does not change inside the block."""
         with self._locked(part, fcntl.LOCK_SH, is_to_write=False):
             yield self.slot(part)
 
@@ -119,7 +120,7 @@ class Store:
     def _locked(self, part: Part, kind: int, *, is_to_write: bool) -> Iterator[None]:
         lock = self._open_lock(part, is_to_write)
         if lock is None:
-            yield  # nobody can make anything here while we read
+            yield  # no process can write here while we read
             return
         try:
             _wait_for(lock, kind, self._folder / part.name)
@@ -130,7 +131,7 @@ class Store:
     def _open_lock(self, part: Part, is_to_write: bool) -> int | None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            return os.open(self._folder / f".{part.name}.lock", os.O_CREAT | os.O_RDWR, 0o644)
+            return os.open(self._folder / f".{part.name}.lock", os.O_CREAT | os.O_RDWR, 0o666)
         except OSError as error:
             if not is_to_write:
                 return None
@@ -172,7 +173,7 @@ class PartPlace:
 
     def make(self, recipe: Recipe, *, is_anew: bool = False) -> None:
         """Make the part unless it is there already; raises NotKept if it cannot be written."""
-        reason = "is made anew" if is_anew else self.why_not()
+        reason = "is rebuilt" if is_anew else self.why_not()
         if reason is None:
             return
         log.info("Making %s, which %s ...", self.folder, reason)
@@ -187,9 +188,9 @@ class PartPlace:
             shutil.rmtree(left_over, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)  # stale: no start will use it
         self._check_room(recipe.num_bytes)
-        unfinished = Path(tempfile.mkdtemp(prefix=start, dir=self._store))
+        unfinished = self._store / f"{start}{secrets.token_hex(4)}"
+        unfinished.mkdir()  # by the umask: the group may use it where that allows it
         try:
-            unfinished.chmod(0o755)
             checksums = recipe.write(unfinished)
             manifest = {
                 "identity": self._identity,

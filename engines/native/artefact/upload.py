@@ -1,6 +1,6 @@
 """Tensors of safetensors files to a device, with disk, host and device at work at once.
 
-Each of some threads has a pinned buffer of its own and goes on in turns: read a piece of a file
+Each of some threads has its own pinned buffer and repeats: read a piece of a file
 into it, copy it to the device. While one copies, others read. From the page cache to an H100 that
 is 26 GB/s, reading or mapping the files alike; plain copies of mapped tensors make 6.5.
 """
@@ -8,7 +8,7 @@ is 26 GB/s, reading or mapping the files alike; plain copies of mapped tensors m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -36,14 +36,16 @@ class _Piece:
     target: Tensor  # uint8, on the device
 
 
-def upload(paths: Iterable[Path], device: torch.device) -> dict[str, Tensor]:
-    """Read all tensors of the files to a device, by name; raises Damaged for a file that is cut
-    short."""
+def upload(
+    paths: Iterable[Path], device: torch.device, is_wanted: Callable[[str], bool]
+) -> dict[str, Tensor]:
+    """Read those tensors of the files to a device whose names are wanted, by name; raises Damaged
+    for a file that is cut short."""
     tensors: dict[str, Tensor] = {}
     pieces: SimpleQueue[_Piece] = SimpleQueue()
     largest = 0
     for path in paths:
-        for name, tensor, offset in _allocated(path, device):
+        for name, tensor, offset in _allocated(path, device, is_wanted):
             tensors[name] = tensor
             for piece in _pieces(path, offset, tensor):
                 pieces.put(piece)
@@ -57,8 +59,10 @@ def upload(paths: Iterable[Path], device: torch.device) -> dict[str, Tensor]:
     return tensors
 
 
-def _allocated(path: Path, device: torch.device) -> Iterator[tuple[str, Tensor, int]]:
-    """Each tensor of a file: its name, room for it, and where in the file it begins."""
+def _allocated(
+    path: Path, device: torch.device, is_wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, Tensor, int]]:
+    """Each wanted tensor of a file: its name, room for it, and where in the file it begins."""
     try:
         entries, data = _header(path)
         described = [
@@ -72,11 +76,12 @@ def _allocated(path: Path, device: torch.device) -> Iterator[tuple[str, Tensor, 
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"{path.name}: {error!r}") from error
     for name, shape, dtype, begin, _ in described:
-        yield name, torch.empty(shape, dtype=dtype, device=device), data + begin
+        if is_wanted(name):
+            yield name, torch.empty(shape, dtype=dtype, device=device), data + begin
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a safetensors file tells of its tensors, and where their data begin."""
+    """The header of a safetensors file, and the offset of its data."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:

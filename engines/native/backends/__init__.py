@@ -14,9 +14,9 @@ def load_backend(config: NativeConfig, model: ModelConfig) -> Backend:
     if config.device == "cuda":
         if find_spec("triton") is None:
             raise EngineStartError("device is 'cuda' and Triton is missing (pip install triton)")
-        from engines.native.backends.cuda.backend import CudaBackend
+        from engines.native.backends.cuda.loading import load_cuda
 
-        return CudaBackend.load(config, model)
+        return load_cuda(config, model)
     from engines.native.backends.cpu.backend import CpuBackend
 
     return CpuBackend.load(config, model)

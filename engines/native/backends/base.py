@@ -1,6 +1,7 @@
 """The contract between the engine's core and the device that computes its steps.
 
-The core decides who computes what and keeps the books: blocks, prefixes, grammars, ends. A
+The core decides which sequence computes what and keeps the accounts: blocks, prefixes, grammars,
+ends. A
 backend holds everything that lives in tensors: weights, K/V, and for each running sequence a
 slot with its tokens, block tables and sampling parameters. What crosses the line is plain
 numbers, and only what has changed: a decode in the middle of a block is one small Row.
@@ -21,7 +22,7 @@ A backend is made so that the core may run one step ahead of what it knows:
 Positions, for a row that computes [start, end):
 
     0 ........ start ............ end ....... end + len(drafts) ....... + num_wanted
-    K/V cached | computed by this row | guesses, computed too | room for the head's own K/V
+    K/V cached | computed by this row | drafts, computed too | room for the head's own K/V
                                  ^ the first sampled token gets this position (if is_last)
 
 The standard library and numpy are all this module may import.
@@ -38,10 +39,11 @@ from numpy.typing import NDArray
 
 from engines.base import PromptLogprobs, SamplingParams, TokenLogprob
 
-NULL_BLOCK = 0  # no K/V: stands in a table where the window has left a block behind
+NULL_BLOCK = 0  # no K/V: its place in a table when the window has left a block behind
 
 StepCost = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
-"""The times, in any unit, of steps that decode so many sequences and verify so many guesses in all:
+"""The times, in any unit, of steps that decode a number of sequences and verify a number of drafts
+in all:
 each of an array of such numbers; infinite where there is no such step."""
 
 TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
@@ -49,8 +51,17 @@ TokenMasks = NDArray[np.int32]  # (1 + drafts, words): of the token at `end`, an
 
 
 def without_drafts(_num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The cost of a step where nothing verifies guesses."""
+    """The cost of a step on a device that does not verify draft tokens."""
     return np.where(num_drafts > 0, np.inf, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCapacity:
+    """What a backend has room for in host memory, beside the device's blocks."""
+
+    num_blocks: int
+    block_bytes: int
+    load_s: float  # that copying one block to the device takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +71,18 @@ class Capacity:
     num_blocks: int  # of KV, NULL_BLOCK included
     block_size: int  # tokens in a block
     max_model_len: int  # prompt and generated tokens together
-    max_drafts: int = 0  # guesses that one row may bring
-    max_wanted: int = 0  # guesses that one row may want: the backend has a head that makes them
+    max_drafts: int = 0  # drafts that one row may bring
+    max_wanted: int = 0  # drafts that one row may want: the backend has a head that makes them
     step_cost: StepCost = without_drafts
-    has_prompt_logprobs: bool = True  # it computes what Row.prompt_logprobs asks for
+    host: HostCapacity | None = None  # it carries out a Batch's moves
+
+
+class Move(NamedTuple):
+    """The K/V of one block, copied from the device to the host or back."""
+
+    block: int
+    place: int  # in host memory: 0 .. HostCapacity.num_blocks - 1
+    is_save: bool  # from the device to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +116,22 @@ class Row(NamedTuple):
     full_blocks: tuple[int, ...] = ()  # appended to the slot's table before this step
     window_blocks: tuple[int, ...] = ()  # the same, of the layers with a window
     is_masked: bool = False  # a mask decides which tokens may be sampled; see Step.mask
-    drafts: tuple[int, ...] = ()  # guesses of the tokens at end, end + 1, ...; see Sampled
-    num_wanted: int = 0  # guesses to bring of what follows the sampled tokens, where is_last
+    drafts: tuple[int, ...] = ()  # drafts of the tokens at end, end + 1, ...; see Sampled
+    num_wanted: int = 0  # drafts to bring of what follows the sampled tokens, where is_last
     # The log-probabilities of the prompt's tokens at start + 1 up to end are wanted, each with so
     # many of the likeliest; None: they are not.
     prompt_logprobs: int | None = None
 
 
 class Batch(NamedTuple):
-    """One step. Each slot has at most one row; rows stand in the scheduler's order."""
+    """One step. Each slot has at most one row; rows are in the scheduler's order."""
 
     starts: tuple[SlotStart, ...]  # take effect before the rows
     rows: tuple[Row, ...]  # at least one
+    # Take effect in their order, after all earlier steps. Saved blocks may be written by the rows
+    # of this batch; loaded ones are read by those of the next, or with `needs_moves` of this one.
+    moves: tuple[Move, ...] = ()
+    needs_moves: bool = False
 
 
 class Sampled(NamedTuple):
@@ -123,7 +146,7 @@ class Sampled(NamedTuple):
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] | None = None  # one per token if the slot asks for them
-    proposed: tuple[int, ...] = ()  # the guesses that the row wanted, or fewer
+    proposed: tuple[int, ...] = ()  # the drafts that the row wanted, or fewer
     prompt_logprobs: PromptLogprobs | None = None  # those that the row wanted
 
 
@@ -134,7 +157,7 @@ class Step(Protocol):
         """Give the masks of a batch with masked rows, by the row's index.
 
         Called once, before the next launch and before collect(). A masked row without a mask is
-        sampled freely: its sequence has ended meanwhile, and nobody reads the token. The arrays
+        sampled freely: its sequence has ended meanwhile, and the token is not read. The arrays
         may be reused when the call returns.
         """
         ...

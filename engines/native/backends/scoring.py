@@ -23,7 +23,7 @@ class Scores(NamedTuple):
     top_logprobs: Tensor  # (rows, num_top) float32
 
     def packed(self) -> PromptLogprobs:
-        """As the engine tells them; waits for the device."""
+        """The log-probabilities in the engine's form; waits for the device."""
         return PromptLogprobs(
             self.top_ids.shape[1],
             *(part.cpu().contiguous().numpy().tobytes() for part in self),
@@ -45,7 +45,6 @@ def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
 
 
 def joined(pieces: list[Scores]) -> Scores:
-    """Pieces of a chunk, one after the other."""
     return pieces[0] if len(pieces) == 1 else Scores(*map(torch.cat, zip(*pieces, strict=True)))
 
 

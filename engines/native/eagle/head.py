@@ -1,4 +1,4 @@
-"""An EAGLE3 head: one layer that guesses tokens from what the target computed (arXiv 2503.01840).
+"""An EAGLE3 head: one layer that proposes tokens from what the target computed (arXiv 2503.01840).
 
 What the head computes at a position p, from 1 on, in the published notation:
 
@@ -9,13 +9,13 @@ What the head computes at a position p, from 1 on, in the published notation:
     z(p)   = y(p) + mlp(post_attention_layernorm(y(p)))
     guess of t_(p+1) = the best of lm_head norm(z(p)), by d2t a token of the target
 
-A guess is followed by the next one with z(p) in the place of g(p), as the target has not computed
-that yet. K/V stand at the position of their *token*, where published code counts from the state's:
+A draft is followed by the next one with z(p) in the place of g(p), as the target has not computed
+that yet. K/V are at the position of their *token*, where published code counts from the state's:
 rotations depend on differences alone, so both are the same, and here a block's K/V depend on
 nothing but the tokens up to its end, as the prefix cache wants them to. Position 0 has no K/V.
 
 K/V of known tokens need the states, the embedding and two projections; attention and the rest are
-computed for guesses alone.
+computed for drafts alone.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class EagleHead:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights, K/V and what is between."""
+        """The dtype of weights, K/V and activations."""
         return self.weights.fuse.dtype
 
     @property
     def num_values(self) -> int:
-        """Weights that one guess reads, however many sequences guess."""
+        """Weight values read for one draft token of any number of sequences."""
         w = self.weights
         return sum(t.numel() for t in (w.qkv, w.out, w.gate_up, w.down, w.head))
 
     def block_bytes(self, block_size: int) -> int:
-        """What a block of so many tokens takes: K/V, and g of its last position."""
+        """Bytes of a block of `num` tokens: K/V, and g of its last position."""
         return (
             block_size * 2 * self.config.kv_size + self.config.hidden_size
         ) * self.dtype.itemsize

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from engines.native.backends.cpu.layers import attention_factor, inverse_frequencies
 from engines.native.config import RopeConfig
 from engines.native.eagle.config import Llama3Rope
+from engines.native.rope import attention_factor, inverse_frequencies
 
 
 def rotation_tables(

@@ -8,16 +8,19 @@ from fastapi import APIRouter, Response
 
 from service.api.about.nim import license_of
 from service.api.about.schema import (
+    EngineKilled,
     Health,
     Load,
     Metadata,
     ModelInfo,
     ProfileInfo,
+    SamplingDefaults,
     Version,
     VllmVersion,
 )
 from service.api.common.operations import operation_id, plain_text
 from service.api.common.schema import ERRORS
+from service.errors import RequestError
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
@@ -94,7 +97,24 @@ async def get_metadata(runtime: CurrentRuntime) -> Metadata:
         licenseInfo=license_of(model.license) if model.license else None,
         description=model.description,
         profile=ProfileInfo.model_validate(model.profile) if model.profile else None,
+        tools=sorted(runtime.toolbox.tools) if runtime.toolbox else [],
+        defaults=SamplingDefaults(temperature=model.temperature),
+        may_kill_engine=runtime.kill_engine is not None,
     )
+
+
+@router.post("/v1/engine/kill", status_code=202)
+async def kill_engine(runtime: CurrentRuntime) -> EngineKilled:
+    """Kill the engine's process, to see that answers continue: only where
+    `NIM_ALLOW_ENGINE_KILL` is set, and for keys with the scope `admin`."""
+    if runtime.kill_engine is None:
+        raise RequestError(
+            "This server does not let its engine be killed; the operator allows it with "
+            "NIM_ALLOW_ENGINE_KILL=1.",
+            status=404,
+            code="not_found",
+        )
+    return EngineKilled(killed=runtime.kill_engine())
 
 
 @router.get("/v1/metrics", response_class=Response, responses=plain_text("Prometheus text."))

@@ -19,8 +19,8 @@ router = APIRouter(
 
 @router.get("/v1/models")
 async def list_models(runtime: CurrentRuntime, context: CurrentContext) -> ModelList:
-    """The one model that is served, under each name that it was given; nothing for who may not
-    use it."""
+    """The one model that is served, under each name that it was given; nothing for callers who may
+    not use it."""
     model = runtime.model
     names = model.listed if context.may_use(model.names) else ()
     return ModelList(data=[_card(name, runtime) for name in names])

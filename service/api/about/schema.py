@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from service.api.chat.schema import ChatMessage, Tool
+from service.api.chat.schema import ChatMessage, ChatRequest, Tool
 from service.api.common.schema import Refused, RequestModel, ResponseModel, refusing
 
 
@@ -67,7 +67,7 @@ class LicenseInfo(ResponseModel):
 
     name: str
     url: str
-    path: str | None = Field(None, description="Where the text lies on the server.")
+    path: str | None = Field(None, description="Path of the text on the server.")
     sha: str | None = Field(None, description="SHA-1 of the text, as NIM has it.")
     size: int | None = Field(None, description="Characters of the text.")
     type: Literal["file"] | None = None
@@ -94,22 +94,41 @@ class ProfileInfo(ResponseModel):
     num_devices: int = Field(description="GPUs of one engine; 1 on a CPU.")
     replicas: int
     max_model_len: int
-    status: str = Field(description="`tuned` on such hardware, `published` values, or `untuned`.")
-    source: str = Field(description="Where its values come from, and what was measured.")
-    reason: str = Field(description="Why it was chosen.")
+    status: str = Field(
+        description="`tuned` on such hardware, `published` values, `untuned`, or only `compiled`."
+    )
+    source: str = Field(description="Source and measurements of its values.")
+    reason: str = Field(description="Why it was selected.")
+    notes: list[str] = Field(description="Other options of this machine, and what they need.")
+
+
+class SamplingDefaults(ResponseModel):
+    """How tokens are drawn where a request does not say."""
+
+    temperature: float
+    top_p: float = 1.0
+
+
+class EngineKilled(ResponseModel):
+    """How many engine processes were killed; none while they restart."""
+
+    killed: int
 
 
 class Metadata(ResponseModel):
-    """What runs here, in NIM's spelling; `description` and `profile` are ours."""
+    """What runs here, in NIM's spelling; what follows `licenseInfo` is ours."""
 
     version: str
     modelInfo: list[ModelInfo]
     selectedModelProfileId: str
-    assetInfo: list[str] = Field(description="Files that are served: where from, and SHA-256.")
+    assetInfo: list[str] = Field(description="Files that are served: source and SHA-256.")
     repository_override: str = Field(description="`NIM_REPOSITORY_OVERRIDE`, or empty.")
     licenseInfo: LicenseInfo | None = Field(None, description="Of the weights.")
     description: str
     profile: ProfileInfo | None = None
+    tools: list[str] = Field(description="Built-in tools that are connected.")
+    defaults: SamplingDefaults = Field(description="What requests get that leave them out.")
+    may_kill_engine: bool = Field(description="Whether `POST /v1/engine/kill` is there.")
 
 
 NO_EFFECT: dict[str, str] = {
@@ -119,7 +138,7 @@ _TEMPLATE = "the prompt's format is Harmony, which cannot be changed"
 REFUSED: dict[str, str] = {
     "chat_template": _TEMPLATE,
     "chat_template_kwargs": _TEMPLATE,
-    "continue_final_message": "answers begin with a message of their own",
+    "continue_final_message": "each answer starts a new message",
     "media_io_kwargs": "gpt-oss reads text only",
     "mm_processor_kwargs": "gpt-oss reads text only",
 }
@@ -132,7 +151,7 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = Field(
-        None, description="Text, in which `<|start|>` and the like are control tokens."
+        None, description="Text, in which `<|start|>` and similar are control tokens."
     )
     messages: list[ChatMessage] | None = Field(None, min_length=1)
     tools: list[Tool] | None = Field(None, max_length=128)
@@ -185,6 +204,25 @@ class DetokenizeResponse(ResponseModel):
     """The text of token ids."""
 
     prompt: str
+
+
+class RenderChatRequest(ChatRequest):
+    """A chat request, with what vLLM's render route takes besides."""
+
+    add_generation_prompt: bool = True
+    chat_template: Refused = None
+    continue_final_message: Refused = None
+
+    _refuse_template = refusing(
+        {name: REFUSED[name] for name in ("chat_template", "continue_final_message")},
+        harmless=(None, False),
+    )
+
+
+class RenderedTokens(ResponseModel):
+    """Exactly what the model would read for one prompt."""
+
+    token_ids: list[int]
 
 
 class RenderedPrompt(ResponseModel):

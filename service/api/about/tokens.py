@@ -1,16 +1,19 @@
-"""POST /tokenize, /detokenize and /v1/chat/completions/render."""
+"""POST /tokenize, /detokenize, and the render routes of chat and completions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
 from fastapi import APIRouter, Response
 
 from service.api.about.schema import (
     DetokenizeRequest,
     DetokenizeResponse,
+    RenderChatRequest,
     RenderedPrompt,
+    RenderedTokens,
     TokenizeRequest,
     TokenizeResponse,
     TokenizerInfo,
@@ -25,7 +28,8 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import ERRORS
-from service.api.completions.request import check_token_ids, encode_prompt
+from service.api.completions.request import check_token_ids, encode_prompt, plan_completion
+from service.api.completions.schema import CompletionRequest
 from service.errors import RequestError
 from service.harmony.render import NUM_OPENING_TOKENS
 from service.harmony.vocabulary import decode_marked
@@ -81,20 +85,33 @@ async def get_tokenizer_info(runtime: CurrentRuntime) -> TokenizerInfo:
 
 @router.post("/v1/chat/completions/render", response_model=RenderedPrompt)
 async def render_chat(
-    body: ChatRequest, runtime: CurrentRuntime, context: CurrentContext
+    body: RenderChatRequest, runtime: CurrentRuntime, context: CurrentContext
 ) -> Response:
     """The prompt that this body would give on /v1/chat/completions; nothing is generated."""
     runtime.lifecycle.check_started()
-    plan = await plan_chat(body, runtime, context)
+    token_ids = (await plan_chat(body, runtime, context)).prompt_token_ids
+    if not body.add_generation_prompt:
+        token_ids = token_ids[:-NUM_OPENING_TOKENS]
     return _json(
         RenderedPrompt(
             model=runtime.model.id,
-            prompt=await _text(plan.prompt_token_ids),
-            token_ids=list(plan.prompt_token_ids),
-            count=len(plan.prompt_token_ids),
+            prompt=await _text(token_ids),
+            token_ids=list(token_ids),
+            count=len(token_ids),
             max_model_len=runtime.engine.info.max_model_len,
         )
     )
+
+
+@router.post("/v1/completions/render", response_model=list[RenderedTokens])
+async def render_completion(
+    body: CompletionRequest, runtime: CurrentRuntime, context: CurrentContext
+) -> Response:
+    """The token ids of each prompt of this body, as vLLM has them; nothing is generated."""
+    runtime.lifecycle.check_started()
+    plan = await plan_completion(body, runtime, context)
+    rendered = [{"token_ids": list(token_ids)} for token_ids in plan.prompts]
+    return Response(msgspec.json.encode(rendered), media_type="application/json")
 
 
 def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Response:
@@ -103,14 +120,12 @@ def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Res
 
 
 async def _text(token_ids: Sequence[int]) -> str:
-    """The text of ids, which are any number."""
     if len(token_ids) <= _FEW_TOKENS:
         return decode_marked(token_ids)
     return await in_thread(partial(decode_marked, token_ids))
 
 
 async def _texts(token_ids: Sequence[int]) -> list[str]:
-    """Each id's own text."""
     if len(token_ids) <= _FEW_TOKENS:
         return _each_text(token_ids)
     return await in_thread(partial(_each_text, token_ids))

@@ -11,7 +11,7 @@ from pydantic import Field
 from engines import base
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
-from service.api.common.answer import StreamedUsage, entries, usage_of
+from service.api.common.answer import StreamedUsage, entries, told_logprobs, usage_of
 from service.api.common.prompt_logprobs import shown
 from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
 from service.harmony.types import CALL_KINDS, Delta, DeltaKind
@@ -70,11 +70,25 @@ class AnswerMessage(ResponseModel):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[AnswerToolCall | AnswerCustomCall] | None = Field(
-        None, exclude_if=_is_none, description="Left out where there are none."
+        None, exclude_if=_is_none, description="Absent if there are none."
     )
 
 
 _ASKED_FOR: Final = "Only where `return_token_ids` asks for it."
+
+
+class NamedLogprob(ResponseModel):
+    """A token by its id and text, and its log-probability."""
+
+    id: int
+    token: str
+    logprob: float
+
+
+class NamedTokenLogprob(NamedLogprob):
+    """A token of the answer, and the likeliest at its place."""
+
+    top_logprobs: list[NamedLogprob]
 
 
 class AnswerChoice(ResponseModel):
@@ -85,6 +99,9 @@ class AnswerChoice(ResponseModel):
     logprobs: ChoiceLogprobs | None = None
     finish_reason: Literal["stop", "length", "tool_calls"]
     token_ids: list[int] | None = Field(None, exclude_if=_is_none, description=_ASKED_FOR)
+    token_logprobs: list[NamedTokenLogprob | None] | None = Field(
+        None, exclude_if=_is_none, description="Only where `return_token_logprobs` asks for it."
+    )
 
 
 class ChatCompletion(ResponseModel):
@@ -109,8 +126,10 @@ class ChatAnswer:
         self._messages = [_Message() for _ in generation.choices]
 
     def add(self, step: ChoiceStep) -> None:
-        """Take a step of a choice."""
         message = self._messages[step.index]
+        if self._generation.plan.keeps_logprobs:
+            choice, start = self._generation.choices[step.index], len(message.all_logprobs)
+            message.all_logprobs += told_logprobs(choice.logprobs, start, choice.num_tokens)
         for delta in step.deltas:
             if delta.kind in CALL_KINDS:
                 is_custom = delta.kind is DeltaKind.CUSTOM_CALL
@@ -119,7 +138,6 @@ class ChatAnswer:
                 message.add(delta, self._generation.choices[step.index].logprobs)
 
     def body(self, *, id: str, model: str, created: int) -> bytes:
-        """The answer, once every choice has ended."""
         completion = ChatCompletion(
             id=id,
             created=created,
@@ -132,6 +150,8 @@ class ChatAnswer:
         if self._generation.plan.sampling.logprobs is not None:
             for choice, message in zip(document["choices"], self._messages, strict=True):
                 choice["logprobs"] = _logprobs(message.logprobs)  # large, and written already
+                if self._generation.plan.keeps_logprobs:
+                    choice["token_logprobs"] = message.all_logprobs
         if (num_top := self._generation.plan.sampling.prompt_logprobs) is not None:
             packed = self._generation.choices[0].prompt_logprobs
             prompt = self._generation.plan.prompt_token_ids
@@ -168,7 +188,6 @@ class _Call:
         self._is_custom = is_custom
 
     def answer(self) -> AnswerToolCall | AnswerCustomCall:
-        """The call as the answer has it."""
         text = "".join(self.arguments)
         if self._is_custom:
             return AnswerCustomCall(id=self.id, custom=AnswerCustom(name=self.name, input=text))
@@ -184,9 +203,9 @@ class _Message:
         self.reasoning: list[str] = []
         self.calls: list[_Call] = []
         self.logprobs: list[msgspec.Raw] = []
+        self.all_logprobs: list[msgspec.Raw] = []  # also of reasoning and control tokens
 
     def add(self, delta: Delta, logprobs: Sequence[base.TokenLogprob]) -> None:
-        """Take a delta."""
         if delta.kind is DeltaKind.REASONING:
             self.reasoning.append(delta.text)
         elif delta.kind is DeltaKind.ARGUMENTS:
@@ -278,11 +297,15 @@ class ChatChunks(DataEvents):
         return self._head + b'],"usage":%b}\n\n' % usage
 
     def _token_ids(self, start: bytes, index: int) -> bytes:
-        """A chunk of its own: those since the last, also of what shows no text."""
+        """A separate chunk: the ids since the last, also of tokens without text."""
         ids = self._generation.choices[index].kept_ids[self._nums_told[index] :]
         self._nums_told[index] += len(ids)
-        told = b'},"logprobs":null,"finish_reason":null,"token_ids":%b}]' % _encode(ids)
-        return start + told + self._tail
+        told = b'},"logprobs":null,"finish_reason":null,"token_ids":%b' % _encode(ids)
+        if self._generation.plan.keeps_logprobs:
+            end = self._nums_told[index]
+            logprobs = self._generation.choices[index].logprobs
+            told += b',"token_logprobs":%b' % _encode(told_logprobs(logprobs, end - len(ids), end))
+        return start + told + b"}]" + self._tail
 
     def _chunk(self, start: bytes, index: int, delta: Delta) -> bytes:
         kind = delta.kind

@@ -68,16 +68,17 @@ async def plan_chat(request: ChatRequest, runtime: Runtime, context: RequestCont
         max_calls=1 if request.parallel_tool_calls is False else None,
         has_reasoning=request.include_reasoning is not False,
         keeps_ids=bool(request.return_token_ids),
+        keeps_logprobs=bool(request.return_token_logprobs),
+        begun_ids=tuple(request.continue_token_ids or ()),
     )
     bound = context_bound(info, "messages")
     token_ids = await render_prompt(conversation, _tool_call_param, bound)
-    return await plan_of(spec, [token_ids], info, context)
+    return await plan_of(spec, [token_ids], runtime, context)
 
 
 def to_conversation(
     request: ChatRequest, date: str, offered: OfferedTools = NO_OFFERED_TOOLS
 ) -> Conversation:
-    """The request's messages and tools in the renderer's terms."""
     _check_names(request.tools or ())
     tools = tuple(
         _tool(tool, f"tools[{index}]")
@@ -106,7 +107,7 @@ def _effort(request: ChatRequest) -> Effort | None:
     given = {name: effort for name, effort in efforts.items() if effort is not None}
     if len({*given.values()}) > 1:
         names = " and ".join(given)
-        raise RequestError(f"{names} differ; give reasoning_effort alone.", param=[*given][-1])
+        raise RequestError(f"{names} differ; send only reasoning_effort.", param=[*given][-1])
     return next(iter(given.values()), None)
 
 
@@ -115,17 +116,26 @@ def _tool_call_param(index: int) -> str:
 
 
 def _check_together(request: ChatRequest) -> None:
-    """Fields that are right alone and wrong together."""
+    """Refuse combinations of fields that are valid alone."""
     if request.stream and request.prompt_logprobs is not None:
         raise not_streamed("prompt_logprobs")
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
+    if request.return_token_logprobs:
+        if not request.logprobs or not request.return_token_ids:
+            message = "return_token_logprobs needs logprobs: true and return_token_ids: true."
+            raise RequestError(message, param="return_token_logprobs")
+        if request.include_reasoning is False:
+            message = (
+                "return_token_logprobs shows the reasoning; leave out include_reasoning: false."
+            )
+            raise RequestError(message, param="return_token_logprobs")
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise RequestError(
-            "max_tokens and max_completion_tokens differ; give max_completion_tokens alone.",
+            "max_tokens and max_completion_tokens differ; send only max_completion_tokens.",
             param="max_tokens",
         )
 
@@ -166,7 +176,7 @@ def _reasoning(message: AssistantMessage, index: int) -> str:
     if len(given) > 1:
         raise RequestError(
             f"messages[{index}] has different texts in reasoning and reasoning_content, which "
-            "mean the same; give one.",
+            "are aliases; send one of them.",
             param=f"messages[{index}].reasoning_content",
         )
     return given.pop() or "" if given else ""

@@ -56,11 +56,13 @@ NO_EFFECT: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "audio": "gpt-oss has no audio output",
+    "bad_words": "give `logit_bias` -100 to the tokens of these words",
     "function_call": "the legacy form is not supported; use `tool_choice`",
     "functions": "the legacy form is not supported; use `tools`",
     "moderation": "this server does not moderate; run a moderation model beside it",
     "nvext": NVEXT,
     "prediction": "predicted outputs are not supported",
+    "truncate_prompt_tokens": "shorten the conversation; a cut prompt is not valid Harmony",
 }
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -298,6 +300,17 @@ class ChatRequest(SamplingFields):
     return_token_ids: bool | None = Field(
         None, description="Extension, vLLM's: the ids of the prompt and of each answer."
     )
+    return_token_logprobs: bool | None = Field(
+        None,
+        description="Extension: log-probabilities of all tokens of the answer, reasoning and "
+        "control tokens included, beside `token_ids`. Needs `logprobs` and `return_token_ids`.",
+    )
+    continue_token_ids: list[int] | None = Field(
+        None,
+        max_length=131072,
+        description="Extension: the first tokens of the answer; the model writes what follows. "
+        "The answer holds both.",
+    )
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: GivenToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -307,7 +320,7 @@ class ChatRequest(SamplingFields):
         None, ge=0, lt=1 << 31, description="Extension: most tokens of reasoning."
     )
     web_search_options: dict[str, Any] | None = Field(
-        None, description="Offers the built-in tool `browser`; what it holds has no effect."
+        None, description="Offers the built-in tool `browser`; its content has no effect."
     )
     modalities: list[str] | None = Field(None, description='`["text"]`.')
     verbosity: Literal["low", "medium", "high"] | None = Field(
@@ -325,10 +338,12 @@ class ChatRequest(SamplingFields):
 
     audio: Refused = None
     function_call: Refused = None
+    bad_words: Refused = None
     functions: Refused = None
     moderation: Refused = None
     nvext: Refused = None
     prediction: Refused = None
+    truncate_prompt_tokens: Refused = None
 
     _refuse = refusing(REFUSED)
 

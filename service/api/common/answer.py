@@ -12,6 +12,7 @@ import msgspec
 from engines.base import PromptLogprobs, TokenLogprob
 from engines.prompt_logprobs import unpacked
 from service.answer.generation import Generation
+from service.answer.logprobs import KeptLogprobs
 from service.api.common.schema import (
     CompletionTokensDetails,
     PromptTokensDetails,
@@ -50,7 +51,6 @@ class StreamedUsage:
 
     @classmethod
     def asked(cls, options: StreamOptions | None) -> StreamedUsage:
-        """Return where the client's stream_options ask for usage."""
         if options is None:
             return cls()
         return cls(bool(options.include_usage), bool(options.continuous_usage_stats))
@@ -68,7 +68,27 @@ def entries(delta: Delta, logprobs: Sequence[TokenLogprob]) -> list[msgspec.Raw]
     Written when they come: at the end, 4,000 tokens with 20 rivals each would hold up the event
     loop for half a second.
     """
-    return [_entry(logprobs[position]) for position in delta.positions]
+    num_unknown = logprobs.num_unknown if isinstance(logprobs, KeptLogprobs) else 0
+    return [_entry(logprobs[at]) for at in delta.positions if at >= num_unknown]
+
+
+def told_logprobs(logprobs: KeptLogprobs, start: int, end: int) -> list[msgspec.Raw]:
+    """The extension's entries of the tokens from `start` on; null for those the client gave."""
+    return [
+        _raw(_told(logprobs[at]) if at >= logprobs.num_unknown else None)
+        for at in range(start, end)
+    ]
+
+
+def _told(chosen: TokenLogprob) -> dict[str, Any]:
+    top = [_named(token_id, logprob) for token_id, logprob in chosen.top]
+    return {**_named(chosen.token_id, chosen.logprob), "top_logprobs": top}
+
+
+def _named(token_id: int, logprob: float) -> dict[str, Any]:
+    """With its id, which the text does not tell; control tokens by their names."""
+    text = decode_bytes(token_id).decode("utf-8", "replace") or name_of(token_id)
+    return {"id": token_id, "token": text, "logprob": clamped(logprob)}
 
 
 def clamped(logprob: float) -> float:
@@ -175,7 +195,7 @@ class EchoedLogprobs:
 
 
 def _num_chars(token_id: int, utf8: codecs.IncrementalDecoder) -> int:
-    """How much longer a text gets by a token."""
+    """Characters that a token adds to a text."""
     if is_ordinary(token_id):
         return len(utf8.decode(decode_bytes(token_id)))
     return len(name_of(token_id))

@@ -37,7 +37,6 @@ class NamedCustomTool(RequestModel):
 
     @property
     def function(self) -> FunctionReference:
-        """The tool, by the name that functions have too."""
         return self.custom
 
 
@@ -142,12 +141,12 @@ class StructuredOutputs(RequestModel):
 def format_of(
     response_format: ResponseFormat | None, outputs: StructuredOutputs | None
 ) -> tuple[AnswerFormat, Fields]:
-    """What the answer must be, and the field that says so; raises RequestError where two do."""
+    """The answer's format and the field that sets it; raises RequestError if two do."""
     if outputs is None:
         return _text_format(response_format), CHAT_FIELDS
     if response_format is not None and response_format.type != "text":
         raise RequestError(
-            "response_format and structured_outputs both say what the answer must be; give one.",
+            "response_format and structured_outputs cannot be combined; send one of them.",
             param="structured_outputs",
         )
     format, field = _structured(outputs)

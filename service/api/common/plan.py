@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
@@ -28,9 +28,12 @@ from service.guide.answer import (
 from service.harmony.types import Tool
 from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.request import RequestContext
+from service.runtime import Runtime
 from service.work import Budget
 
 Ids = tuple[int, ...]
+
+STOP_IDS: Final = frozenset(STOP_TOKEN_IDS)
 
 _PASSED_ON: Final = {
     "min_tokens",
@@ -73,11 +76,13 @@ class AnswerSpec:
     max_calls: int | None = None
     has_reasoning: bool = True
     keeps_ids: bool = False
+    keeps_logprobs: bool = False
+    begun_ids: Ids = ()
     output: Output = "harmony"
 
 
 async def plan_of(
-    spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo, context: RequestContext
+    spec: AnswerSpec, prompts: Sequence[Ids], runtime: Runtime, context: RequestContext
 ) -> Plan:
     """The plan of a request in the families' shared terms; raises RequestError naming a field at
     fault."""
@@ -86,16 +91,23 @@ async def plan_of(
         spec.num_prompt_logprobs,
         spec.prompt_logprobs_param,
     )
+    info = runtime.engine.info
     grammar, hosted = await _grammars(spec)
+    if spec.begun_ids:
+        _check_begun(spec.begun_ids, prompts[0], info, is_hosted=hosted is not None)
     plan = Plan(
         context=context,
         prompt_token_ids=prompts[0],
         more_prompts=tuple(prompts[1:]),
         max_model_len=info.max_model_len,
-        sampling=_sampling_of(spec, prompts, info),
+        sampling=_sampling_of(spec, prompts, info, runtime.model.temperature),
         stop_token_ids=_stop_ids(
-            spec.sampling, is_guided=grammar is not None, is_hosted=hosted is not None
+            spec.sampling,
+            info.vocab_size,
+            is_guided=grammar is not None,
+            is_hosted=hosted is not None,
         ),
+        cache_salt=spec.sampling.cache_salt,
         priority=spec.sampling.priority or 0,
         tool_names=frozenset(tool.name for tool in spec.tools),
         custom_names=frozenset(tool.name for tool in spec.tools if tool.free_text is not None),
@@ -108,6 +120,8 @@ async def plan_of(
         max_calls=spec.max_calls,
         has_reasoning=spec.has_reasoning,
         keeps_ids=spec.keeps_ids,
+        keeps_logprobs=spec.keeps_logprobs,
+        begun_ids=spec.begun_ids,
         output=spec.output,
     )
     if (lack := first_missing(plan.engine_request(0), info.capabilities)) is not None:
@@ -116,12 +130,12 @@ async def plan_of(
 
 
 def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestError:
-    """What the engine cannot do, under the name of the field that asks for it."""
+    """The error for an unsupported feature, with the field that asks for it."""
     engine = "the engine that serves this model"
-    if lack.name == "cache_salt":  # no field: it follows from the caller's key
+    if lack.name == "cache_salt" and not plan.cache_salt:  # it follows from the caller's key
         return RequestError(
-            f"This key belongs to a tenant, and {engine} cannot keep the cached prompts of "
-            "tenants apart; ask the operator for a key without a tenant, or for another engine.",
+            f"This key belongs to a tenant, and {engine} cannot separate the prefix caches of "
+            f"tenants; ask the operator for a key without a tenant, or for another engine.",
             code="not_supported",
             status=501,
             type="server_error",
@@ -135,8 +149,10 @@ def _refusal(lack: MissingCapability, spec: AnswerSpec, plan: Plan) -> RequestEr
         param = lack.part.label
     elif lack.name in ("grammar", "dialects"):
         param = plan.grammar_param
+    elif lack.name in ("continuation", "exact_continuation"):
+        param = "continue_token_ids"
     told = {
-        "grammar": f"{param} asks for a guided answer, which {engine} cannot give",
+        "grammar": f"{param} needs structured outputs, which {engine} does not support",
         "dialects": f"{param} is written as {lack.value}; {engine} follows {lack.able or 'none'}",
         "logprobs": f"{param} is {lack.value}; {engine} gives {lack.able}",
         "prompt_logprobs": (
@@ -175,24 +191,30 @@ def _grammar_param(guidance: Guidance) -> str:
     return "tools" if guidance.format.kind == "text" else guidance.fields.format
 
 
-def _sampling_of(spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo) -> SamplingParams:
+def _sampling_of(
+    spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo, temperature: float
+) -> SamplingParams:
     """The request's sampling fields as the engines take them.
 
     A limit is the most that the client takes: what the context does not leave is not generated.
     """
     fields = spec.sampling
     rooms = [info.max_model_len - len(prompt) for prompt in prompts]
-    least, most = (_at_most(spec.max_tokens, room) for room in (min(rooms), max(rooms)))
+    asked = spec.max_tokens
+    if asked is not None:
+        asked += len(spec.begun_ids)
+    least, most = (_at_most(asked, room) for room in (min(rooms), max(rooms)))
     if (fields.min_tokens or 0) > least:
         raise RequestError(
             f"min_tokens is {fields.min_tokens}, more than the answer may have ({least}); "
             "lower it.",
             param="min_tokens",
         )
-    given = fields.model_dump(include=_PASSED_ON, exclude_none=True)
+    given: dict[str, Any] = {"temperature": temperature}
+    given |= fields.model_dump(include=_PASSED_ON, exclude_none=True)
     return SamplingParams(
         max_tokens=most,
-        # -1 stands for all tokens in other servers, 0 in the engines.
+        # -1 means all tokens in other servers, 0 in the engines.
         top_k=max(fields.top_k or 0, 0),
         logit_bias=_logit_bias(fields.logit_bias or {}, info.vocab_size),
         logprobs=spec.num_logprobs,
@@ -201,20 +223,53 @@ def _sampling_of(spec: AnswerSpec, prompts: Sequence[Ids], info: EngineInfo) -> 
     )
 
 
+def _check_begun(ids: Ids, prompt: Ids, info: EngineInfo, *, is_hosted: bool) -> None:
+    """Raise RequestError if an answer cannot continue after what the client gave of it."""
+    param = "continue_token_ids"
+    room = info.max_model_len - len(prompt)
+    if is_hosted:
+        message = f"{param} and the server's own tools do not go together; leave one out."
+    elif len(ids) >= room:
+        message = (
+            f"{param} has {len(ids)} tokens; the prompt leaves room for {room - 1}; shorten it."
+        )
+    elif not 0 <= min(ids) <= max(ids) < info.vocab_size:
+        message = f"{param} has an id outside the vocabulary of {info.vocab_size} tokens."
+    elif not STOP_IDS.isdisjoint(ids):
+        message = f"{param} has a token that ends the answer; send only the tokens before it."
+    else:
+        return
+    raise RequestError(message, param=param)
+
+
 def _at_most(asked: int | None, room: int) -> int:
     return room if asked is None else min(asked, room)
 
 
-def _stop_ids(fields: SamplingFields, *, is_guided: bool, is_hosted: bool) -> Ids:
-    """What ends an answer; raises RequestError where that is not for the client to change."""
-    for name in ("min_tokens", "ignore_eos"):
-        if getattr(fields, name) and (is_guided or is_hosted):
+def _stop_ids(fields: SamplingFields, vocab_size: int, *, is_guided: bool, is_hosted: bool) -> Ids:
+    """The stop ids of an answer; raises RequestError if the client may not change them."""
+    asked = fields.stop_token_ids or ()
+    if any(not 0 <= id < vocab_size for id in asked):
+        raise RequestError(
+            f"stop_token_ids has an id outside the vocabulary of {vocab_size} tokens.",
+            param="stop_token_ids",
+        )
+    further = set(asked) - STOP_IDS
+    changes = {
+        "min_tokens": fields.min_tokens,
+        "ignore_eos": fields.ignore_eos,
+        "stop_token_ids": further,
+    }
+    for name, is_given in changes.items():
+        if is_given and (is_guided or is_hosted):
             what = "a guided answer" if is_guided else "built-in tools"
             raise RequestError(
-                f"{name} and {what} do not go together: it ends where it must; leave one out.",
+                f"{name} and {what} cannot be combined: the grammar decides where the answer "
+                f"ends; leave one out.",
                 param=name,
             )
-    return () if fields.ignore_eos else STOP_TOKEN_IDS
+    usual = () if fields.ignore_eos else STOP_TOKEN_IDS
+    return (*usual, *sorted(set(asked).difference(usual)))
 
 
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> dict[int, float]:

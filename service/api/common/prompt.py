@@ -45,7 +45,7 @@ _TURN_CHARS: Final = 64  # what a message costs beside its text, in characters
 _VALUE_CHARS: Final = 4  # what a value of a schema costs beside its text
 _FEW_STEPS: Final = 8_000  # of describing tools: a few milliseconds
 
-MAX_COUNTED: Final = 262_144  # tokens of a prompt that nobody generates from
+MAX_COUNTED: Final = 262_144  # tokens of a prompt without generation
 TURN_TOKENS: Final = 4  # at least: its start, its author, its beginning and its end
 
 
@@ -90,17 +90,16 @@ class PromptBound:
         return max(self.max_tokens, MAX_COUNTED) if self.counts_on else self.max_tokens
 
     def check(self, num_tokens: int) -> None:
-        """Raise a RequestError for a prompt of so many tokens if that is too many."""
+        """Raise a RequestError for a prompt of `num` tokens if that is too many."""
         if num_tokens > self.max_tokens:
             raise self.error(num_tokens)
 
     def check_least(self, num_tokens: int) -> None:
-        """Raise a RequestError for a prompt of at least so many tokens if it cannot be counted."""
+        """Raise a RequestError for a prompt of at least `num` tokens if it cannot be counted."""
         if num_tokens > self.max_counted:
             raise self.error(num_tokens, is_least=True)
 
     def error(self, num_tokens: int, *, is_least: bool = False) -> RequestError:
-        """The error of a prompt of so many tokens, or of at least so many."""
         number = f"at least {num_tokens}" if is_least else str(num_tokens)
         return RequestError(
             self._words(number, num_tokens), param=self.param, code="context_length_exceeded"
@@ -185,7 +184,7 @@ def _least_tokens(conversation: Conversation) -> int:
 
 
 def _num_chars(conversation: Conversation) -> int:
-    """All that clients make long, but tools' schemas: what those cost shows as they are written."""
+    """Characters of all client texts except tools' schemas, whose cost is counted while writing."""
     format = conversation.response_format
     return (
         sum(_num_tool_chars(tool) for tool in conversation.tools)
@@ -200,7 +199,7 @@ def _num_tool_chars(tool: Tool) -> int:
 
 
 def _num_schema_chars(schema: Any) -> int:
-    """About how long it is as JSON; not counted to the end where it is long."""
+    """Approximate length as JSON; counting stops once it is long."""
     num_chars, waiting = 0, [schema]
     while waiting and num_chars <= LONG_PROMPT_CHARS:
         value = waiting.pop()

@@ -51,8 +51,8 @@ BAGGAGE: Final = frozenset(
 )
 
 NVEXT = (
-    "NIM's extensions are fields of their own here: `structured_outputs` for guided_json and the "
-    "like, `thinking_token_budget` for max_thinking_tokens, `top_k`, `min_p`, "
+    "NIM's extensions are separate fields here: `structured_outputs` for guided_json and its "
+    "relatives, `thinking_token_budget` for max_thinking_tokens, `top_k`, `min_p`, "
     "`repetition_penalty`, `ignore_eos`, `min_tokens`"
 )
 _REFUSED: Final = {"type": "null"}
@@ -147,7 +147,7 @@ class Replayed(RequestModel):
 
 @functools.cache
 def _names(model: type[BaseModel]) -> frozenset[str]:
-    """What a client calls the fields of a model."""
+    """The names of a model's fields as clients write them."""
     return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
@@ -212,7 +212,7 @@ class Usage(ResponseModel):
     completion_tokens_details: CompletionTokensDetails
 
 
-# A function's name; with dots, that of a tool which the model called though nobody offered it.
+# A function's name; with dots, that of a tool which the model called although it was not offered.
 CALLED_NAME = r"^[\w.-]+$"
 MAX_CALLED_CHARS = 160
 
@@ -221,7 +221,8 @@ PromptLogprobsCount = Annotated[
     Field(
         ge=0,
         le=20,
-        description="Extension: the log-probability of each prompt token, and so many likeliest.",
+        description="Extension: the log-probability of each prompt token, and of this number "
+        "of the likeliest ones.",
     ),
 ]
 TokenLimit = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -240,7 +241,7 @@ Stop = Annotated[
 
 
 class PromptLogprob(ResponseModel):
-    """A token that could stand at one place of the prompt."""
+    """A candidate token for one place of the prompt."""
 
     logprob: float
     rank: int = Field(description="1: the likeliest.")
@@ -251,7 +252,7 @@ ShownPromptLogprobs = Annotated[
     list[dict[str, PromptLogprob] | None] | None,
     Field(
         exclude_if=lambda value: value is None,
-        description="By token id, for each prompt token but the first; where it is asked for.",
+        description="By token id, for each prompt token except the first, if requested.",
     ),
 ]
 
@@ -296,6 +297,15 @@ class SamplingFields(RequestModel):
     )
     ignore_eos: bool | None = Field(
         None, description="Extension: only the limit ends the answer; for benchmarks."
+    )
+    stop_token_ids: list[int] | None = Field(
+        None, max_length=64, description="Extension: tokens that end the answer as well."
+    )
+    cache_salt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Extension: the prefix cache is shared only with requests of the same salt.",
     )
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
     priority: int | None = Field(

@@ -38,7 +38,6 @@ class _Text:
             self._logprobs = LegacyLogprobs(len(echo), has_all=bool(echo))
 
     def add(self, step: ChoiceStep) -> str:
-        """Take a step of the choice; gives the new text."""
         if self._logprobs is not None:
             for delta in step.deltas:
                 self._logprobs.add(delta, self._choice.logprobs)
@@ -80,11 +79,9 @@ class CompletionAnswer:
         self._texts = _texts(generation, echoes)
 
     def add(self, step: ChoiceStep) -> None:
-        """Take a step of a choice."""
         self._pieces[step.index].append(self._texts[step.index].add(step))
 
     def body(self) -> bytes:
-        """The answer, once every choice has ended."""
         document = self._completion().model_dump()
         for index, choice in enumerate(document["choices"]):
             choice |= self._scores(index)  # large, and written already
@@ -151,7 +148,6 @@ class CompletionChunks(DataEvents):
         )
 
     def step(self, step: ChoiceStep) -> bytes:
-        """The chunk of a step."""
         text = self._texts[step.index]
         new_text = text.add(step)
         reason = _finish_reason(step.finish_reason) if step.finish_reason else None

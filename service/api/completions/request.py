@@ -57,7 +57,7 @@ async def plan_completion(
         prompt_logprobs_param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
         output="marked" if request.skip_special_tokens is False else "text",
     )
-    return await plan_of(spec, prompts, info, context)
+    return await plan_of(spec, prompts, runtime, context)
 
 
 def _num_prompt_logprobs(request: CompletionRequest) -> int | None:
@@ -152,7 +152,7 @@ def _param(request: CompletionRequest, index: int) -> str:
 
 
 def _check_together(request: CompletionRequest, num_prompts: int) -> None:
-    """Fields that are right alone and wrong together."""
+    """Refuse combinations of fields that are valid alone."""
     n = request.n or 1
     if request.best_of not in (None, n):
         raise RequestError(

@@ -25,8 +25,10 @@ MAX_CHOICES = 1024
 
 NO_EFFECT: dict[str, str] = {"user": "the server keeps no record of end users"}
 REFUSED: dict[str, str] = {
+    "bad_words": "give `logit_bias` -100 to the tokens of these words",
     "nvext": NVEXT,
     "suffix": "gpt-oss was not trained to fill in before a suffix",
+    "truncate_prompt_tokens": "shorten the prompt; `POST /tokenize` counts its tokens",
 }
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
@@ -49,11 +51,11 @@ Prompt = Annotated[
 
 
 class CompletionRequest(SamplingFields):
-    """A raw prompt, or several, and how to go on from it."""
+    """A raw prompt, or several, and how to continue it."""
 
     model: str
     prompt: Prompt = Field(
-        description="Text, in which `<|start|>` and the like are control tokens, or token ids."
+        description="Text, in which `<|start|>` and similar are control tokens, or token ids."
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -71,8 +73,10 @@ class CompletionRequest(SamplingFields):
     )
 
     user: str | None = None
+    bad_words: Refused = None
     nvext: Refused = None
     suffix: Refused = None
+    truncate_prompt_tokens: Refused = None
 
     _refuse = refusing(REFUSED)
 

@@ -86,12 +86,10 @@ class MessageAnswer:
         self._head = head
 
     def add(self, step: ChoiceStep) -> None:
-        """Take a step."""
         for delta in step.deltas:
             self._head.blocks.add(delta)
 
     def body(self) -> bytes:
-        """The answer, once it has ended."""
         content = [block.whole() for block in self._head.blocks.blocks]
         return _encode(self._head.message(content) | self._head.ending() | self._head.edits)
 
@@ -112,7 +110,6 @@ class MessageEvents:
         return _event("message_start", {"message": self._head.message([])}) + self.keep_alive
 
     def step(self, step: ChoiceStep) -> bytes:
-        """The events of a step."""
         events: list[bytes] = []
         for delta in coalesced(step.deltas):
             block = self._head.blocks.add(delta)
@@ -150,7 +147,7 @@ class MessageEvents:
 
 
 def _edits(cleared: Cleared | None) -> dict[str, Any]:
-    """What an answer says of the edits of its context, if any were asked for."""
+    """The applied edits of the context, if any were requested."""
     if cleared is None:
         return {}
     turns, tokens = cleared.num_turns, cleared.num_tokens

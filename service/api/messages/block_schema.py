@@ -40,7 +40,8 @@ class ThinkingBlock(Replayed):
 
 
 class RedactedThinkingBlock(Replayed):
-    """Another server's encrypted thoughts: left out of the prompt, for nobody here can read it."""
+    """Another server's encrypted thoughts: left out of the prompt, because it cannot be read
+    here."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -229,7 +230,6 @@ Turn = Annotated[SystemTurn | UserTurn | AssistantTurn, Field(discriminator="rol
 
 
 def texts_of(content: str | Sequence[AnyBlock] | None) -> list[str]:
-    """The text of each block that has one; a string is one block."""
     if isinstance(content, str):
         return [content]
     return [block.text for block in content or () if isinstance(block, TextBlock)]

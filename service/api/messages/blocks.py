@@ -16,7 +16,7 @@ from service.answer.generation import Generation
 from service.api.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
 from service.harmony.types import Delta, DeltaKind
 
-# Stands for an input that is no JSON object, so that what the model wrote is not lost.
+# Replaces an input that is not a JSON object, so that the model's text is not lost.
 UNPARSED_KEY = "__unparsed__"
 
 _MARK: Final = "thoughts:"
@@ -43,7 +43,6 @@ class Block:
 
     @property
     def text(self) -> str:
-        """The block's text so far."""
         return "".join(self.pieces)
 
     def opening(self) -> dict[str, Any]:
@@ -56,7 +55,6 @@ class Block:
         return {"type": "text", "text": "", "citations": []}
 
     def whole(self) -> dict[str, Any]:
-        """The block with its text."""
         if self.kind is DeltaKind.TOOL_CALL:
             return self.opening() | {"input": _input(self.text)}
         if self.kind is DeltaKind.REASONING:

@@ -52,8 +52,8 @@ class History:
         is_forced = request.tool_choice is not None and request.tool_choice.type in ("any", "tool")
         if isinstance(request.messages[-1], AssistantTurn) and not is_forced:
             raise RequestError(
-                "The last message is the assistant's, but answers cannot be begun for the model; "
-                "end with a user message, or force a call by tool_choice.",
+                "The last message is the assistant's; prefilled answers are not supported. End "
+                "with a user message, or force a call with tool_choice.",
                 param=f"messages[{len(request.messages) - 1}]",
                 code="unsupported_value",
             )
@@ -63,7 +63,6 @@ class History:
         return f"{self._params[index]}.tool_use_id"
 
     def _clear_thinking(self, request: CountTokensRequest) -> None:
-        """Take out the thoughts that the client wants cleared."""
         edits = request.context_management.edits if request.context_management else None
         limits = [edit.num_kept for edit in edits or () if edit.num_kept is not None]
         if not limits:
@@ -120,7 +119,6 @@ class History:
 def to_conversation(
     request: CountTokensRequest, history: History, date: str, effort: ReasoningEffort
 ) -> Conversation:
-    """The request's history and tools in the renderer's terms."""
     is_hidden = request.tool_choice is not None and request.tool_choice.type == "none"
     return Conversation(
         messages=tuple(history.messages),
@@ -162,7 +160,7 @@ def tools_of(request: CountTokensRequest) -> tuple[Tool, ...]:
 def _tool_changes(
     request: CountTokensRequest,
 ) -> Iterator[ToolAddition | ToolRemoval | ToolReference]:
-    """What the history says of tools, in its order."""
+    """Tool additions, removals and references in the history, in order."""
     for turn in request.messages:
         if isinstance(turn, AssistantTurn) or isinstance(turn.content, str):
             continue
@@ -210,7 +208,7 @@ def _result(block: ToolResultBlock) -> str:
 
 
 def _found(block: ToolResultBlock) -> str:
-    """What the model reads of the tools that a search has found."""
+    """The model's description of the tools that a search found."""
     if block.content is None or isinstance(block.content, str):
         return ""
     found = [part.tool_name for part in block.content if isinstance(part, ToolReference)]

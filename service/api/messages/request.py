@@ -36,7 +36,7 @@ from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import Budget, OverBudget, in_thread
 
-# A budget of at least so many tokens means that effort.
+# A budget of at least this many tokens means that effort.
 _BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
     (16_384, "high"),
     (4_096, "medium"),
@@ -92,7 +92,7 @@ async def plan_message(
         max_calls=_max_calls(request),
         has_reasoning=has_thinking(request),
     )
-    return await plan_of(spec, [prompt.token_ids], runtime.engine.info, context)
+    return await plan_of(spec, [prompt.token_ids], runtime, context)
 
 
 async def render_message(
@@ -111,7 +111,7 @@ async def render_message(
 
 
 async def _count(cleared: list[str]) -> Cleared:
-    """Count what is no longer in the prompt, beside the event loop and not without end."""
+    """Count the tokens removed from the prompt, in a thread and up to a limit."""
     if not cleared:
         return Cleared(0, 0)
     try:
@@ -127,7 +127,7 @@ def _num_tokens(cleared: list[str]) -> int:
 
 
 def _check_thread(request: CountTokensRequest) -> None:
-    """The SDK's tool loop asks for a thread first, and goes on without at this very code."""
+    """The SDK's tool loop first asks for a thread; on this error code it continues without one."""
     if request.thread:
         raise RequestError(
             f"thread: {REFUSED['thread']}.", param="thread", code="thread_unsupported_request"
@@ -135,7 +135,7 @@ def _check_thread(request: CountTokensRequest) -> None:
 
 
 def effort_of(request: CountTokensRequest) -> ReasoningEffort:
-    """The effort that was asked for by name, else the one that the thinking budget stands for."""
+    """The effort that was asked for by name, else the one that matches the thinking budget."""
     if request.output_config is not None and request.output_config.effort is not None:
         return EFFORTS[request.output_config.effort]
     thinking = request.thinking
@@ -152,7 +152,6 @@ def has_thinking(request: CountTokensRequest) -> bool:
 
 
 def omits_thinking(request: CountTokensRequest) -> bool:
-    """Whether the thinking blocks are to lack their text."""
     thinking = request.thinking
     return (
         isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
@@ -186,7 +185,7 @@ def _budget(request: MessagesRequest) -> int | None:
     budget = request.thinking.budget_tokens
     if budget >= request.max_tokens:
         raise RequestError(
-            f"thinking.budget_tokens is {budget}, which leaves nothing of max_tokens "
+            f"thinking.budget_tokens is {budget}, which leaves no tokens of max_tokens "
             f"({request.max_tokens}) for the answer; lower it.",
             param="thinking.budget_tokens",
         )

@@ -69,9 +69,9 @@ class MessageUsage(ResponseModel):
     output_tokens_details: MessageTokensDetails
     service_tier: Literal["standard"] = "standard"
     server_tool_use: dict[str, Any] | None = Field(
-        None, description="Null: the server runs no tools of its own here."
+        None, description="Null: the server runs no built-in tools on this route."
     )
-    inference_geo: str | None = Field(None, description="Null: the server runs where it runs.")
+    inference_geo: str | None = Field(None, description="Null: the server has no regions.")
 
 
 class ClearedThinking(ResponseModel):

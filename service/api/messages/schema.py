@@ -21,14 +21,14 @@ NO_EFFECT: dict[str, str] = {
     "service_tier": "there is one tier",
 }
 REFUSED: dict[str, str] = {
-    "billing_policy": "the server bills nobody",
+    "billing_policy": "the server does not bill",
     "compaction": "the server summarizes no history; ask for a summary in a message",
     "container": "the server runs no code",
-    "fallback_credit_token": "the server bills nobody",
+    "fallback_credit_token": "the server does not bill",
     "fallbacks": "there is one model",
-    "inference_geo": "the server runs where it runs",
+    "inference_geo": "the server has no regions",
     "mcp_servers": "the operator connects tools, not a request; connect yours in the client",
-    "thread": "the server holds no conversations; send all messages",
+    "thread": "the server stores no conversations; send all messages",
 }
 
 

@@ -1,4 +1,4 @@
-"""Responses that go on without their client: written to the store, followed from anywhere."""
+"""Responses that continue without their client: written to the store, readable from anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.store.base import StoreError
 
 log = logging.getLogger("harmonium.background")
 
-LOST = "The server that wrote this response stopped before its end; send the request again."
+LOST = "The server stopped before this response was complete; send the request again."
 SAVE_S = 0.25  # how far the store may be behind, and how soon a stop from elsewhere is seen
 
 
@@ -39,7 +39,6 @@ class BackgroundRun:
 
     @property
     def head(self) -> Json:
-        """The response object at its beginning."""
         return self.draft.head
 
     async def start(self) -> None:
@@ -52,7 +51,7 @@ class BackgroundRun:
         await runtime.engine.stats()
         async with self._place as place:
             await place.enter_async_context(runtime.gate.admit(runtime.engine, self._generation))
-            self._generation.max_wait_s = None  # nobody waits for it
+            self._generation.max_wait_s = None  # no client waits for it
             record = self.draft.record(self.draft.head, is_final=False)
             await runtime.responses.put(record)
             self._place = place.pop_all()
@@ -72,7 +71,8 @@ class BackgroundRun:
         await asyncio.wait((self._task,))
 
     async def after(self, num_pieces: int) -> tuple[list[Piece], Json | None]:
-        """The pieces after so many, as soon as there are some, and the response if it has ended."""
+        """The pieces after the first `num`, as soon as there are some, and the response if it has
+        ended."""
         while len(self.pieces) == num_pieces and self.document is None:
             self._changed.clear()
             await self._changed.wait()
@@ -90,7 +90,7 @@ class BackgroundRun:
             await self._finish(self._end_of(generating))
         finally:
             await self._place.aclose()
-            if self.document is None:  # cut off itself: who follows must not wait for ever
+            if self.document is None:  # cut off itself: its readers must not wait for ever
                 end = ResponseEnd("failed", self._runtime.clock(), failure=Failure(INTERNAL, LOST))
                 self.document = ended(self.draft.head, self.pieces, end)
             self._runtime.background.pop(self.draft.id, None)
@@ -115,7 +115,7 @@ class BackgroundRun:
         error = generating.exception()
         if error is None:
             return end_of(self._generation, now)
-        log.error("response %s failed: %s: %s", self.draft.id, type(error).__name__, error)
+        log.error("Response %s failed: %s: %s", self.draft.id, type(error).__name__, error)
         return ResponseEnd("failed", now, failure=failure_of(error))
 
     async def _save(self) -> bool:
@@ -126,7 +126,7 @@ class BackgroundRun:
                 self.draft.id, encode_pieces(new) if new else b""
             )
         except StoreError as error:
-            log.error("response %s is not being stored: %s", self.draft.id, error)
+            log.error("Response %s is not being stored: %s", self.draft.id, error)
             self._num_saved -= len(new)
             return True
         return is_wanted
@@ -137,7 +137,7 @@ class BackgroundRun:
         try:
             await self._runtime.responses.finish(self.draft.id, encode(document))
         except StoreError as error:
-            log.error("the end of response %s was not stored: %s", self.draft.id, error)
+            log.error("The end of response %s was not stored: %s", self.draft.id, error)
         self.document = document
         log.info("response %s: %s%s", self.draft.id, end.status, summary_of(self._generation))
 

@@ -49,12 +49,10 @@ class ResponseEnd:
 
 
 def ended(head: Json, pieces: Iterable[Piece], end: ResponseEnd) -> Json:
-    """The response object at its end."""
     return {**head, **end.fields(_output(head, pieces))}
 
 
 def unfinished(head: Json, pieces: Sequence[Piece]) -> Json:
-    """The response object while it is being written."""
     if not pieces:
         return head
     written = _output(head, pieces).closed("in_progress")
@@ -92,7 +90,6 @@ def usage_json(generation: Generation) -> Json:
 
 
 def encode(document: Json) -> bytes:
-    """A response object as JSON."""
     return msgspec.json.encode(document)
 
 

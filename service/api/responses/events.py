@@ -1,6 +1,6 @@
 """Pieces → the typed events of a streamed response, numbered and in order.
 
-This is the hot path: of a delta only the number and the model's text are encoded anew.
+This is the hot path: of a delta only the number and the model's text are encoded each time.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ class ResponseEvents:
         self._delta_middle = b""
 
     def begin(self) -> bytes:
-        """The events before any output."""
         events = self._lifecycle("created", self._head)
         if self._head["status"] == "queued":
             events += self._lifecycle("queued", self._head)
         return events + self._lifecycle("in_progress", {**self._head, "status": "in_progress"})
 
     def add(self, pieces: Sequence[Piece]) -> bytes:
-        """The events of what was written since the last call."""
         return b"".join(self._add(piece) for piece in pieces)
 
     def end(self, document: Json) -> bytes:

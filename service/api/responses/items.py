@@ -114,7 +114,7 @@ def _listed(item: InputItem, key: str) -> Json:
 
 
 def _given(**fields: str | None) -> Json:
-    """What the published schema leaves out where there is none."""
+    """Leave out fields that the published schema omits when empty."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -183,7 +183,7 @@ class _Turns:
                 self._append(Message(item["role"], item_text(item)), entry.param)
 
     def _part(self, texts: list[str], text: str) -> None:
-        """Begin a new message, unless this text goes on after another item of the same answer."""
+        """Begin a new message, unless this text continues after another item of the same answer."""
         if texts and not text.startswith(MESSAGE_BREAK):
             self.close()
 
@@ -206,7 +206,6 @@ class _Turns:
         self.params.append(param)
 
     def close(self) -> None:
-        """End the assistant's message."""
         texts, reasoning, calls = self._content, self._reasoning, self._calls
         if texts or reasoning or calls:
             message = Message("assistant", "".join(texts), "".join(reasoning), tuple(calls))

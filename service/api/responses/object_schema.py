@@ -55,7 +55,7 @@ class FunctionCall(ResponseModel):
     type: Literal["function_call"]
     status: ItemStatus
     call_id: str
-    namespace: str | None = Field(None, description="Left out where there is none.")
+    namespace: str | None = Field(None, description="Absent if there is none.")
     name: str
     arguments: str
 
@@ -67,7 +67,7 @@ class CustomToolCall(ResponseModel):
     type: Literal["custom_tool_call"]
     status: ItemStatus
     call_id: str
-    namespace: str | None = Field(None, description="Left out where there is none.")
+    namespace: str | None = Field(None, description="Absent if there is none.")
     name: str
     input: str
 

@@ -59,7 +59,6 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The item's text, or its arguments, so far."""
         return "".join(self._texts)
 
     @property
@@ -68,7 +67,6 @@ class Item:
         return self._logprobs
 
     def add(self, piece: Piece) -> None:
-        """Append a piece."""
         self._texts.append(piece.text)
         if piece.logprobs:
             self._logprobs += piece.logprobs
@@ -89,7 +87,6 @@ class Item:
         return self._body("in_progress", "", [])
 
     def closed(self, status: ItemStatus) -> Json:
-        """The item as far as it came."""
         parts = [self.part(self.text, self._logprobs)] if self._texts else []
         return self._body(status, self.text, parts)
 
@@ -128,12 +125,10 @@ class HostedItem:
         self._result: Piece | None = None
 
     def add(self, result: Piece) -> None:
-        """Append the result of the call."""
         self._result = result
 
     @property
     def has_ended(self) -> bool:
-        """Whether the call has its result."""
         return self._result is not None
 
     def opened(self) -> Json:
@@ -192,7 +187,6 @@ class Output:
         self._namespaces = frozenset(t["name"] for t in tools if t["type"] == "namespace")
 
     def begins_item(self, piece: Piece) -> bool:
-        """Whether this piece begins an item."""
         if piece.kind in _GOES_ON:
             return False
         last = self.items[-1] if self.items else None
@@ -212,7 +206,6 @@ class Output:
         return item
 
     def add(self, piece: Piece) -> None:
-        """Append a piece to its item."""
         if piece.kind is DeltaKind.HOSTED_CALL:
             self.host(piece)
             return

@@ -28,7 +28,8 @@ async def past_groups(store: ResponseStore, id: str | None, owner: str) -> list[
         raise _not_found(id, error.id) from error
     if not records[-1].is_final:
         raise RequestError(
-            f"previous_response_id is {id!r}, which is still being written; wait for its end.",
+            f"previous_response_id is {id!r}, which is still in progress; wait until it is "
+            f"complete.",
             param=_PREVIOUS,
             code="previous_response_in_progress",
         )
@@ -80,8 +81,8 @@ async def _referenced(store: ResponseStore, id: str, owner: str, param: str) -> 
 def _not_found(id: str, missing_id: str) -> RequestError:
     earlier = "" if missing_id == id else f", which goes back to {missing_id!r}"
     return RequestError(
-        f"previous_response_id is {id[:128]!r}{earlier}: no such response is stored here. It was "
-        "not stored, was deleted or is too old; send the conversation as input.",
+        f"previous_response_id is {id[:128]!r}{earlier}: no such response is stored. It was not "
+        f"stored, was deleted or has expired; send the conversation as input.",
         param=_PREVIOUS,
         code="previous_response_not_found",
     )

@@ -28,12 +28,10 @@ _decode_pieces = msgspec.json.Decoder(list[Piece]).decode
 
 
 def encode_pieces(pieces: Sequence[Piece]) -> bytes:
-    """The pieces as they are stored."""
     return msgspec.json.encode(pieces)
 
 
 def decode_pieces(stored: bytes) -> list[Piece]:
-    """The reverse of encode_pieces."""
     return _decode_pieces(stored)
 
 

@@ -64,12 +64,10 @@ class Draft:
 
     @property
     def id(self) -> str:
-        """The response's id."""
         response_id: str = self.head["id"]
         return response_id
 
     def record(self, response: Json, *, is_final: bool) -> ResponseRecord:
-        """The record that the store keeps of the response."""
         return ResponseRecord(
             id=self.id,
             owner=self.owner,
@@ -96,7 +94,7 @@ async def draft_response(
     plan = await _plan(request, conversation, params, offered, runtime, context)
     is_stored = request.store is not False
     is_kept = is_stored and await runtime.responses.lasts()
-    head = _head(request, id, runtime.model.id, int(runtime.clock()), is_kept=is_kept)
+    head = _head(request, id, runtime, plan, is_kept=is_kept)
     return Draft(plan, head, context.tenant, shown, is_stored)
 
 
@@ -112,11 +110,11 @@ async def count_input(request: ContextRequest, runtime: Runtime, context: Reques
 
 
 def _check_together(request: ResponseRequest) -> None:
-    """Fields that are right alone and wrong together."""
+    """Refuse combinations of fields that are valid alone."""
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if request.background and request.store is False:
-        raise RequestError("background needs store: true, or store left out.", param="background")
+        raise RequestError("background: true needs store: true (the default).", param="background")
     _check_names(request)
 
 
@@ -184,7 +182,7 @@ async def _plan(
         num_logprobs=_num_logprobs(request),
         max_calls=1 if request.parallel_tool_calls is False else None,
     )
-    return await plan_of(spec, [token_ids], info, context)
+    return await plan_of(spec, [token_ids], runtime, context)
 
 
 def _num_logprobs(request: ResponseRequest) -> int | None:
@@ -211,14 +209,16 @@ def _described_format(request: ContextRequest) -> ResponseFormat | None:
             return None
 
 
-def _head(request: ResponseRequest, id: str, model: str, created_at: int, *, is_kept: bool) -> Json:
+def _head(
+    request: ResponseRequest, id: str, runtime: Runtime, plan: Plan, *, is_kept: bool
+) -> Json:
     """The response object before anything is written; defaults are spelt out."""
     given = request.model_dump(include=_ECHOED, by_alias=True, exclude_unset=True)
     reasoning, text = given.get("reasoning") or {}, given.get("text") or {}
     return {
         "id": id,
         "object": "response",
-        "created_at": created_at,
+        "created_at": int(runtime.clock()),
         "status": "queued" if request.background else "in_progress",
         "background": bool(request.background),
         "completed_at": None,
@@ -229,7 +229,7 @@ def _head(request: ResponseRequest, id: str, model: str, created_at: int, *, is_
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "metadata": request.metadata or {},
-        "model": model,
+        "model": runtime.model.id,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "presence_penalty": request.presence_penalty or 0.0,
@@ -242,7 +242,7 @@ def _head(request: ResponseRequest, id: str, model: str, created_at: int, *, is_
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": is_kept,
-        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "temperature": plan.sampling.temperature,
         "text": {
             "format": text.get("format") or {"type": "text"},
             "verbosity": text.get("verbosity") or "medium",

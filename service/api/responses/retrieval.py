@@ -51,7 +51,6 @@ async def _is_alive(runtime: Runtime, record: ResponseRecord) -> bool:
 
 
 async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
-    """The response object as it is now, as JSON."""
     if record.is_final:
         return record.response
     pieces = await stored_pieces(runtime, record.id)
@@ -59,7 +58,6 @@ async def shown(runtime: Runtime, record: ResponseRecord) -> bytes:
 
 
 async def stored_pieces(runtime: Runtime, id: str) -> list[Piece]:
-    """All pieces that the store has of a response."""
     batches = await runtime.responses.pieces(id)
     return [piece for batch in batches for piece in decode_pieces(batch)]
 
@@ -86,7 +84,7 @@ async def _stop_elsewhere(runtime: Runtime, record: ResponseRecord) -> None:
 
 
 async def delete(runtime: Runtime, record: ResponseRecord) -> None:
-    """Forget a response; one that runs is stopped first."""
+    """Delete a response; a running one is stopped first."""
     await stop(runtime, record)
     try:
         await runtime.responses.delete(record.id, record.owner)
@@ -153,7 +151,7 @@ def follow(
 
 
 def _head(response: Json) -> Json:
-    """What the response object was at its beginning."""
+    """The response object as it was at the beginning."""
     status = "queued" if response["background"] else "in_progress"
     later = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
     return {**response, **later, "status": status, "output": []}
@@ -170,7 +168,7 @@ def page(
         ids = [item["id"] for item in ordered]
         if after not in ids:
             raise RequestError(
-                f"after is {after[:128]!r}, which is no input item of this response.",
+                f"after is {after[:128]!r}, which is not an input item of this response.",
                 param="after",
                 code="item_not_found",
             )
@@ -186,9 +184,8 @@ def page(
 
 
 def not_found(id: str) -> RequestError:
-    """The error of an id that no response of this caller has."""
     return RequestError(
-        f"There is no response {id[:128]!r} here: it was not stored, was deleted or is too old.",
+        f"Response {id[:128]!r} does not exist: it was not stored, was deleted or has expired.",
         param="response_id",
         code="response_not_found",
         status=404,

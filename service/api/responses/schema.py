@@ -127,7 +127,7 @@ class HostedTool(RequestModel):
 
 
 def _type_of(value: Any) -> Any:
-    """Of what came, or of the model that was made of it."""
+    """The type of the value, or of the model it was parsed into."""
     return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
@@ -351,7 +351,7 @@ class ResponseRequest(ContextRequest, SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None
     max_tool_calls: int | None = Field(
-        None, ge=1, description="Most calls of built-in tools; the model is told of the limit."
+        None, ge=1, description="Maximum calls of built-in tools; the model is told the limit."
     )
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 

@@ -35,7 +35,6 @@ def names_of(request: ContextRequest) -> Iterator[tuple[str, str]]:
 
 
 def offered_builtins(request: ContextRequest, runtime: Runtime) -> OfferedTools:
-    """The built-in tools of a request; one that is not connected is not offered."""
     wanted = {BUILTIN_OF.get(tool.type) for tool in request.tools or ()} - {None}
     return offered_tools(
         runtime.toolbox,
@@ -67,7 +66,6 @@ def _tool(tool: FunctionTool | CustomTool, field: str, namespace: str | None = N
 
 
 def namespaces_of(request: ContextRequest) -> dict[str, str]:
-    """The descriptions of the tools' namespaces."""
     tools = [tool for tool in request.tools or () if isinstance(tool, NamespaceTool)]
     return {tool.name: tool.description or "" for tool in tools}
 
@@ -98,7 +96,7 @@ def choice_of(request: ContextRequest, offered: OfferedTools) -> ToolChoice:
 def _allowed(
     named: Iterable[NamedFunction | NamedNamespace | NamedBuiltin], request: ContextRequest
 ) -> Iterator[str]:
-    """The qualified names of what an `allowed_tools` names, but for built-in tools."""
+    """The qualified names in an `allowed_tools`, except built-in tools."""
     for one in named:
         if isinstance(one, NamedFunction):
             yield qualified_name(one.name, one.namespace)

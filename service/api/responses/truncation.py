@@ -71,7 +71,7 @@ def _num_droppable(messages: Sequence[Message]) -> int:
 
 
 def _without_oldest(messages: Sequence[Message], num_dropped: int) -> tuple[Message, ...]:
-    """Results whose call has left must leave too."""
+    """Drop the oldest messages, and results whose call was dropped."""
     kept: list[Message] = []
     call_ids: set[str | None] = set()
     for message in messages:

@@ -41,15 +41,12 @@ class ResponseWriter(DataEvents):
         self._document: Json | None = None
 
     def begin(self) -> bytes:
-        """The events before any output."""
         return self._events.begin()
 
     def step(self, step: ChoiceStep) -> bytes:
-        """The events of a step."""
         return self._events.add(self.take(step))
 
     def take(self, step: ChoiceStep) -> list[Piece]:
-        """Remember the pieces of a step; gives them."""
         pieces = pieces_of(step, self._generation.choices[0].logprobs)
         self._pieces += pieces
         return pieces
@@ -63,12 +60,11 @@ class ResponseWriter(DataEvents):
             await self._save(ResponseEnd("failed", now, failure=failure))
 
     async def abandon(self) -> None:
-        """Store what there is as cancelled: the client left."""
+        """Store the unfinished response as cancelled, because the client disconnected."""
         if self._document is None and self._pieces:
             await self._save(ResponseEnd("cancelled", self._runtime.clock()))
 
     def end(self) -> bytes:
-        """The events of the end."""
         return self._events.end(self.document)
 
     def error(self, failure: Failure) -> bytes:
@@ -90,7 +86,7 @@ class ResponseWriter(DataEvents):
             await self._runtime.responses.put(record, encode_pieces(self._pieces))
         except StoreError as error:
             # The answer itself is whole; only what was said of keeping it is not true.
-            log.error("response %s was not stored: %s", self._draft.id, error)
+            log.error("Response %s was not stored: %s", self._draft.id, error)
             document["store"] = False
 
 
@@ -102,7 +98,7 @@ class WholeResponse(GenerationResponse):
         self._writing = ResponseWriter(runtime, draft, self._generation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; what there is when the client leaves is stored as cancelled."""
+        """Answer; if the client disconnects, the partial response is stored as cancelled."""
         await super().__call__(scope, receive, send)
         await self._writing.abandon()
 
@@ -123,7 +119,7 @@ class StreamedResponse(EventStream):
         super().__init__(runtime, generation, self._writing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream; what there is when the client leaves is stored as cancelled."""
+        """Stream; if the client disconnects, the partial response is stored as cancelled."""
         await super().__call__(scope, receive, send)
         await self._writing.abandon()
 

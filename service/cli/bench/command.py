@@ -20,29 +20,41 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         """Read the numbers; anything else, and 0, is a usage error."""
         words = str(value).split(",")
         if not all(word.strip().isdecimal() and int(word) for word in words):
-            self.fail(f"{value!r} must be numbers above 0 with commas between them, as in 1,8,64")
+            self.fail(f"{value!r} must be numbers above 0 separated by commas, e.g. 1,8,64")
         return tuple(int(word) for word in words)
 
 
 @click.command
 @server_flags
 @click.option(
-    "--streams", type=Numbers(), default="1,2,4,8,16", show_default=True, help="How many at once."
+    "--streams",
+    type=Numbers(),
+    default="1,2,4,8,16",
+    show_default=True,
+    help="Concurrent streams, comma-separated.",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Requests of each stream, one after the other.",
+    help="Requests per stream, one after the other.",
 )
 @click.option(
-    "--prompt-words", type=click.IntRange(1), default=128, show_default=True, help="Of each prompt."
+    "--prompt-words",
+    type=click.IntRange(1),
+    default=128,
+    show_default=True,
+    help="Words per prompt.",
 )
 @click.option(
-    "--max-tokens", type=click.IntRange(2), default=128, show_default=True, help="Of each answer."
+    "--max-tokens",
+    type=click.IntRange(2),
+    default=128,
+    show_default=True,
+    help="Tokens per answer.",
 )
-@click.option("--json", "is_json", is_flag=True, help="The figures as one line of JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Print the figures as one line of JSON.")
 def bench(
     url: str,
     key: str | None,
@@ -53,8 +65,8 @@ def bench(
     max_tokens: int,
     is_json: bool,
 ) -> int:
-    """Measure how quickly this or any OpenAI-compatible server streams."""
-    from service.cli.bench.run import run  # only who measures waits for rich and httpx
+    """Measure the streaming speed of this or any OpenAI-compatible server."""
+    from service.cli.bench.run import run  # imported for measurements only
     from service.cli.bench.sweep import BenchLoad
 
     load = BenchLoad(model or "", prompt_words, max_tokens, rounds)

@@ -18,13 +18,12 @@ _BAR_WIDTH: Final = 40
 
 
 def as_json(url: str, load: BenchLoad, points: Sequence[Point]) -> str:
-    """Write a sweep as one line of JSON."""
     found = [point.as_json() for point in points]
     return json.dumps({"url": url, "load": asdict(load), "points": found})
 
 
 def show(console: Console, url: str, load: BenchLoad, points: Sequence[Point]) -> None:
-    """Print the table, the plot, and what to know before one believes them."""
+    """Print the table, the plot and the caveats."""
     asked = f"{load.prompt_words} words in, {load.max_tokens} tokens out, {load.rounds} rounds"
     console.print(f"{load.model} at {url}: {asked}\n", markup=False, highlight=False)
     console.print(_table(points))
@@ -84,24 +83,21 @@ def _plot(points: Sequence[Point]) -> Table:
 
 
 def notes(load: BenchLoad, points: Sequence[Point]) -> list[str]:
-    """Say why a figure may not mean what it seems to."""
+    """The caveats of the figures."""
     found = []
     if any(point.client_cpu > _BUSY_CLIENT for point in points):
         found.append(
-            "This program took most of a core: the server may be quicker than it could measure."
+            "The benchmark itself used most of a CPU core; the server may be faster than measured."
         )
     if any((point.tokens_per_event or 1) > 1.1 for point in points):
-        found.append(
-            "There are more tokens than events with text: p99 of the inter-token latency is of the "
-            "time between events."
-        )
+        found.append("Some events carry several tokens; inter-token p99 is per event.")
     if not load.ignores_end:
         found.append(
-            "The server does not know ignore_eos: answers end where the model ends them, at most "
-            f"after {load.max_tokens} tokens."
+            "The server does not support ignore_eos; answers end when the model ends them, after "
+            f"{load.max_tokens} tokens at most."
         )
     if any(point.prompt_tokens is None and point.output_tokens for point in points):
-        found.append("The server gives no usage: each event is counted as one token.")
+        found.append("The server reports no usage; each event is counted as one token.")
     for point in points:
         for message, number in point.errors.items():
             found.append(

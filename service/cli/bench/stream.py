@@ -27,7 +27,6 @@ class Timed:
 
     @property
     def ttft_s(self) -> float:
-        """The seconds from the request to the first text."""
         return self.event_times[0] - self.asked_at
 
     @property
@@ -49,7 +48,8 @@ class Timed:
 
 
 async def measure(http: httpx.AsyncClient, body: Mapping[str, Any]) -> Timed:
-    """Ask and read to the end; raises ChatError in the server's words, or says what broke."""
+    """Send a request and read the answer; raises ChatError with the server's message or the
+    failure."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     answer, event_times, is_whole = Answer(), [], False
     asked_at = perf_counter()
@@ -68,7 +68,7 @@ async def measure(http: httpx.AsyncClient, body: Mapping[str, Any]) -> Timed:
     except httpx.HTTPError as error:
         raise ChatError(f"the connection failed: {error or type(error).__name__}") from None
     if not is_whole:
-        raise ChatError("the stream ended without its end mark")
+        raise ChatError("the stream ended before its end marker")
     if not event_times:
         raise ChatError("the answer has no text")
     usage = answer.usage or {}

@@ -1,4 +1,4 @@
-"""So many streams at once, each asking anew when its answer has ended; then the next number."""
+"""N concurrent streams, each asking again when its answer has ended; then the next number."""
 
 from __future__ import annotations
 
@@ -82,7 +82,6 @@ class Point:
 
     @property
     def failed(self) -> int:
-        """How many requests failed."""
         return sum(self.errors.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -100,7 +99,7 @@ class Bench:
         load: BenchLoad,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`transport` stands in place of the network."""
+        """`transport` replaces the network."""
         self.load = load
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -118,7 +117,7 @@ class Bench:
                 await measure(http, next(self.load.bodies(0)))
 
     async def run(self, streams: int) -> Point:
-        """Measure at so many streams; what fails is counted, and nothing is raised."""
+        """Measure with `num` streams; failures are counted, and nothing is raised."""
         done: list[Timed] = []
         errors: Counter[str] = Counter()
         async with self._open(streams) as http:

@@ -11,7 +11,7 @@ import httpx
 from httpx_sse import EventSource
 
 CONNECT_S, SILENCE_S = 5.0, 300.0  # a model may think for long before its first token
-_CUT = "The answer was cut off: the server closed the connection before its end."
+_CUT = "The answer is incomplete: the server closed the connection."
 
 
 class ChatError(Exception):
@@ -42,7 +42,7 @@ class Answer:
         return {**message, "tool_calls": self.tool_calls} if self.tool_calls else message
 
     def take(self, chunk: Mapping[str, Any]) -> Iterator[AnswerPiece]:
-        """Add a chunk, and yield what it brought for a reader; raises ChatError for an error."""
+        """Add a chunk, and yield its visible parts; raises ChatError for an error."""
         if error := chunk.get("error"):
             raise ChatError(str(error.get("message", error)))
         self.usage = chunk.get("usage") or self.usage
@@ -98,7 +98,9 @@ class Client:
         for card in self._models():
             if card.get("id") == name and isinstance(card.get("max_model_len"), int):
                 return name, card["max_model_len"]
-        raise ChatError(f"{self.url}/v1/models does not tell the context (max_model_len) of {name}")
+        raise ChatError(
+            f"{self.url}/v1/models does not report the context length (max_model_len) of {name}"
+        )
 
     def _models(self) -> list[Any]:
         try:
@@ -130,8 +132,8 @@ class Client:
     def _unreachable(self, error: httpx.HTTPError) -> ChatError:
         if isinstance(error, httpx.ConnectError):
             return ChatError(
-                f"No server answers at {self.url}. Start one with `harmonium serve` in another "
-                "terminal, or name one with --url."
+                f"No server responds at {self.url}. Start one with `harmonium serve` in another "
+                f"terminal, or pass --url."
             )
         if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
             return ChatError(_CUT)
@@ -139,7 +141,7 @@ class Client:
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise ChatError in the server's words unless it went well."""
+    """Raise ChatError with the server's message for an error answer."""
     if answer.is_success:
         return
     try:
@@ -147,5 +149,5 @@ def check(answer: httpx.Response) -> None:
         message = error["message"] if isinstance(error, dict) else str(error)
     except (ValueError, LookupError, TypeError):
         message = f"HTTP {answer.status_code}: {answer.text[:200]}"
-    remedy = " Give a key with --key or in OPENAI_API_KEY." if answer.status_code == 401 else ""
+    remedy = " Pass a key with --key or set OPENAI_API_KEY." if answer.status_code == 401 else ""
     raise ChatError(f"{message}{remedy}")

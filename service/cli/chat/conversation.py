@@ -6,6 +6,8 @@ import json
 import sys
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -14,8 +16,11 @@ from service.cli.chat.client import Answer, ChatError, Client
 from service.cli.chat.screen import Screen
 from service.cli.chat.session import Session, command
 
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
 ANSWERED, NO_ANSWER, STOPPED = 0, 1, 130
-_PROMPT = ">>> "
+HISTORY = Path("~/.cache/harmonium/chat_history")
 
 
 def run(url: str, key: str | None, session: Session, question: str | None, *, is_json: bool) -> int:
@@ -49,13 +54,13 @@ def _answer_one(client: Client, session: Session, question: str, is_json: bool) 
 
 def _converse(client: Client, session: Session) -> int:
     """Ask and answer until Ctrl-D; Ctrl-C stops an answer, not the program."""
-    import readline  # noqa: F401 - gives input() its history and keys
+    from service.cli.chat.prompt import prompt_session  # a single question needs none
 
-    console = Console()
+    console, prompt = Console(), prompt_session(HISTORY.expanduser())
     console.print(
         f"[bold]{session.model}[/] at {client.url}   /help lists the commands", style="dim"
     )
-    while (line := _read(console)) is not None:
+    while (line := _read(prompt, console)) is not None:
         if line in ("/quit", "/exit"):
             break
         if line == "/retry" and session.ask_again():
@@ -68,25 +73,19 @@ def _converse(client: Client, session: Session) -> int:
     return ANSWERED
 
 
-def _read(console: Console) -> str | None:
-    """Read a question, of several lines where they end with a backslash; None at the end."""
-    lines: list[str] = []
-    while True:
-        try:
-            line = input(_PROMPT if not lines else "... ")
-        except EOFError:
-            console.print()
-            return None
-        except KeyboardInterrupt:
-            console.print("\n(Ctrl-D ends)", style="dim")
-            return ""
-        if not line.endswith("\\"):
-            return "\n".join([*lines, line]).strip()
-        lines.append(line[:-1])
+def _read(prompt: PromptSession[str], console: Console) -> str | None:
+    """Read a question or a command; None at the end."""
+    try:
+        return prompt.prompt().strip()
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        console.print("(Ctrl-D ends)", style="dim")
+        return ""
 
 
 def _try_stream(client: Client, session: Session, console: Console) -> None:
-    """Answer; an error is told, and its question taken back, so that the conversation goes on."""
+    """Answer; an error is told, and its question removed, so that the conversation can continue."""
     answer = Answer()
     try:
         _stream(client, session, answer, console)
@@ -96,7 +95,7 @@ def _try_stream(client: Client, session: Session, console: Console) -> None:
 
 
 def _stream(client: Client, session: Session, answer: Answer, console: Console) -> int:
-    screen, note, code = Screen(console), "", ANSWERED
+    screen, note, code = Screen(console, session.shows_thoughts), "", ANSWERED
     try:
         with closing(client.ask(session.body(), answer)) as deltas:  # type: ignore[type-var]
             for delta in deltas:

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 EFFORTS = ("low", "medium", "high")
 HELP = """\
-/effort low|medium|high   how much the model thinks
-/system TEXT              instructions from here on; /system alone takes them back
-/temperature NUMBER       0 for the likeliest answer
-/retry                    answer the last question again
-/clear                    forget the conversation
-/save FILE                write it down as JSON
-/quit                     end (Ctrl-D too); Ctrl-C stops an answer
-A line that ends with \\ goes on in the next."""
+/effort low|medium|high   reasoning effort
+/system TEXT              set instructions; /system alone removes them
+/temperature NUMBER       sampling temperature; 0 is greedy
+/retry                    regenerate the last answer
+/clear                    start a new conversation
+/save FILE                save the conversation as JSON
+/load FILE                continue a saved conversation, or attach a text file
+/think on|off             show or hide the reasoning
+/quit                     quit (also Ctrl-D); Ctrl-C stops an answer
+Alt-Enter, or \\ at the end of a line, begins another line; pasted lines stay together.
+Tab completes; the arrow keys find earlier questions."""
 
 
 @dataclass(slots=True)
@@ -34,9 +37,10 @@ class Session:
     max_tokens: int | None = None
     turns: list[dict[str, Any]] = field(default_factory=list)
     last_question: str | None = None
+    shows_thoughts: bool = True
+    attached: list[str] = field(default_factory=list)  # files that go with the next question
 
     def body(self) -> dict[str, Any]:
-        """Make the request for the next answer."""
         told = [{"role": "system", "content": self.system}] if self.system else []
         settings = {
             "reasoning_effort": self.effort,
@@ -47,7 +51,8 @@ class Session:
         return {"model": self.model, "messages": [*told, *self.turns], **given}
 
     def ask(self, question: str) -> None:
-        """Add a question to the conversation."""
+        question = "\n\n".join([*self.attached, question])
+        self.attached.clear()
         self.last_question = question
         self.turns.append({"role": "user", "content": question})
 
@@ -73,19 +78,19 @@ def command(session: Session, line: str) -> str:
     """Carry out a line such as `/effort high`; return what to tell."""
     name, _, rest = line[1:].partition(" ")
     deed = _COMMANDS.get(name)
-    return deed(session, rest.strip()) if deed else f"/{name} is no command.\n{HELP}"
+    return deed(session, rest.strip()) if deed else f"/{name} is not a command.\n{HELP}"
 
 
 def _effort(session: Session, text: str) -> str:
     if text not in EFFORTS:
         return f"/effort takes {', '.join(EFFORTS)}; it is {session.effort or 'the default'}."
     session.effort = text
-    return f"Effort is {text} now."
+    return f"Reasoning effort: {text}."
 
 
 def _system(session: Session, text: str) -> str:
     session.system = text or None
-    return "Instructions are set." if text else "Instructions are taken back."
+    return "Instructions are set." if text else "Instructions removed."
 
 
 def _temperature(session: Session, text: str) -> str:
@@ -93,22 +98,57 @@ def _temperature(session: Session, text: str) -> str:
         session.temperature = float(text)
     except ValueError:
         return f"/temperature takes a number, not {text!r}."
-    return f"Temperature is {session.temperature:g} now."
+    return f"Temperature: {session.temperature:g}."
 
 
 def _clear(session: Session, _: str) -> str:
     session.turns.clear()
-    return "The conversation is forgotten."
+    return "New conversation."
 
 
 def _save(session: Session, text: str) -> str:
     if not text:
-        return "/save takes a file's name."
+        return "/save needs a file name."
     try:
         Path(text).expanduser().write_text(json.dumps(session.body(), indent=2, ensure_ascii=False))
     except OSError as error:
         return f"{text} cannot be written: {error.strerror}."
     return f"Written to {text}."
+
+
+def _load(session: Session, text: str) -> str:
+    """Take a conversation that /save wrote, or any other text for the next question."""
+    if not text:
+        return "/load needs a file name."
+    try:
+        content = Path(text).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        return f"{text} cannot be read: {error.strerror}."
+    except UnicodeDecodeError:
+        return f"{text} is not a text file."
+    if (turns := _saved(content)) is not None:
+        session.system = next((t["content"] for t in turns if t["role"] == "system"), None)
+        session.turns = [turn for turn in turns if turn["role"] != "system"]
+        return f"Loaded {len(session.turns)} messages."
+    session.attached.append(f"{Path(text).name}:\n{content}")
+    return f"{len(content):,} characters of {text} go with the next question."
+
+
+def _saved(content: str) -> list[dict[str, Any]] | None:
+    """The messages that /save wrote; None for any other text."""
+    try:
+        turns = json.loads(content)["messages"]
+        known = all(turn["role"] and "content" in turn for turn in turns)
+    except (ValueError, LookupError, TypeError):
+        return None
+    return turns if known and isinstance(turns, list) else None
+
+
+def _think(session: Session, text: str) -> str:
+    if text not in ("on", "off"):
+        return f"/think takes on or off; it is {'on' if session.shows_thoughts else 'off'}."
+    session.shows_thoughts = text == "on"
+    return f"Reasoning is {'shown' if session.shows_thoughts else 'hidden'}."
 
 
 _COMMANDS: dict[str, Callable[[Session, str], str]] = {
@@ -117,5 +157,8 @@ _COMMANDS: dict[str, Callable[[Session, str], str]] = {
     "temperature": _temperature,
     "clear": _clear,
     "save": _save,
+    "load": _load,
+    "think": _think,
     "help": lambda *_: HELP,
 }
+NAMES = tuple(f"/{name}" for name in (*_COMMANDS, "retry", "quit"))

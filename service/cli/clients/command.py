@@ -22,12 +22,12 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/\[\]-]*")
 @server_flags
 @click.argument("client", required=False, type=click.Choice(sorted(CONFIGURATIONS)))
 def clients(url: str, key: str | None, model: str | None, client: str | None) -> int:
-    """Print how a coding agent is pointed at the server that runs, with its real context."""
+    """Print the configuration of a coding agent for the running server."""
     if client is None:
         click.echo("harmonium clients NAME prints the lines to paste for one of these:\n")
         click.echo("\n".join(f"  {name}" for name in sorted(CONFIGURATIONS)))
         return PRINTED
-    from service.cli.chat.client import ChatError, Client  # only who asks waits for httpx
+    from service.cli.chat.client import ChatError, Client  # imported for requests only
 
     try:
         with Client(url, key) as server:

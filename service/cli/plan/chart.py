@@ -90,7 +90,6 @@ def as_terminal(plan: CapacityPlan, width: int) -> list[str]:
 
 
 def _framed(grid: list[list[str]], y_axis: Axis) -> list[str]:
-    """Put numbers at the left of the grid."""
     labels = {round((1 - y_axis.place(mark)) * (_ROWS - 1)): mark for mark in y_axis.marks}
     return [
         f"{f'{labels[i]:,.0f}' if i in labels else '':>{_MARGIN - 2}} |{''.join(row)}".rstrip()
@@ -114,13 +113,13 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 250, 60, 60
 
 
 def as_svg(plan: CapacityPlan) -> str:
-    """Draw the plot as a file of its own: no script, no font, nothing from elsewhere."""
+    """Draw the plot as a self-contained file without scripts or fonts."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         'font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         _text(_LEFT, 24, _heading(plan), size=16),
-        _text(_LEFT, 44, "A model's answer, not a measurement.", colour="#666"),
+        _text(_LEFT, 44, "An estimate, not a measurement.", colour="#666"),
     ]
     if plan.curves:
         parts += _drawing(plan)
@@ -173,7 +172,6 @@ def _curve(number: int, curve: Curve, at: Place) -> list[str]:
 
 
 def _grid(x_axis: Axis, y_axis: Axis, at: Place) -> list[str]:
-    """Draw frame, marks, numbers and the names of the axes."""
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for mark in x_axis.marks:

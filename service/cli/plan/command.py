@@ -6,12 +6,11 @@ Exit codes: 0 the GPUs suffice, 3 they do not, 2 bad arguments.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import click
 
 from profiles.catalogue.catalogue import load
-from profiles.catalogue.models import EngineName
+from profiles.catalogue.engines import engine_names
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.roofline.plan import Demand, make_plan
 from service.cli.plan.chart import as_svg
@@ -26,18 +25,22 @@ SUFFICES, BAD_ARGUMENTS, DOES_NOT = 0, 2, 3
 @click.command
 @click.argument("model")
 @click.option(
-    "--gpu", metavar="H200X8", help="GPUs as --hardware has them; h200: as many as it takes."
+    "--gpu",
+    metavar="H200X8",
+    help="GPUs in the form of --hardware, e.g. h200x8; h200: as many as needed.",
 )
-@click.option("--users", type=int, default=1, show_default=True, help="Requests at once.")
+@click.option("--users", type=int, default=1, show_default=True, help="Concurrent users.")
+@click.option("--isl", type=int, default=1024, show_default=True, help="Prompt tokens per request.")
 @click.option(
-    "--isl", type=int, default=1024, show_default=True, help="Prompt tokens of a request."
+    "--osl",
+    type=int,
+    default=1024,
+    show_default=True,
+    help="Answer tokens per request, reasoning included.",
 )
-@click.option(
-    "--osl", type=int, default=1024, show_default=True, help="Answer tokens, thoughts too."
-)
-@click.option("--ttft", type=float, metavar="MS", help="First token within this, for 95 of 100.")
-@click.option("--tps", type=float, metavar="TOK/S", help="Tokens a second for every user.")
-@click.option("--engine", type=click.Choice(get_args(EngineName)), help="Only this engine.")
+@click.option("--ttft", type=float, metavar="MS", help="Time to first token, p95, in ms.")
+@click.option("--tps", type=float, metavar="TOK/S", help="Tokens per second for every user.")
+@click.option("--engine", type=click.Choice(engine_names()), help="Only this engine.")
 @click.option(
     "--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the plot to this file."
 )
@@ -50,11 +53,11 @@ def plan(
     osl: int,
     ttft: float | None,
     tps: float | None,
-    engine: EngineName | None,
+    engine: str | None,
     svg: Path | None,
     is_json: bool,
 ) -> int:
-    """Foretell speed and the GPUs that users need, by a model of the hardware."""
+    """Estimate speed and GPU count for a load, from a model of the hardware."""
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
         found = make_plan(load(), model, gpu or _gpus_here(), demand, engine)
@@ -72,13 +75,10 @@ def plan(
 
 
 def _gpus_here() -> str:
-    """The GPUs of this machine, as one would write them."""
+    """The GPUs of this machine, in the form of --gpu."""
     hardware = visible_hardware()
     keys = {gpu.key for gpu in hardware.gpus}
     if len(keys) != 1 or None in keys:
         found = hardware.no_gpu_reason or hardware.summary
-        raise InvalidHardware(
-            f"--gpu is not given, and this machine has no GPUs of one known kind ({found}); "
-            "name them, such as --gpu h200x8"
-        )
+        raise InvalidHardware(f"No supported GPU here ({found}); pass --gpu, e.g. --gpu h200x8")
     return f"{keys.pop()}x{len(hardware.gpus)}"

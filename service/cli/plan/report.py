@@ -12,7 +12,7 @@ from service.cli.plan.chart import as_terminal
 
 WIDTH = 100
 MAX_OPTIONS = 12  # in words; --json has each
-WARNING = "A model's answer, not a measurement: docs/plan.md has its errors where it was checked."
+WARNING = "An estimate, not a measurement; docs/plan.md has its errors."
 
 
 def as_text(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
@@ -35,19 +35,19 @@ def as_text(plan: CapacityPlan, missing: Mapping[str, str | None]) -> str:
 
 
 def _demand(demand: Demand) -> str:
-    users = "1 user" if demand.num_users == 1 else f"{demand.num_users:,} users at once"
+    users = "1 user" if demand.num_users == 1 else f"{demand.num_users:,} concurrent users"
     words = [f"{users}, {demand.isl:,} tokens in, {demand.osl:,} out"]
     if demand.tokens_per_s is not None:
         words.append(f"at least {demand.tokens_per_s:,g} tok/s each")
     if demand.ttft_s is not None:
-        words.append(f"95 of 100 first tokens within {_ms(demand.ttft_s)}")
+        words.append(f"95 % of first tokens within {_ms(demand.ttft_s)}")
     return ", ".join(words)
 
 
 def _machine(plan: CapacityPlan) -> str:
     gpu = plan.machine.hardware.gpus[0].name
     if plan.machine.num_given is None:
-        return f"as many {gpu} as it takes"
+        return f"as many {gpu} as needed"
     return f"{plan.machine.num_given} x {gpu}"
 
 
@@ -61,16 +61,17 @@ def _take(plan: CapacityPlan, missing: Mapping[str, str | None]) -> list[str]:
     lines = [
         f"TAKE {chosen.num_gpus:,} x {plan.machine.hardware.gpus[0].name}: {engines} on {each}, "
         f"{chosen.profile.title}",
-        f"  {speed.tokens_per_s_per_user:,.0f} tok/s for each user, "
+        f"  {speed.tokens_per_s_per_user:,.0f} tok/s per user, "
         f"{chosen.tokens_per_s_per_gpu:,.0f} tok/s per GPU, first token after "
-        f"{_ms(speed.ttft_s)} on the average, {_ms(speed.ttft_tail_s)} for 95 of 100",
-        f"  an engine carries {chosen.max_users:,} users; more are kept out by {chosen.limited_by}",
-        f"  how sure: {chosen.trust}",
+        f"{_ms(speed.ttft_s)} on average, {_ms(speed.ttft_tail_s)} at p95",
+        f"  an engine serves at most {chosen.max_users:,} concurrent users (limit: "
+        f"{chosen.limited_by})",
+        f"    confidence: {chosen.trust}",
     ]
     if reason := missing[chosen.profile.engine]:
         lines.append(f"  engine {chosen.profile.engine} is {reason}")
     if chosen.num_users_carried is not None:
-        lines.append(f"  these GPUs carry {chosen.num_users_carried:,} users this way")
+        lines.append(f"  these GPUs serve {chosen.num_users_carried:,} users this way")
     return lines + _rack(plan, chosen)
 
 
@@ -89,17 +90,17 @@ def _rack(plan: CapacityPlan, chosen: Option) -> list[str]:
 
 def _too_few(plan: CapacityPlan) -> list[str]:
     if not plan.options:
-        return ["TAKE nothing: no profile serves this on these GPUs"]
+        return ["TAKE nothing: no profile meets this on these GPUs"]
     best = max(plan.options, key=lambda option: option.num_users_carried or 0)
     fewest = plan.options[0]
     return [
-        f"TAKE more GPUs: these carry {best.num_users_carried or 0:,} users at most, with "
+        f"TAKE more GPUs: these serve {best.num_users_carried or 0:,} users at most, with "
         f"{best.profile.title}",
         f"  {fewest.num_gpus:,} GPUs of this kind would do, with {fewest.profile.title}",
     ]
 
 
-_HEAD = ("Profile", "GPUs", "Users/engine", "Kept by", "tok/s/user", "tok/s/GPU", "TTFT", "95 %")
+_HEAD = ("Profile", "GPUs", "Users/engine", "Limit", "tok/s/user", "tok/s/GPU", "TTFT", "95 %")
 
 
 def _table(options: Sequence[Option]) -> list[str]:
@@ -134,7 +135,6 @@ def _row(option: Option) -> tuple[str, ...]:
 
 
 def _refused(refusals: Iterable[UnfitProfile]) -> list[str]:
-    """List the reasons of refusals, with how many profiles have each."""
     groups: dict[str, list[str]] = {}
     for refusal in refusals:
         groups.setdefault(refusal.reason, []).append(refusal.profile.name)

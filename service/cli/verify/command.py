@@ -32,11 +32,11 @@ AGREES, FAILED, NOTHING_CAN_RUN = 0, 1, 3
     "--reference-python",
     type=Path,
     metavar="PATH",
-    help="The Python that has transformers and this package; unset: this one.",
+    help="A Python with transformers and this package. Default: this one.",
 )
 @settings_flags
 def verify(reference_python: Path | None, **flags: Any) -> int:
-    """Compare this machine's engine with transformers: perplexity and greedy tokens, one table."""
+    """Compare the engine with transformers: perplexity and greedy tokens."""
     settings = load(given(flags))
     logs.configure(settings.log_level, settings.jsonl_logging, secret_values(settings))
     warn_of_unknown_names()
@@ -53,7 +53,7 @@ def verify(reference_python: Path | None, **flags: Any) -> int:
 
 def _check(launch: Launch) -> None:
     profile = launch.selection.chosen.profile
-    if profile.engine == "llama_cpp":
+    if profile.reads_gguf:
         raise EngineStartError(
             f"{profile.title} runs a GGUF file, which transformers cannot compare; choose a profile"
             " of another engine (NIM_TAGS_SELECTOR=engine=native)"
@@ -73,5 +73,8 @@ async def _verify(settings: Settings, launch: Launch, python: Path | None) -> in
     if all(row.agrees for row in found):
         click.echo(f"{launch.selection.chosen.profile.model.name}: they agree.")
         return AGREES
-    click.echo("They do not agree. Please report it with this table and `harmonium doctor`.")
+    click.echo(
+        "The results differ. Please report this with the table and the output of `harmonium "
+        "doctor`."
+    )
     return FAILED

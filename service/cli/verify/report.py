@@ -69,12 +69,11 @@ def _of_answer(
     if ours == theirs:
         return Row(what, *tokens, True, f"{same} of {same} equal")
     margin = margins[min(same, len(margins) - 1)]
-    note = f"equal up to token {same + 1}, where the two best logits are {margin:.2f} apart"
+    note = f"equal up to token {same + 1}; the two best logits differ by {margin:.2f} there"
     return Row(what, *tokens, margin <= NEAR, note)
 
 
 def table(ours: Measured, theirs: Measured, found: list[Row]) -> list[str]:
-    """The rows in columns."""
     lines = [("", ours.name, theirs.name, "", "")]
     lines += [
         (row.what, row.ours, row.theirs, "ok" if row.agrees else "DIFFERS", row.note)

@@ -66,7 +66,7 @@ async def _score(engine: Engine, before: tuple[int, ...], token: int) -> float:
     events = engine.generate(EngineRequest("verify", before, sampling))
     found = [entry async for event in events for entry in event.logprobs or ()]
     if [entry.token_id for entry in found] != [token]:
-        raise EngineStartError("the engine gave another token than the one that was forced")
+        raise EngineStartError("the engine returned another token than the forced one")
     return found[0].logprob
 
 

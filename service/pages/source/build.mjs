@@ -1,5 +1,5 @@
 // Bundle src/ into ../static. The same lock file gives the same bytes: no hash, no date.
-import { copyFile, rm, mkdir } from "node:fs/promises";
+import { copyFile, mkdir, rm } from "node:fs/promises";
 import { build } from "esbuild";
 
 const target = "../static";

@@ -122,7 +122,8 @@ class OtelTelemetry(Telemetry):
             logging.getLogger().removeHandler(self._handler)
             self._handler = None
         if self._closing is None:
-            # In a daemon thread: nobody waits at the end for a collector that does not answer.
+            # In a daemon thread, so that the end does not wait for a collector that does not
+            # answer.
             self._closing = threading.Thread(target=self._close, name="otel-close", daemon=True)
             self._closing.start()
         deadline = asyncio.get_running_loop().time() + CLOSE_S
@@ -140,7 +141,7 @@ class OtelTelemetry(Telemetry):
 
 
 def _attributes(context: RequestContext, scope: Scope) -> dict[str, Any]:
-    """Of HTTP's conventions, what helps and names nobody's secrets: no query, no headers."""
+    """HTTP attributes that are useful and contain no secrets: no query, no headers."""
     client, server = scope.get("client"), scope.get("server")
     attributes: dict[str, Any] = {
         "http.request.method": scope["method"],

@@ -1,4 +1,4 @@
-"""A bounded queue between those who record and a collector that may be slow or gone."""
+"""A bounded queue between the recorders and a collector that may be slow or gone."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Outbox:
     def close(self, timeout_s: float) -> None:
         """Send what waits, for no longer than this; what is left then is dropped and counted.
 
-        So is a batch that is being sent still: nobody waits to hear whether it arrived, and
-        nothing is logged about it, for the log may have ended too.
+        So is a batch that is still being sent: the result is not awaited, and
+        nothing is logged about it, because the log may have ended too.
         """
         self._is_closing = True
         self._wanted.set()
@@ -102,6 +102,8 @@ class Outbox:
         """Once for each change: a collector that is gone must not fill the log."""
         self._is_failing = not is_sent
         if is_sent:
-            log.info("The collector takes %s again", self._signal)
+            log.info("The collector accepts %s again", self._signal)
         else:
-            log.warning("The collector takes no %s; they are dropped until it does", self._signal)
+            log.warning(
+                "The collector does not accept %s; they are dropped until it does", self._signal
+            )

@@ -149,7 +149,6 @@ class CountedMetrics(MetricExporter):
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """End the exporter."""
         self._exporter.shutdown()
 
 
@@ -162,7 +161,6 @@ def tracer_provider(resource: Resource, outbox: SpanOutbox | None) -> TracerProv
 
 
 def logger_provider(resource: Resource, outbox: LogOutbox) -> LoggerProvider:
-    """The provider of log records."""
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_log_record_processor(outbox)
     return provider

@@ -1,7 +1,7 @@
 """Secrets out of spans, at the one place that all of them pass on their way out.
 
-What a client says of itself stands in several attributes (its path, its user agent, its request
-id, its trace state), and a key may stand in any of them by mistake.
+What a client says of itself is in several attributes (its path, its user agent, its request
+id, its trace state), and a key may be in any of them by mistake.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _phases(generation: Generation, ended: float) -> Iterator[tuple[str, float, 
 
 def _remote(trace: Trace) -> Context | None:
     """The span whose child comes next: the caller's, or the exchange's own."""
-    # An empty context, for the current one may hold the span of another request.
+    # An empty context, because the current one may hold the span of another request.
     if not trace.trace_id:
         return Context()
     flags = TraceFlags(TraceFlags.SAMPLED if trace.is_sampled else TraceFlags.DEFAULT)

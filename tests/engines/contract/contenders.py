@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.base import Engine
-from engines.factory import cpu_only_engines, create, environment_of
+from engines.factory import about, cpu_only_engines, create
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.spec import EngineSpec
 
@@ -176,7 +176,7 @@ def _supervisor(spec: EngineSpec, contender: Contender) -> EngineSupervisor:
     return EngineSupervisor(
         spec,
         RestartPolicy(),
-        {**os.environ, **environment_of(spec.engine)},
+        {**os.environ, **about(spec.engine).environment},
         python=None if contender.python is None else Path(contender.python),
     )
 

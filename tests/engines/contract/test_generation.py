@@ -13,7 +13,7 @@ import pytest
 
 from engines.base import Engine, EngineRequest, FinishReason, TokenEvent
 from engines.errors import InvalidRequest, PromptTooLong
-from engines.factory import capabilities
+from engines.factory import about
 from tests.engines.contract.contenders import Checkpoint, Started
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -37,7 +37,7 @@ async def test_info_is_what_was_asked_for(engine: Engine, started: Started) -> N
     assert engine.info.max_num_seqs == 8
     if started.contender.is_model:  # docs/engines.md is made from it
         can_do = replace(engine.info.capabilities, max_drafts=0)
-        assert can_do == capabilities()[engine.info.engine]
+        assert can_do == about(engine.info.engine).capabilities()
     await engine.check_health()
 
 

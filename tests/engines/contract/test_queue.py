@@ -89,7 +89,7 @@ async def test_the_urgent_go_first_and_who_does_not_fit_is_told(
             await asyncio.sleep(0.001)
         waiting = [asyncio.create_task(ask(priority)) for priority in (1, -1)]
         await until_waiting(engine, 2)
-        with pytest.raises(QueueFull, match="2 requests wait already and max_num_waiting is 2"):
+        with pytest.raises(QueueFull, match="2 requests are waiting and max_num_waiting is 2"):
             await num_tokens(engine, make_request())
         await asyncio.gather(first, *waiting)
     assert order == [-1, 1]

@@ -117,7 +117,7 @@ async def test_requests_wait_for_a_place_and_a_full_queue_refuses(
     await asyncio.sleep(0)
     stats = await engine.stats()
     assert (stats.num_running, stats.num_waiting) == (1, 1)
-    with pytest.raises(QueueFull, match="1 requests wait already"):
+    with pytest.raises(QueueFull, match="1 requests are waiting"):
         await collect(engine, make_request())
     await first.aclose()
     assert len(await second) == 1

@@ -33,5 +33,5 @@ def test_it_is_written_once_and_a_broken_vocabulary_is_named(tmp_path: Path) -> 
     assert tokenizer_folder(path, 2) == folder
     assert (folder / "tokenizer.json").stat() == before
     path.write_bytes(b"QQ== 7\n")
-    with pytest.raises(EngineStartError, match="is no vocabulary of 3 tokens"):
+    with pytest.raises(EngineStartError, match="is not a vocabulary of 3 tokens"):
         tokenizer_folder(path, 3)

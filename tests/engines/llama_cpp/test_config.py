@@ -75,7 +75,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], reason: str) -> None:
 
 
 def test_the_model_of_a_folder_is_found(tmp_path: Path) -> None:
-    with pytest.raises(EngineStartError, match="is no GGUF file, and no folder with one"):
+    with pytest.raises(EngineStartError, match="is not a GGUF file, and no folder with one"):
         LlamaCppConfig(tmp_path).model_path  # noqa: B018
     for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf"):
         (tmp_path / name).touch()

@@ -71,13 +71,13 @@ async def test_a_silent_child_is_killed_and_says_why(
     child = await ChildProcess.spawn(command_of(program), Watchdog(1.0, 60.0, 2.0))
     async with asyncio.timeout(60):
         reason = await child.ended()
-    assert reason == f"the child was killed by SIGKILL: it did not answer for {seconds} s"
+    assert reason == f"the child was killed by SIGKILL: it did not respond for {seconds} s"
 
 
 async def test_a_child_that_never_speaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_module, "_TURN_S", 0.1)
     child = await ChildProcess.spawn(command_of(SILENT), Watchdog(60.0, 60.0, 1.0))
-    with pytest.raises(ChildError, match=r"^the child was ended: it did not answer for 1 s$"):
+    with pytest.raises(ChildError, match=r"^the child was ended: it did not respond for 1 s$"):
         await child.ready()
 
 

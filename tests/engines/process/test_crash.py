@@ -45,7 +45,7 @@ async def test_kill_9_in_mid_stream_and_recovery(
 
     os.kill(killed := supervisor.pid, signal.SIGKILL)
     reasons = await asyncio.gather(*streams)
-    assert not any("did not answer" in reason for reason in reasons)  # nobody waited for a beat
+    assert not any("did not respond" in reason for reason in reasons)  # nobody waited for a beat
     assert all("; send the request again" in reason for reason in reasons)
     for client in clients:
         with pytest.raises(EngineDead, match=r"connection to the engine was lost|SIGKILL"):
@@ -75,8 +75,8 @@ async def test_a_client_reports_a_hung_engine_and_returns_when_it_wakes(
     stream = asyncio.create_task(error_of(client, make_request(), begun))
     await begun.wait()
     os.kill(supervisor.pid, signal.SIGSTOP)
-    assert await stream == "the engine did not answer for 1 s; send the request again"
-    with pytest.raises(EngineDead, match="did not answer"):
+    assert await stream == "the engine did not respond for 1 s; send the request again"
+    with pytest.raises(EngineDead, match="did not respond"):
         await client.check_health()
     os.kill(supervisor.pid, signal.SIGCONT)
     await until_healthy(client)
@@ -100,9 +100,9 @@ async def test_the_supervisor_replaces_a_hung_engine(
         return bool(supervisor.reason)
 
     await until(is_found)
-    reason = "the engine process was killed by SIGKILL: it did not answer for 2 s"
+    reason = "the engine process was killed by SIGKILL: it did not respond for 2 s"
     assert supervisor.reason == reason
-    with pytest.raises(EngineDead, match="did not answer for 2 s"):
+    with pytest.raises(EngineDead, match="did not respond for 2 s"):
         await client.check_health()
     await until_healthy(client)
     assert not psutil.pid_exists(hung)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tracemalloc
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -12,8 +13,14 @@ import msgspec
 import pytest
 
 from engines.base import EngineRequest, FinishReason, SamplingParams, TokenEvent, TokenLogprob
-from engines.errors import SlowReader
-from engines.process.stream import MOST_AT_ONCE, MOST_BYTES, Stream, Unread
+from engines.errors import Paused
+from engines.fleet import Fleet
+from engines.process.stream import MOST_AT_ONCE, Stream, Unread
+from engines.recovery.crash_records import CrashRecords
+from engines.recovery.guarded import GuardedEngine
+
+MOST_OF_ONE = 1 << 16
+ONE_EVENT = 16 * 1024  # 16 tokens with 20 rivals each take less
 
 
 def event(number: int, num_rivals: int | None, reason: FinishReason | None = None) -> TokenEvent:
@@ -27,7 +34,7 @@ def event(number: int, num_rivals: int | None, reason: FinishReason | None = Non
 async def test_a_reader_that_is_behind_gets_all_of_it_piece_by_piece(
     num_rivals: int | None, most: int
 ) -> None:
-    stream = Stream(Unread(), print)
+    stream = Stream(Unread(), print, print)
     for number in range(3000):
         stream.push(event(number, num_rivals, FinishReason.STOP if number == 2999 else None))
     taken: list[int] = []
@@ -41,7 +48,7 @@ async def test_a_reader_that_is_behind_gets_all_of_it_piece_by_piece(
 
 
 async def test_one_event_that_is_larger_than_a_piece_comes_whole() -> None:
-    stream = Stream(Unread(), print)
+    stream = Stream(Unread(), print, print)
     stream.push(TokenEvent(tuple(range(MOST_AT_ONCE + 5))))
     stream.push(event(1, None))
     assert len((await stream.next()).token_ids) == MOST_AT_ONCE + 5
@@ -50,7 +57,7 @@ async def test_one_event_that_is_larger_than_a_piece_comes_whole() -> None:
 
 @pytest.mark.parametrize("num_rivals", [None, 0, 5, 20])
 async def test_what_waits_is_counted_as_no_less_than_it_takes(num_rivals: int | None) -> None:
-    stream = Stream(Unread(), print)
+    stream = Stream(Unread(), print, print)
     decoder, written = msgspec.msgpack.Decoder(TokenEvent), event(150_000, num_rivals)
     encoded = msgspec.msgpack.encode(written)
     stream.push(decoder.decode(encoded))
@@ -68,11 +75,22 @@ async def test_what_waits_is_counted_as_no_less_than_it_takes(num_rivals: int | 
     assert 0.5 * (stream.num_bytes - counted) < taken <= stream.num_bytes - counted
 
 
-async def test_a_reader_that_stops_has_its_request_ended_and_its_memory_freed(
+async def read_all(events: AsyncIterator[TokenEvent]) -> None:
+    async for _ in events:
+        pass
+
+
+async def test_a_reader_that_stops_pauses_its_request_within_the_bound(
     start_engine: Any, start_client: Any
 ) -> None:
     engine = await start_engine(script=[11], step_s=0.001, tokens_per_step=16)
-    unread = Unread()
+    unread, num_pauses = Unread(most_bytes_of_one=MOST_OF_ONE), 0
+
+    def count() -> None:
+        nonlocal num_pauses
+        num_pauses += 1
+
+    unread.on_pause = count
     client = await start_client(engine, unread=unread)
     request = EngineRequest("slow", (1,), SamplingParams(130_000, logprobs=20))
     most = 0
@@ -82,10 +100,34 @@ async def test_a_reader_that_stops_has_its_request_ended_and_its_memory_freed(
             while (await client.stats()).num_running:
                 most = max(most, unread.num_bytes)
                 await asyncio.sleep(0.001)
+        waiting = unread.num_bytes
+        assert most <= waiting < MOST_OF_ONE + ONE_EVENT
+        with pytest.raises(Paused, match="waited for a slow reader"):
+            await read_all(events)
         assert unread.num_bytes == 0
-        with pytest.raises(SlowReader, match="were not read"):
-            await asyncio.wait_for(anext(events), 60)
-    assert most <= MOST_BYTES
+    assert num_pauses == 1
+
+
+async def test_an_answer_that_is_read_slowly_comes_whole_and_the_engine_waits_for_it(
+    start_engine: Any, start_client: Any
+) -> None:
+    engine = await start_engine(step_s=0.001, tokens_per_step=16)
+    unread = Unread(most_bytes_of_one=MOST_OF_ONE)
+    client = await start_client(engine, unread=unread)
+    guarded = GuardedEngine(Fleet([client]), CrashRecords(client.folder / "suspects", 600.0))
+    request = EngineRequest("slow", (1,), SamplingParams(3000, logprobs=20))
+    tokens: list[int] = []
+    events = guarded.generate(request)
+    async for each in events:
+        assert each.logprobs is not None
+        assert [logprob.token_id for logprob in each.logprobs] == list(each.token_ids)
+        tokens += each.token_ids
+        if len(tokens) < 1500:  # far behind, time after time
+            async with asyncio.timeout(60):
+                while (await client.stats()).num_running:
+                    await asyncio.sleep(0.001)
+            assert unread.num_bytes < MOST_OF_ONE + ONE_EVENT
+    assert tokens == [11, 12, 13] * 1000
 
 
 async def test_together_the_largest_backlog_is_cut_and_readers_go_on(

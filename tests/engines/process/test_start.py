@@ -31,7 +31,7 @@ from engines.spec import EngineSpec
         (EngineSpec("warp"), "engine 'warp' is unknown; known engines: native, fake, vllm"),
         (
             EngineSpec("tensorrt_llm"),
-            "packaging/install.py tensorrt-llm`; usable engines: native",
+            "tools/install.py tensorrt-llm`; usable engines: native",
         ),
     ],
 )

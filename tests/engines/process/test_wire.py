@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import zmq
 
-from engines.admission import QueuedEngine
 from engines.base import (
     EngineInfo,
     EngineRequest,
@@ -56,6 +55,7 @@ from engines.process.wire import (
     Submit,
     error_from,
 )
+from engines.queueing.admission import QueuedEngine
 
 
 def all_errors(root: type[EngineError] = EngineError) -> Iterator[type[EngineError]]:
@@ -142,6 +142,8 @@ class Raising:
 
     async def prepare(self, request: EngineRequest) -> EngineRequest:
         return request
+
+    def num_cached_tokens(self, run: EngineRequest) -> int | None: ...
 
     def begin(self, run: EngineRequest, receive: Receive, arrived_s: float) -> None:
         receive(EVENT)

@@ -18,9 +18,9 @@ from engines.process.child import Watchdog
 from engines.process.client import EngineClient
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from engines.process.wire import HEARTBEAT_S, Alive, Ready
+from engines.recovery.crash_records import CrashRecords
 from engines.recovery.guarded import GuardedEngine
 from engines.recovery.probe import Probe
-from engines.recovery.suspects import Suspects
 
 HARMFUL = 666
 QUICK = RestartPolicy(first_delay_s=0.05, step_timeout_s=1.0)
@@ -46,8 +46,8 @@ async def until_refused(probe: Probe) -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("stall", "ran requests and did nothing for 1 s"),  # its loop goes on
-        ("spin", "did not answer for 1 s"),  # an infinite loop
+        ("stall", "had running requests and computed no step for 1 s"),  # its loop goes on
+        ("spin", "did not respond for 1 s"),  # an infinite loop
     ],
 )
 async def test_an_engine_without_progress_is_killed_and_restarted(
@@ -114,7 +114,7 @@ def test_starting_may_take_longer_than_a_step() -> None:
     assert watchdog.verdict is None
     watchdog.on_report(Ready())
     watchdog.on_turn(5.0)
-    assert watchdog.verdict == "it did not answer for 5 s"
+    assert watchdog.verdict == "it did not respond for 5 s"
 
 
 async def test_an_idle_engine_that_generates_nothing_is_not_ready(
@@ -122,7 +122,7 @@ async def test_an_idle_engine_that_generates_nothing_is_not_ready(
 ) -> None:
     probe_token = {"token": 0, "kind": "stall"}
     client = await start_client(await start_engine(faults=[probe_token]))
-    engine = GuardedEngine(Fleet([client]), Suspects(temp_folder / "suspects", 600.0))
+    engine = GuardedEngine(Fleet([client]), CrashRecords(temp_folder / "suspects", 600.0))
     await client.check_health()  # the heartbeat knows nothing
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -148,7 +148,7 @@ async def test_a_busy_engine_is_asked_for_nothing_and_judged_by_its_steps(
     assert stats.prompt_tokens == 2  # one of the probe, one of the request
     harmful = asyncio.create_task(error_of(client, request_of(HARMFUL)))
     async with asyncio.timeout(60):
-        with pytest.raises(EngineDead, match=r"did nothing for 0\.2 s"):
+        with pytest.raises(EngineDead, match=r"computed no step for 0\.2 s"):
             await until_refused(probe)
     harmful.cancel()
     await asyncio.wait([harmful])
@@ -179,17 +179,25 @@ async def test_an_engine_whose_every_token_fails_is_never_ready_though_its_steps
 async def test_before_the_first_token_steps_prove_nothing(
     start_engine: Any, start_client: Any
 ) -> None:
-    """A warm-up is steps, too."""
+    """Steps that end while the first token is awaited: a warm-up, or those of weights of NaN."""
+    num_steps = 0
 
-    class WarmedUp(EngineClient):
+    class Stepping(EngineClient):
         async def stats(self) -> EngineStats:
-            return replace(await super().stats(), num_steps=100)
+            nonlocal num_steps
+            num_steps += 1
+            return replace(await super().stats(), num_steps=num_steps)
 
-    supervisor = await start_engine(faults=[{"token": 0, "kind": "memory"}])
-    client = WarmedUp(supervisor.address)
+    supervisor = await start_engine(faults=[{"token": 0, "kind": "stall"}])
+    client = Stepping(supervisor.address)
     await client.start()
+    probe = Probe(client)
     try:
-        with pytest.raises(EngineDead, match="it cannot generate a token"):
-            await Probe(client).check()
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await probe.check()
+        assert num_steps == 3
     finally:
+        await probe.stop()
         await client.stop()

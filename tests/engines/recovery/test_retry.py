@@ -14,8 +14,8 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineDead, RequestQuarantined
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.recovery.crash_records import CrashRecords, Level, fingerprint
 from engines.recovery.guarded import GuardedEngine
-from engines.recovery.suspects import Level, Suspects, fingerprint
 
 POISON = 666
 QUICK = RestartPolicy(first_delay_s=0.05)
@@ -30,7 +30,7 @@ async def guard(start_client: Any) -> Guard:
     async def make(supervisor: EngineSupervisor, **options: Any) -> GuardedEngine:
         client = await start_client(supervisor)
         return GuardedEngine(
-            Fleet([client]), Suspects(client.folder / "suspects", 600.0), **options
+            Fleet([client]), CrashRecords(client.folder / "suspects", 600.0), **options
         )
 
     return make
@@ -42,6 +42,15 @@ def request_of(*prompt: int, max_tokens: int = 4, **changes: Any) -> EngineReque
 
 async def read(engine: GuardedEngine, request: EngineRequest) -> tuple[int, ...]:
     return tuple([id async for event in engine.generate(request) for id in event.token_ids])
+
+
+async def read_counted(
+    engine: GuardedEngine, request: EngineRequest
+) -> tuple[tuple[int, ...], list[int]]:
+    """The tokens, and how many restarts the events tell of."""
+    events = [event async for event in engine.generate(request)]
+    ids = tuple(id for event in events for id in event.token_ids)
+    return ids, sorted({event.num_restarts for event in events})
 
 
 async def has_waiting(engine: GuardedEngine) -> bool:
@@ -58,7 +67,7 @@ async def test_a_death_costs_nobody_an_answer_token_shown_or_not(
 ) -> None:
     supervisor = await start_engine(QUICK, step_s=0.05, max_num_seqs=1)
     engine = await guard(supervisor)
-    shown = asyncio.create_task(read(engine, request_of(1, max_tokens=40)))
+    shown = asyncio.create_task(read_counted(engine, request_of(1, max_tokens=40)))
     waiting = [asyncio.create_task(read(engine, request_of(2, i))) for i in range(3)]
 
     async def is_full() -> bool:
@@ -68,7 +77,7 @@ async def test_a_death_costs_nobody_an_answer_token_shown_or_not(
     await until(is_full)
     os.kill(supervisor.pid, signal.SIGKILL)
     continued, *answers = await outcomes(shown, *waiting)
-    assert continued == (11, 12, 13) * 13 + (11,)
+    assert continued == ((11, 12, 13) * 13 + (11,), [0, 1])
     assert answers == [(11, 12, 13, 11)] * 3
     assert supervisor.num_restarts == 1
 
@@ -82,7 +91,7 @@ async def test_the_request_that_kills_twice_is_convicted_and_nobody_else(
     killer, *answers = await outcomes(*(read(engines[0], r) for r in [poison, *others]))
     assert isinstance(killer, RequestQuarantined)
     assert [len(answer) for answer in answers] == [4] * 6
-    assert f"died twice under request {poison.request_id}" in caplog.text
+    assert f"died twice while running request {poison.request_id}" in caplog.text
     assert supervisor.num_restarts == 2
 
     again = await outcomes(*(read(engine, poison) for engine in engines))
@@ -155,7 +164,7 @@ async def test_an_engine_that_was_only_silent_has_not_died(
 ) -> None:
     supervisor = await start_engine(step_s=0.01)
     client = await start_client(supervisor, heartbeat_timeout_s=0.6)
-    suspects = Suspects(client.folder / "suspects", 600.0)
+    suspects = CrashRecords(client.folder / "suspects", 600.0)
     engine, shown = GuardedEngine(Fleet([client]), suspects), 0
     async for event in engine.generate(request_of(1, max_tokens=60)):
         if shown < 9 <= shown + len(event.token_ids):
@@ -176,7 +185,7 @@ async def test_nothing_is_run_again_when_the_server_stops(
     await until(lambda: has_waiting(engine))
     await engine.stop()
     assert [type(error) for error in await outcomes(*works)] == [EngineDead] * 2
-    assert not Suspects(supervisor.client().folder / "suspects", 600.0).are_any
+    assert not CrashRecords(supervisor.client().folder / "suspects", 600.0).are_any
 
 
 async def test_a_restart_that_takes_too_long_is_an_error_not_a_hang(
@@ -203,8 +212,8 @@ def test_a_fingerprint_is_what_is_computed() -> None:
 def test_records_are_bounded_in_time_and_number(
     temp_folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.recovery.suspects.MAX_RECORDS", 3)
-    suspects = Suspects(temp_folder / "suspects", 600.0)
+    monkeypatch.setattr("engines.recovery.crash_records.MAX_RECORDS", 3)
+    suspects = CrashRecords(temp_folder / "suspects", 600.0)
     for key in "abcd":
         suspects.record(key, Level.QUARANTINED, 0)
     assert [suspects.look_up(key).level for key in "abcd"] == [
@@ -213,7 +222,7 @@ def test_records_are_bounded_in_time_and_number(
     ]
     suspects.record("d", Level.SUSPECT, 5)  # another run of the same request: no pardon
     assert suspects.look_up("d").level is Level.QUARANTINED
-    soon = Suspects(temp_folder / "suspects", 0.0)
+    soon = CrashRecords(temp_folder / "suspects", 0.0)
     soon.record("e", Level.SUSPECT, 0)
     assert soon.look_up("e").level is Level.CLEAR
 
@@ -222,7 +231,7 @@ def test_a_folder_that_cannot_be_written_holds_nothing_against_anybody(
     temp_folder: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     (temp_folder / "suspects").write_text("a file")
-    suspects = Suspects(temp_folder / "suspects", 600.0)
+    suspects = CrashRecords(temp_folder / "suspects", 600.0)
     suspects.record("a", Level.QUARANTINED, 0)
     assert not suspects.are_any
     assert "cannot be remembered" in caplog.text

@@ -15,8 +15,8 @@ from engines.base import EngineRequest, SamplingParams
 from engines.errors import EngineDead, RequestQuarantined
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from engines.recovery.crash_records import CrashRecords
 from engines.recovery.guarded import GuardedEngine
-from engines.recovery.suspects import Suspects
 from engines.spec import EngineSpec
 
 POISON = 666
@@ -36,7 +36,7 @@ async def make(no_leaks: None) -> AsyncIterator[Make]:
         await asyncio.gather(*(supervisor.start() for supervisor in supervisors))
         fleet = Fleet([supervisor.client() for supervisor in supervisors])
         folder = fleet.replicas[0].engine.folder / "suspects"
-        engines.append(GuardedEngine(fleet, Suspects(folder, 600.0)))
+        engines.append(GuardedEngine(fleet, CrashRecords(folder, 600.0)))
         await engines[0].start()
         return supervisors, engines[0]
 

@@ -63,6 +63,7 @@ async def answer(engine: TrtLlmEngine, request: EngineRequest) -> list[TokenEven
     return [event async for event in engine.generate(request)]
 
 
+@pytest.mark.heavy
 async def test_a_start_says_what_is_served_and_grammars_get_our_vocabulary(
     library: Plan, guided: EngineSpec
 ) -> None:
@@ -192,6 +193,7 @@ async def test_logprobs_are_the_chosen_ones_and_the_likeliest(
         assert entry.top == (((entry.token_id, -0.5),) if likely else ((1, -1.0),))
 
 
+@pytest.mark.heavy
 async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
     library: Plan, guided: EngineSpec
 ) -> None:
@@ -211,7 +213,7 @@ async def test_a_grammar_is_one_text_in_larks_syntax_that_ends_with_the_stop_id(
 
 @pytest.mark.parametrize(
     ("finish", "reason"),
-    [("cancelled", "ended the request: cancelled"), ("stop", "no token may follow")],
+    [("cancelled", "ended the request: cancelled"), ("stop", "no token is allowed")],
 )
 async def test_an_end_that_is_none_is_an_error(
     library: Plan, spec: EngineSpec, finish: str, reason: str
@@ -247,6 +249,7 @@ async def test_an_error_of_a_request_is_its_own(library: Plan, spec: EngineSpec)
         assert len(await answer(engine, request())) == 4
 
 
+@pytest.mark.heavy
 async def test_a_grammar_that_it_refuses_after_all_is_refused_as_one(
     library: Plan, guided: EngineSpec
 ) -> None:

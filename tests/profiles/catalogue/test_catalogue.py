@@ -166,13 +166,13 @@ def test_a_name_tells_what_a_profile_is(catalogue: Catalogue) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"base": ["cpuu"]}, r"base: 'cpuu' is no base \(did you mean 'cpu'"),
+        ({"base": ["cpuu"]}, r"base: 'cpuu' is not a base \(did you mean 'cpu'"),
         ({"gaol": "latency"}, r"gaol: Extra inputs are not permitted \(got 'latency'\)"),
         ({"limits": {"max_model_len": 0}}, r"limits\.max_model_len: .*got 0"),
         ({"source": "", "note": None}, r"source: String should have at least 1"),
         ({"status": "great"}, r"status: Input should be"),
         ({"models": ["nanno"]}, r"no models/nanno\.yaml .*did you mean 'nano'"),
-        ({"source": "{conc}"}, r"source: \{'conc'\} stands for nothing"),
+        ({"source": "{conc}"}, r"source: \{'conc'\} is not a known placeholder"),
         ({"tp": [0]}, r"profiles\.0\.tp\.0: Input should be greater than 0 \(got 0\)"),
         ({"parallelism": {"tp": 2}}, r"tp\*pp is 2, but a CPU profile has one device"),
         ({"parallelism": {"tp": 2, "ep": 3}}, r"ep 3 must divide tp 2"),

@@ -11,8 +11,9 @@ import pytest
 
 from profiles.catalogue.catalogue import Catalogue
 from profiles.checkpoints import gguf
+from profiles.checkpoints.checkpoint import Checkpoint
 from profiles.errors import ModelStoreError
-from profiles.store.own_shape import find
+from profiles.store.custom_shape import find
 from profiles.store.store import folder_of, resolve, to_fetch
 
 HEAD: dict[str, Any] = {
@@ -88,7 +89,7 @@ def test_another_architecture_is_named(tmp_path: Path) -> None:
 def test_a_cut_file_is_refused(tmp_path: Path, num_bytes: int) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(written(HEAD)[:num_bytes])
-    with pytest.raises(ModelStoreError, match=r"model.gguf is not a whole GGUF file"):
+    with pytest.raises(ModelStoreError, match=r"model.gguf is not a complete GGUF file"):
         gguf.config_of(path)
 
 
@@ -179,7 +180,7 @@ def filled(folder: Path, changes: dict[str, Any]) -> Path:
 
 
 def test_a_gguf_file_is_served_by_llama_cpp_alone(folder: Path, catalogue: Catalogue) -> None:
-    found = find(folder, catalogue)
+    found = find(Checkpoint.open(folder), catalogue)
     assert found.model == catalogue.models["gpt-oss-20b"]
     assert {profile.engine for profile in found.profiles} == {"llama_cpp"}
     profile = next(p for p in found.profiles if p.model == found.model)
@@ -189,7 +190,7 @@ def test_a_gguf_file_is_served_by_llama_cpp_alone(folder: Path, catalogue: Catal
 def test_the_file_itself_is_served_too(folder: Path, catalogue: Catalogue) -> None:
     (folder / "other.gguf").touch()
     path = folder / "model.gguf"
-    found = find(path, catalogue)
+    found = find(Checkpoint.open(path), catalogue)
     assert found.model == catalogue.models["gpt-oss-20b"]
     profile = next(p for p in found.profiles if p.model == found.model)
     assert resolve(profile, folder / "cache", path) == path
@@ -199,7 +200,7 @@ def test_a_known_model_in_another_precision_is_served_in_that(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
     folder = filled(tmp_path / "f32", {"gpt-oss.vocab_size": 201_088, "general.file_type": 0})
-    found = find(folder, catalogue)
+    found = find(Checkpoint.open(folder), catalogue)
     assert found.model == catalogue.models["gpt-oss-20b"]
     served = {p.precision for p in found.profiles if p.model == found.model}
     assert served == {"fp32"}
@@ -207,13 +208,13 @@ def test_a_known_model_in_another_precision_is_served_in_that(
 
 def test_beside_a_checkpoint_both_are_served(folder: Path, catalogue: Catalogue) -> None:
     (folder / "model.safetensors").touch()
-    engines = {profile.engine for profile in find(folder, catalogue).profiles}
+    engines = {profile.engine for profile in find(Checkpoint.open(folder), catalogue).profiles}
     assert engines == {profile.engine for profile in catalogue.profiles}
 
 
 def test_another_shape_gets_the_generic_profiles(tmp_path: Path, catalogue: Catalogue) -> None:
     changes = {"gpt-oss.block_count": 20, "gpt-oss.vocab_size": 201_088, "general.file_type": 0}
-    found = find(filled(tmp_path / "pruned", changes), catalogue)
+    found = find(Checkpoint.open(filled(tmp_path / "pruned", changes)), catalogue)
     assert (found.model.name, found.model.shape.num_hidden_layers) == ("pruned", 20)
     assert {(p.engine, p.precision) for p in found.profiles} == {("llama_cpp", "fp32")}
 
@@ -223,7 +224,7 @@ def test_what_is_shipped_otherwise_can_be_served_from_gguf(
 ) -> None:
     nano = catalogue.models["nano"].shape.model_dump()
     head = {f"gpt-oss.{theirs}": nano[ours] for ours, theirs in gguf._KEYS.items()}
-    found = find(filled(tmp_path / "nano", head), catalogue)
+    found = find(Checkpoint.open(filled(tmp_path / "nano", head)), catalogue)
     assert found.model == catalogue.models["nano"]
     assert "llama_cpp-cpu-mxfp4-tp1-pp1-balanced" in {p.name for p in found.profiles}
 

@@ -12,7 +12,7 @@ def test_how_far_it_is_and_how_long_it_will_take() -> None:
     progress = Progress("gpt-oss-20b", 10_000_000_000, 1_000_000_000, clock=lambda: now[0])
     now[0] = 9.9
     progress.add(1_000_000_000)
-    assert progress.line() == "gpt-oss-20b: 2.0 of 10.0 GB (20%), 101 MB/s, about 1 min 19 s more"
+    assert progress.line() == "gpt-oss-20b: 2.0 of 10.0 GB (20%), 101 MB/s, about 1 min 19 s left"
 
 
 def test_a_line_that_grew_slow_is_told_as_it_is_now() -> None:
@@ -23,7 +23,7 @@ def test_a_line_that_grew_slow_is_told_as_it_is_now() -> None:
     for _ in range(7):
         now[0] += 15
         progress.add(1_200_000)
-    assert progress.line() == "gpt-oss-20b: 1.0 of 10.0 GB (10%), 80 kB/s, about 31 h 13 min more"
+    assert progress.line() == "gpt-oss-20b: 1.0 of 10.0 GB (10%), 80 kB/s, about 31 h 13 min left"
 
 
 def test_little_is_told_in_megabytes() -> None:
@@ -31,7 +31,7 @@ def test_little_is_told_in_megabytes() -> None:
     progress = Progress("nano", 30_000_000, clock=lambda: now[0])
     now[0] = 2.0
     progress.add(3_000_000)
-    assert progress.line() == "nano: 3.0 of 30.0 MB (10%), 1.5 MB/s, about 18 s more"
+    assert progress.line() == "nano: 3.0 of 30.0 MB (10%), 1.5 MB/s, about 18 s left"
 
 
 @pytest.mark.parametrize(

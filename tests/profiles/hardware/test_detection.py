@@ -119,6 +119,7 @@ def test_this_machine_is_described_without_failing() -> None:
     assert machine.cpu.model
 
 
+@pytest.mark.heavy
 def test_nvml_is_imported_only_when_asked_for_gpus() -> None:
     check = "import sys, profiles.hardware.detection; sys.exit('pynvml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

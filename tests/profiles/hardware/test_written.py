@@ -50,7 +50,7 @@ def test_hardware_strings(text: str, summary: str) -> None:
         ("h100:2g", "'2g' is not of the form"),
         ("h100:2g.20gbx0", "from 1 to 1024"),
         ("h100:9g.90gb", "has no slice of 90 GB"),
-        ("h100:free=lots", "'lots' is no amount such as '40gb' or '15%'"),
+        ("h100:free=lots", "'lots' is not an amount such as '40gb' or '15%'"),
         ("h100:free=90gb", "has 85.5 GB in all"),
         ("h100:used=120%", "has 85.5 GB in all"),
         ("h100+", "not of the form"),

@@ -12,15 +12,15 @@ from profiles.catalogue.models import Parallelism
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.hardware.gpus import BY_KEY
 from profiles.hardware.speeds import SPEEDS
-from profiles.roofline.calibrate import as_yaml, calibrate, relative_error
 from profiles.roofline.constants import CONSTANTS, Constants, calibration_of
-from profiles.roofline.document import constants_for, first_token_s, render
-from profiles.roofline.figures import Figure, load
 from profiles.roofline.plan import Demand, largest, machine_of, make_plan
 from profiles.roofline.speed import Workload, speed
 from profiles.roofline.work import Deployment, decode_work, expected_experts, prefill_work
+from tools.docs.plan import constants_for, first_token_s, render, render_errors
+from tools.roofline.calibrate import as_yaml, calibrate, relative_error
+from tools.roofline.figures import Figure, load
 
-PAGE = Path(__file__).parents[3] / "docs" / "plan.md"
+DOCS = Path(__file__).parents[3] / "docs"
 PERFECT = Constants(1, 1, 0, 0, 0, 0)
 # Of rows held out: the median and the worst error that the page tells, with a little room.
 BOUNDS = {
@@ -134,7 +134,7 @@ def test_more_users_get_less_each_and_more_together(catalogue: Catalogue) -> Non
 
 def test_the_constants_are_those_of_the_figures(figures: tuple[Figure, ...]) -> None:
     assert as_yaml(calibrate(figures)) == CONSTANTS.read_text(encoding="utf-8"), (
-        "run: python -m profiles.roofline.calibrate"
+        "run: python -m tools.roofline.calibrate"
     )
 
 
@@ -159,10 +159,10 @@ def test_first_tokens_come_when_they_came(figures: tuple[Figure, ...]) -> None:
         assert first_token_s(figure) == pytest.approx(figure.row.ttft_s, rel=0.15)
 
 
-def test_the_page_is_current(catalogue: Catalogue) -> None:
-    assert render(catalogue) == PAGE.read_text(encoding="utf-8"), (
-        "run: python -m profiles.roofline.document docs/plan.md"
-    )
+def test_the_pages_are_current(catalogue: Catalogue) -> None:
+    assert render(catalogue) == (DOCS / "plan.md").read_text(encoding="utf-8"), "run: make docs"
+    errors = (DOCS / "internals" / "plan-errors.md").read_text(encoding="utf-8")
+    assert render_errors(catalogue) == errors, "run: make docs"
 
 
 def test_every_gpu_that_hardware_names_has_a_speed() -> None:
@@ -181,7 +181,7 @@ def test_an_engine_not_seen_on_a_gpu_does_not_come_before_those_that_were(
 def test_an_engine_not_seen_on_an_architecture_says_whose_shares_it_has() -> None:
     taken = calibration_of("native", "blackwell")
     assert taken is not None
-    assert taken.trust == "its shares on hopper; no row to check it by"
+    assert taken.trust == "from hopper; no measurement to check against"
     assert calibration_of("ollama", "hopper") is None
 
 
@@ -191,7 +191,7 @@ def test_more_streams_than_an_engine_was_seen_with_are_told(catalogue: Catalogue
     assert {option.profile.engine for option in plan.options} == {"llama_cpp"}
     trust = [option.trust for option in plan.options if option.num_gpus == 1]
     assert trust
-    assert all(each.endswith("its engine was seen with one stream at most") for each in trust)
+    assert all(each.endswith("measured with at most one stream") for each in trust)
 
 
 def test_small_steps_read_the_weights_more_often(catalogue: Catalogue) -> None:
@@ -244,7 +244,7 @@ def test_a_user_who_wants_more_than_one_can_have_is_refused_with_the_figure(
     plan = make_plan(catalogue, "gpt-oss-120b", "l40sx4", Demand(1, 1024, 64, tokens_per_s=5000))
     assert not plan.options
     assert any("one user alone gets" in refusal.reason for refusal in plan.refusals)
-    assert any("asked were 5,000" in refusal.reason for refusal in plan.refusals)
+    assert any("instead of 5,000" in refusal.reason for refusal in plan.refusals)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_gpus_are_read_as_hardware_is(gpu: str, num_given: int | None, num_tried
     [
         ("h2000", "did you mean 'h200'"),
         ("cpu", "has no GPU; name one"),
-        ("h200+l40s", "for whole GPUs of one kind"),
-        ("h100:2g.20gb", "for whole GPUs of one kind"),
+        ("h200+l40s", "needs whole GPUs of one kind"),
+        ("h100:2g.20gb", "needs whole GPUs of one kind"),
         ("2xh200x8", "is not of the form"),
     ],
 )
@@ -301,3 +301,18 @@ def test_the_largest_number_for_which_something_holds() -> None:
         5,
         8,
     ]
+
+
+def test_pipeline_stages_do_the_work_of_one_gpu_and_hand_it_over(catalogue: Catalogue) -> None:
+    """As on two H200: 2.25 ms a token with one stream, 2.18 on one of them."""
+    one, two = (deployed(catalogue, "gpt-oss-120b", pp=pp) for pp in (1, 2))
+    alone, staged = decode_work(one, 1, 384), decode_work(two, 1, 384)
+    assert replace(staged, link_s=0.0) == alone
+    assert staged.link_s == pytest.approx(2.2528e-3 - 2.1836e-3, rel=0.05)
+    rows = prefill_work(two, 8192).link_s - staged.link_s
+    assert rows == pytest.approx(8192 * 4 * 2880 / (0.5 * 450e9), rel=0.05)
+    over_pcie = deployed(catalogue, "gpt-oss-120b", "l40s", pp=2)
+    assert decode_work(over_pcie, 1, 384).link_s > 1.5 * staged.link_s
+    demand = Demand(num_users=1, isl=1024, osl=1024)
+    plan = make_plan(catalogue, "gpt-oss-120b", "l40sx2", demand, engine="native")
+    assert plan.options[0].profile.parallelism.pp == 2

@@ -40,7 +40,10 @@ def test_an_order_may_hold_for_a_model_and_a_goal_alone(catalogue: Catalogue) ->
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("- {gpus: {family: hopper}, engines: [vllm], because: fast}", r"0\.engines: name each of"),
+        (
+            "- {gpus: {family: hopper}, engines: [vlm], because: fast}",
+            r"0\.engines: name engi",
+        ),
         ("- {gpus: {family: hoper}, engines: [vllm], because: fast}", r"0\.gpus\.family: Input sh"),
         ("- {gpus: {}, engines: [vllm], because: fast}", "give names, family or"),
     ],

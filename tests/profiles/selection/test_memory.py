@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engines.native.backends.cpu import linear, screen
+from engines.native.backends.cpu import linear
 from engines.native.backends.cpu.memory import held_bytes
 from engines.native.config import ModelConfig
 from profiles.catalogue.catalogue import DATA_DIR, Catalogue
+from profiles.catalogue.engines import known_engines
 from profiles.catalogue.models import DraftShape, Limits, Parallelism, Profile
 from profiles.catalogue.parameters import (
     attention_parameters,
@@ -19,7 +20,7 @@ from profiles.catalogue.parameters import (
     num_parameters,
 )
 from profiles.hardware.machine import GB
-from profiles.selection.memory import CPU_WORKSPACE_BYTES, FOOTPRINTS, memory_need
+from profiles.selection.memory import CPU_WORKSPACE_BYTES, memory_need
 from tests.engines.native.eagle.reference import head_config, head_tensors
 
 
@@ -109,7 +110,7 @@ def test_workspace_is_what_an_h100_was_seen_to_need_and_less_for_smaller_steps(
     catalogue: Catalogue,
 ) -> None:
     large = profile_of(catalogue, "gpt-oss-120b")
-    # 80.8 GB held with 5,409 blocks of 64 tokens (docs/engine.md).
+    # 80.8 GB held with 5,409 blocks of 64 tokens (docs/internals/engine-log.md).
     kv = 5409 * 64 * 36_864
     seen = 80.8e9 - memory_need(large).weights_bytes - kv
     wide = large.limits.model_copy(update={"max_num_seqs": 256})
@@ -123,7 +124,7 @@ def test_workspace_is_what_an_h100_was_seen_to_need_and_less_for_smaller_steps(
     assert memory_need(split).workspace_bytes != memory_need(large).workspace_bytes
     # llama.cpp has buffers of one size.
     ours = profile_of(catalogue, "gpt-oss-120b", engine="llama_cpp")
-    assert memory_need(ours).workspace_bytes == FOOTPRINTS["llama_cpp"].base_bytes
+    assert memory_need(ours).workspace_bytes == known_engines()["llama_cpp"].base_bytes
 
 
 def test_tensor_parallel_splits_everything_but_the_router(catalogue: Catalogue) -> None:
@@ -224,8 +225,6 @@ def test_on_a_cpu_the_native_engine_holds_what_is_counted(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
     monkeypatch.setattr(linear, "can_pack", lambda dtype: True)
-    monkeypatch.setattr(screen, "has_bfloat16", lambda: False)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     published = ModelConfig.from_dir(DATA_DIR / "nano")
     held = held_bytes(replace(published, **changes), torch.float32)  # type: ignore[arg-type]
     nano = next(p for p in catalogue.profiles if p.name == "native-cpu-fp32-tp1-pp1-balanced")

@@ -38,7 +38,7 @@ def test_a_context_that_nobody_asked_for_is_as_long_as_fits_and_said() -> None:
     assert selection.chosen.profile.model.name == "gpt-oss-20b"
     length = selection.chosen.max_model_len
     assert 8192 <= length < 131_072
-    said = f"The context is {length:,} of 131,072 tokens: the free memory holds no more."
+    said = f"The context is {length:,} of 131,072 tokens; more does not fit into the free memory."
     assert selection.notes[-1] == said
     assert not survey(PROFILES, with_free("l4", 17), wish).compatible  # too short to think in
 
@@ -126,7 +126,8 @@ def test_a_rack_is_served_host_by_host() -> None:
     selection = survey(PROFILES, parse_hardware("gb200x72"), Constraints(installed=ALL))
     assert len(selection.chosen.placement.gpus) == 72
     assert selection.notes == (
-        "72 GPUs are 18 hosts of 4: run one server on each, with 4 engines, behind one address.",
+        "72 GPUs are 18 hosts with 4 each: run one server per host, with 4 engines, behind a "
+        "load balancer.",
     )
 
 
@@ -139,8 +140,37 @@ def test_pcie_between_the_gpus_of_an_engine_is_avoided_and_else_warned_of() -> N
     assert not survey(PROFILES, parse_hardware("a100-40x4"), wish).chosen.placement.crosses_pcie
 
 
+@pytest.mark.parametrize(
+    ("machine", "split", "context"),
+    [("l40sx2", "1 x 2", 131_072), ("l40sx4", "2 x 2", 131_072), ("rtx4090x4", "1 x 4", 131_072),
+     ("l4x4", "1 x 4", 131_072), ("rtx3090x4", "1 x 4", 131_072), ("rtx-a6000x2", "1 x 2", 131_072),
+     ("a100-40x2", "1 x 2", 131_072), ("h100x2:used=40%", "1 x 2", 131_072)],
+)  # fmt: skip
+def test_the_native_engine_splits_the_large_model_over_small_gpus_if_it_is_named(
+    machine: str, split: str, context: int
+) -> None:
+    wish = Constraints(installed=NATIVE, model="gpt-oss-120b")
+    selection = survey(PROFILES, parse_hardware(machine), wish)
+    chosen, size = selection.chosen, selection.chosen.profile.num_devices
+    assert f"{chosen.placement.num_replicas} x {size}" == split
+    assert chosen.profile.parallelism.pp == size
+    assert chosen.max_model_len == context
+    taken = chosen.placement.need.total_bytes(context)
+    assert taken <= chosen.placement.usable_bytes < 2 * taken
+    assert any("compute each token one after another" in note for note in selection.notes)
+    assert not any("no NVLink" in note for note in selection.notes)
+    unnamed = survey(PROFILES, parse_hardware(machine), Constraints(installed=NATIVE))
+    assert unnamed.chosen.profile.model.name == "gpt-oss-20b"
+
+
+def test_gpus_that_compute_in_turn_do_not_shorten_a_token() -> None:
+    wish = Constraints(installed=NATIVE, model="gpt-oss-120b", goal="latency")
+    chosen = survey(PROFILES, parse_hardware("l40sx4"), wish).chosen
+    assert chosen.profile.parallelism.pp == 2
+
+
 def test_an_engine_built_for_the_cpu_only_is_not_chosen_for_a_gpu() -> None:
-    cpu_only = {"native": "here for the CPU only: PyTorch is its CPU build"}
+    cpu_only = {"native": "built for CPUs only: PyTorch is its CPU build"}
     wish = Constraints(installed=NATIVE, cpu_only=cpu_only)
     selection = survey(PROFILES, parse_hardware("h100"), wish)
     assert not selection.compatible

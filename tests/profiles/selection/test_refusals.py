@@ -68,7 +68,7 @@ def test_what_is_planned_only_is_told_and_not_served() -> None:
     planned = PROFILES[0].model_copy(update={"status": "planned", "source": "next year"})
     selection = survey((planned,), parse_hardware("h200x8"), Constraints(installed=ALL))
     assert not selection.compatible
-    assert selection.rejections[0].reason == "is planned only: next year"
+    assert selection.rejections[0].reason == "is not supported yet: next year"
 
 
 def test_a_missing_engine_is_a_class_of_its_own() -> None:

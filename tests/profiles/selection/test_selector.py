@@ -119,7 +119,7 @@ def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
     installed = {**ALL, "vllm": "not installed: no adapter"}
     wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=installed)
     note = survey(PROFILES, parse_hardware("b200"), wish).notes[0]
-    assert note.startswith("gpt-oss-120b/vllm-b200-mxfp4-tp1-pp1-throughput would come first")
+    assert note.startswith("gpt-oss-120b/vllm-b200-mxfp4-tp1-pp1-throughput would be preferred")
     assert "25,943 tok/s" in note
     assert note.endswith("but engine vllm is not installed: no adapter.")
     # On an H100 what is installed is the faster one.
@@ -142,7 +142,7 @@ def test_rivals_differ_in_engine_gpus_and_model() -> None:
     assert rivals[1].num_devices != first.num_devices
     assert rivals[2].model.name == "gpt-oss-20b"
     assert selection.rivals[2].reason == "it serves the larger model"
-    assert f"comes before {rivals[0].title} because " in selection.reason
+    assert f"is preferred to {rivals[0].title} because " in selection.reason
 
 
 def test_of_two_kinds_of_gpus_the_faster_serves() -> None:
@@ -222,7 +222,7 @@ def test_a_goal_is_a_wish_that_the_reason_mentions() -> None:
     assert selection.chosen.profile.name == "vllm-hopper-mxfp4-tp8-pp1-latency"
     only_balanced = surveyed("cpu", goal="latency", model="nano")
     assert only_balanced.notes == (
-        "No profile of nano that can run here is made for latency; this one is made for balance.",
+        "No profile of nano that can run here is tuned for latency; this one is tuned for balance.",
     )
 
 
@@ -232,15 +232,17 @@ def ranked(*profiles: Profile, hardware: str = "h200x8", **wishes: object) -> li
     return [candidate.profile.title for candidate in selection.compatible]
 
 
-def test_tuned_comes_before_published_before_untuned(catalogue: Catalogue) -> None:
+def test_tuned_comes_before_published_before_untuned_before_compiled(catalogue: Catalogue) -> None:
     first = next(p for p in PROFILES if p.name == "vllm-hopper-mxfp4-tp2-pp1-balanced")
     titles = []
-    for status, fraction in (("untuned", 0.7), ("tuned", 0.8), ("published", 0.9)):
+    statuses = ("compiled", "untuned", "tuned", "published")
+    for status, fraction in zip(statuses, (0.6, 0.7, 0.8, 0.9), strict=True):
         update = {"status": status, "memory_fraction": fraction, "engine": "vllm"}
         titles.append(first.model_copy(update=update))
     selection = survey(titles, parse_hardware("h200x2"), Constraints())
-    assert [c.profile.status for c in selection.compatible] == ["tuned", "published", "untuned"]
-    assert "its values are better proven" in selection.reason
+    found = [c.profile.status for c in selection.compatible]
+    assert found == ["tuned", "published", "untuned", "compiled"]
+    assert "its values are better tested" in selection.reason
 
 
 def test_throughput_takes_fewer_gpus_and_latency_more() -> None:

@@ -11,7 +11,7 @@ from profiles.errors import ModelStoreError
 from profiles.store.drafts import open_draft, with_folder
 from profiles.store.store import Fetching
 from tests.profiles.hub import serving
-from tests.profiles.store.test_own_checkpoint import ALLOWED, COMMIT, FILES, hub_of, whole
+from tests.profiles.store.test_user_checkpoint import ALLOWED, COMMIT, FILES, hub_of, whole
 from tests.profiles.surveys import PROFILES
 
 

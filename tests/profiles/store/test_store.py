@@ -161,7 +161,7 @@ def test_pipes_and_devices_are_not_read(
         os.mkfifo(folder / name)
     else:
         (folder / name).symlink_to("/dev/zero")
-    with pytest.raises(ModelStoreError, match=rf"{name} is no regular file"):
+    with pytest.raises(ModelStoreError, match=rf"{name} is not a regular file"):
         resolve(profile, tmp_path / "cache", folder)
 
 
@@ -215,13 +215,25 @@ def test_an_operators_folder_may_hold_one_file_without_an_index(
         ({"model.safetensors.index.json": None}, r"has neither model\.safetensors\.index\.json"),
         ({"model.safetensors.index.json": b"{}"}, r"index\.json has an empty weight_map"),
         ({"config.json": b"[" * 100_000}, r"config\.json is nested too deep"),
-        ({"model.safetensors.index.json": b'{"weight_map": []}'}, r"weight_map that is no object"),
-        ({"model.safetensors.index.json": _index(7)}, r"places 'a' in '7', which is no plain file"),
-        ({"model.safetensors.index.json": _index("../x.safetensors")}, r"which is no plain file"),
-        ({"model.safetensors.index.json": _index("/etc/passwd")}, r"which is no plain file name"),
+        (
+            {"model.safetensors.index.json": b'{"weight_map": []}'},
+            r"weight_map that is not an object",
+        ),
+        (
+            {"model.safetensors.index.json": _index(7)},
+            r"places 'a' in '7', which is not a plain file",
+        ),
+        (
+            {"model.safetensors.index.json": _index("../x.safetensors")},
+            r"which is not a plain file",
+        ),
+        (
+            {"model.safetensors.index.json": _index("/etc/passwd")},
+            r"which is not a plain file name",
+        ),
         ({"model-2.safetensors": _header_of(b"[" * 100_000)}, r"a header that is nested too deep"),
         ({"model-2.safetensors": None}, r"model-2\.safetensors cannot be read"),
-        ({"model-2.safetensors": shard("b")[:-1]}, r"bytes, its header tells"),
+        ({"model-2.safetensors": shard("b")[:-1]}, r"bytes, but its header says"),
         ({"model-2.safetensors": shard("c")}, r"model-2\.safetensors lacks tensor b"),
         ({"model-2.safetensors": b"GGUF"}, r"is not a safetensors file"),
         ({"model-2.safetensors": b"\xff" * 64}, r"is not a safetensors file"),
@@ -273,6 +285,7 @@ def test_many_starts_at_once_expand_once(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.heavy
 def test_a_start_that_died_half_way_leaves_nothing_behind(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
@@ -301,7 +314,9 @@ def test_a_failed_expansion_is_not_taken_for_a_model(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ModelStoreError, match="set NIM_CACHE_PATH to a folder this user may write"):
+    with pytest.raises(
+        ModelStoreError, match="set NIM_CACHE_PATH to a folder that this user can write to"
+    ):
         expand_once(tmp_path / "file", "nano-1", lambda _: None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.pace import ExpectedWait
+from engines.base import ExpectedWait
 from service.admission.gate import Bounds, Gate
 
 PATH = "/v1/chat/completions"
@@ -105,7 +105,7 @@ async def test_who_cannot_be_served_in_their_time_is_told_at_once(
     await asyncio.sleep(0.1)
     hasty = await client.post(PATH, json=chat_body(), headers={"X-Request-Timeout-Ms": "50"})
     assert hasty.status_code == 503
-    assert "longer than the 0.05 s that this one has" in hasty.json()["error"]["message"]
+    assert "longer than this request's timeout of 0.05 s" in hasty.json()["error"]["message"]
     assert [(await task).status_code for task in waiting] == [200] * 4
 
 

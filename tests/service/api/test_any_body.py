@@ -20,6 +20,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "gpt-oss-20b", "max_tokens": 2, "messages": HI},
     "/v1/messages/count_tokens": {"model": "gpt-oss-20b", "messages": HI},
     "/v1/chat/completions/render": {"model": "gpt-oss-20b", "messages": HI},
+    "/v1/completions/render": {"model": "gpt-oss-20b", "prompt": "a"},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [1]},
 }

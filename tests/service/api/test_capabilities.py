@@ -40,8 +40,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     (CHAT, {"frequency_penalty": False}, {"frequency_penalty": 1}, "frequency_penalty", "is 1.0"),
     (TEXT, {"repetition_penalty": False}, {"repetition_penalty": 2}, "repetition_penalty", "2.0"),
     (CHAT, {"priority": False}, {"priority": 3}, "priority", "priority is 3; "),
-    (CHAT, {"grammar": False}, {"response_format": FORMAT}, "response_format", "guided answer"),
-    (CHAT, {"grammar": False}, {"tools": [TOOL]}, "tools", "tools asks for a guided answer"),
+    (
+        CHAT,
+        {"grammar": False},
+        {"response_format": FORMAT},
+        "response_format",
+        "structured outputs",
+    ),
+    (CHAT, {"grammar": False}, {"tools": [TOOL]}, "tools", "tools needs structured outputs"),
     (
         CHAT,
         {"dialects": ["regex"]},
@@ -104,4 +110,4 @@ async def test_a_tenants_prompts_are_not_mixed_by_an_engine_that_would(
     headers = {"Authorization": "Bearer key"}
     refused = await client.post(CHAT, json=body_of(CHAT), headers=headers)
     assert refused.status_code == 501
-    assert "cannot keep the cached prompts of tenants apart" in refused.json()["error"]["message"]
+    assert "cannot separate the prefix caches of tenants" in refused.json()["error"]["message"]

@@ -80,8 +80,10 @@ def test_a_dry_run_on_an_empty_cache_says_what_is_fetched_first(
     cache = tmp_path / "cache"
     assert main(["build-engine", "--dry-run", f"--cache-path={cache}"]) == 1
     told = capsys.readouterr().out
-    fetched = f"{cache}/models/gpt-oss-20b lacks 10 files (13.8 GB), which are fetched first"
-    assert told == f"{fetched}; then {PROFILE} is built, if it is not there already\n"
+    fetched = (
+        f"{cache}/models/gpt-oss-20b: 10 files (13.8 GB) are missing and will be downloaded first"
+    )
+    assert told == f"{fetched}; then {PROFILE} is built, unless it exists already\n"
     assert not (cache / "models").exists()
 
 

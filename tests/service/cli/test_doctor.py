@@ -69,7 +69,7 @@ def test_secrets_are_neither_in_settings_nor_in_checks(doctor: Doctor) -> None:
     assert "-secret" not in json.dumps(report)
     assert report["settings"]["NIM_API_KEYS"] == "(set)"
     assert found(report, "redis")[0] == found(report, "collector")[0] == "warning"
-    assert "127.0.0.1 port 1 does not answer" in found(report, "redis")[1]
+    assert "127.0.0.1 port 1 does not respond" in found(report, "redis")[1]
 
 
 def test_what_would_end_a_start_is_a_failure_with_its_remedy(
@@ -108,10 +108,10 @@ def test_a_misspelt_setting_is_named(doctor: Doctor) -> None:
 @pytest.mark.parametrize(
     ("variables", "state", "words"),
     [
-        ({}, "ok", "open to this machine alone"),
+        ({}, "ok", "open to this machine only"),
         ({"NIM_API_KEYS": "a-key-for-this-test"}, "ok", "callers need a key"),
-        ({"NIM_SERVER_HOST": "0.0.0.0"}, "warning", "a key is made at each start"),
-        ({"NIM_SERVER_HOST": "0.0.0.0", "NIM_AUTH": "off"}, "warning", "whoever reaches"),
+        ({"NIM_SERVER_HOST": "0.0.0.0"}, "warning", "a key is generated at each start"),
+        ({"NIM_SERVER_HOST": "0.0.0.0", "NIM_AUTH": "off"}, "warning", "anyone who can reach"),
         ({"NIM_API_KEYS_PATH": "/nowhere/keys"}, "failed", "/nowhere/keys"),
     ],
 )

@@ -51,9 +51,12 @@ def test_port_host_and_tensor_parallelism_as_elsewhere(capsys: pytest.CaptureFix
     assert any(row.split()[:2] == ["NIM_TAGS_SELECTOR", "tp=2"] for row in text.splitlines())
 
 
-def test_tags_and_tensor_parallelism_go_together() -> None:
-    chosen = with_own_names({"tags_selector": "precision=mxfp4", "tensor_parallel_size": 2}, {})
-    assert chosen == {"tags_selector": "precision=mxfp4,tp=2"}
+def test_tags_and_parallelism_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"tags_selector": "precision=mxfp4", "tensor_parallel_size": 2}
+    chosen = with_own_names({**asked, "pipeline_parallel_size": 4}, {})
+    assert chosen == {"tags_selector": "precision=mxfp4,tp=2,pp=4"}
+    text = shown(["nano", "-pp", "2"], capsys)
+    assert any(row.split()[:2] == ["NIM_TAGS_SELECTOR", "pp=2"] for row in text.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,7 @@ def test_tags_and_tensor_parallelism_go_together() -> None:
         {"model": "nano", "model_name": "gpt-oss-20b"},
         {"model": "nano", "model_path": "/weights"},
         {"tensor_parallel_size": 2, "tags_selector": "tp=4"},
+        {"pipeline_parallel_size": 2, "tags_selector": "model=nano, pp=4"},
     ],
 )
 def test_what_is_said_twice_is_refused(flags: dict[str, Any]) -> None:

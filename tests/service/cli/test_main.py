@@ -194,6 +194,7 @@ def test_a_start_with_nothing_to_serve_exits_3_with_the_command_that_adds_it(
     assert main(["profiles", "--hardware", "t4:ram=8gb"]) == 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

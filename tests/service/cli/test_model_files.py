@@ -65,7 +65,7 @@ def test_a_model_is_fetched_and_carried_away_as_a_plain_folder(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["download-to-cache", "-m", MODEL]) == 0
-    assert f"{MODEL} is whole in {folder}" in capsys.readouterr().out
+    assert f"{MODEL} is complete in {folder}" in capsys.readouterr().out
     target = tmp_path / "carried"
     assert main(["create-model-store", "-p", MODEL, "-m", str(target)]) == 0
     assert f"NIM_MODEL_PATH={target}" in capsys.readouterr().out
@@ -109,7 +109,7 @@ def test_a_checkpoint_by_its_uri_is_fetched_into_a_folder_of_its_own(
         assert "tuned: 1 file to fetch, " in capsys.readouterr().out
         monkeypatch.setenv("NIM_MODEL_PATH", uri)
         assert main(["download-to-cache"]) == 0
-    assert "tuned is whole in " in capsys.readouterr().out
+    assert "tuned is complete in " in capsys.readouterr().out
     (folder,) = tmp_path.glob("models/tuned-*")
     assert (folder / "model.safetensors").read_bytes() == shard("a")
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_is_fetched_straight_into_a_volume(
 
 def test_an_unknown_model_is_a_bad_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download-to-cache", "-m", "gpt-4"]) == 2
-    assert "'gpt-4' is no model (gpt-oss-120b, gpt-oss-20b, nano)" in capsys.readouterr().err
+    assert "'gpt-4' is not a model (gpt-oss-120b, gpt-oss-20b, nano)" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_never_written_over(
@@ -152,5 +152,5 @@ def test_a_folder_that_is_there_is_never_written_over(
 ) -> None:
     monkeypatch.setenv("NIM_CACHE_PATH", str(tmp_path / "cache"))
     assert main(["create-model-store", "-p", "nano", "-m", str(tmp_path)]) == 1
-    assert f"{tmp_path} is there already" in capsys.readouterr().err
+    assert f"{tmp_path} exists already" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()  # nothing was fetched to be told this

@@ -46,7 +46,7 @@ def test_other_tokens_differ_unless_two_were_near() -> None:
     shorter = Measured("t", (LIKELY,), ((1, 2),))
     assert not verdicts(shorter, [3.0, 3.0])[1]
     (_, row) = rows(OURS, other, [[3.0, 0.01, 3.0]])
-    assert row.note == "equal up to token 2, where the two best logits are 0.01 apart"
+    assert row.note == "equal up to token 2; the two best logits differ by 0.01 there"
 
 
 def test_the_texts_are_harmony() -> None:
@@ -88,4 +88,4 @@ def test_without_transformers_the_command_that_adds_it_is_named(
     command += [f"--cache-path={nano_cache}", f"--reference-python={python}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "packaging/install.py verify`" in done.stderr
+    assert "tools/install.py verify`" in done.stderr

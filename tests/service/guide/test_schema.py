@@ -174,11 +174,11 @@ ENFORCED: list[tuple[Any, list[str], list[str]]] = [
         ['{"kids":[1]}'],
     ),
     ({"$schema": "http://json-schema.org/draft-04/schema#", "const": 1}, ["1"], ["2"]),
-    # blanks between the tokens: up to forty, whatever a client says
+    # between the tokens one blank, or a line break and its indentation, whatever a client says
     (
         {"properties": {"a": {}}, "x-guidance": {"whitespace_flexible": False}},
-        ['{\n  "a" : 1}', "{" + " " * 40 + '"a":1}'],
-        ["{" + " " * 41 + '"a":1}'],
+        ['{\n  "a" : 1}', "{\r\n" + " " * 40 + '"a":1}', '{"a":1}'],
+        ["{\n" + " " * 41 + '"a":1}', '{  "a":1}', '{\n\n"a":1}'],
     ),
 ]
 PATTERNS: list[tuple[str, list[str], list[str]]] = [

@@ -36,7 +36,7 @@ class Pushed(FakeEngine):
         self.streams: list[Stream] = []
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        stream = Stream(Unread(), print)
+        stream = Stream(Unread(), print, print)
         self.streams.append(stream)
         while True:
             event = await stream.next()

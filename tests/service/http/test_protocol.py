@@ -106,7 +106,7 @@ async def test_a_request_that_does_not_come_whole_is_ended(
 ) -> None:
     status, error = error_of(await talk(*pieces))
     assert status == b"408"
-    assert f"{part} did not come within 0.3 s" in error["message"]
+    assert f"{part} did not arrive within 0.3 s" in error["message"]
 
 
 async def test_an_endless_header_is_refused(talk: Talk) -> None:

@@ -37,7 +37,9 @@ async def test_the_policy_lets_in_nothing_from_elsewhere(
     make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
     client = await make_client(make_runtime(SCRIPT))
-    policy = (await client.get(path)).headers["content-security-policy"]
+    headers = (await client.get(path)).headers
+    assert headers["x-dns-prefetch-control"] == "off"
+    policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy

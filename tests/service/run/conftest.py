@@ -1,7 +1,8 @@
-"""One H200 whose settings choose what is launched."""
+"""One H200 whose settings choose what is launched, and servers with the scripted engine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from profiles.store import store
 from service.run import pythons, startup
 from service.run.startup import Launch, prepare
 from service.settings.settings import load
+from tests.service.run.serving import Serving
+
+Fixture = Callable[..., Any]
 
 
 @pytest.fixture
@@ -46,3 +50,22 @@ def cache(default_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def launch(**settings: Any) -> Launch:
     return prepare(load(settings))
+
+
+@pytest.fixture
+def script(harmony_ids: Fixture) -> list[int]:
+    return list(harmony_ids("<|channel|>final<|message|>" + "word " * 300 + "<|return|>"))
+
+
+@pytest.fixture
+def serve(script: list[int]) -> Iterator[Fixture]:
+    started: list[Serving] = []
+
+    def start(*flags: str, step_s: float = 0.0, options: Any = None, **environment: str) -> Serving:
+        options = {"script": script, "step_s": step_s} if options is None else options
+        started.append(Serving(options, *flags, **environment))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.end()

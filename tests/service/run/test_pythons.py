@@ -30,13 +30,14 @@ def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def python_with(folder: Path, *engines: str, cpu_only: str = "") -> Path:
     """A Python whose environment has these engines, as far as it is asked for them."""
     installed = {name: None if name in engines else ABSENT for name in installed_engines()}
-    answer = {"installed": installed, "cpu_only": {cpu_only: "here for the CPU only"}}
+    answer = {"installed": installed, "cpu_only": {cpu_only: "built for CPUs only"}}
     program = folder / f"python-of-{'-'.join(engines)}"
     program.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 
 
+@pytest.mark.heavy
 def test_each_engine_runs_in_the_python_that_is_named_for_it(tmp_path: Path) -> None:
     vllm = python_with(tmp_path, "vllm", cpu_only="vllm")
     tensorrt = python_with(tmp_path, "tensorrt_llm")
@@ -45,12 +46,13 @@ def test_each_engine_runs_in_the_python_that_is_named_for_it(tmp_path: Path) -> 
     assert here.installed["vllm"] is None
     assert here.installed["tensorrt_llm"] is None
     assert here.installed["llama_cpp"] == ABSENT
-    assert here.cpu_only == {"vllm": "here for the CPU only"}
+    assert here.cpu_only == {"vllm": "built for CPUs only"}
     assert python_of(settings, "native") is None
     assert python_of(settings, "vllm") == vllm
     assert python_of(settings, "tensorrt_llm") == tensorrt
 
 
+@pytest.mark.heavy
 def test_one_python_stands_for_all_engines(tmp_path: Path) -> None:
     settings = load({"engine_python": str(python_with(tmp_path, "vllm"))})
     here = engines_here(settings)
@@ -59,6 +61,7 @@ def test_one_python_stands_for_all_engines(tmp_path: Path) -> None:
     assert python_of(settings, "vllm") == tmp_path / "python-of-vllm"
 
 
+@pytest.mark.heavy
 def test_what_the_installer_made_is_found_without_a_setting(tmp_path: Path) -> None:
     python = python_with(tmp_path, "vllm")
     engines = {"vllm": {"python": str(python)}, "tensorrt_llm": {"python": "/gone/python"}}
@@ -72,6 +75,7 @@ def test_what_the_installer_made_is_found_without_a_setting(tmp_path: Path) -> N
     assert python_of(named, "vllm") == python
 
 
+@pytest.mark.heavy
 def test_a_python_that_cannot_be_asked_is_named() -> None:
     with pytest.raises(InvalidConstraint, match="NIM_ENGINE_PYTHON: /nowhere cannot run an engine"):
         engines_here(load({"engine_python": "vllm=/nowhere"}))
@@ -80,7 +84,7 @@ def test_a_python_that_cannot_be_asked_is_named() -> None:
 @pytest.mark.parametrize(
     ("value", "complaint"),
     [
-        ("vlm=/opt/python", "'vlm' is no engine"),
+        ("vlm=/opt/python", "'vlm' is not an engine"),
         ("vllm=/a,vllm=/b", "each engine once"),
         ("vllm=", "write engine=path"),
     ],

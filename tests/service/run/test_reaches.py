@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from engines.factory import environment_of
+from engines.factory import about
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
 from profiles.hardware.machine import GB
+from profiles.hardware.written import parse_hardware
 from profiles.store import store
+from service.run import startup
 from service.run.startup import environments_of, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
@@ -38,6 +40,7 @@ REACHES: dict[str, tuple[Any, str]] = {  # another value, and the field of the s
     "environment": ({"A": "1"}, "environment"),
 }
 # They say when to take the profile, why, how often, and where the head is from (test_drafts.py).
+NANO = "native-cpu-fp32-tp1-pp1-balanced"
 ONLY_CHOOSE = {"goal", "status", "source", "replicas", "draft", "draft_revision"}
 
 
@@ -55,7 +58,7 @@ def test_without_a_place_for_the_vocabulary_the_service_starts_and_says_so(
     (tmp_path / "file").write_text("")
     launched = launch(model_name="nano", cache_path=tmp_path / "file")
     assert launched.spec.vocabulary_path is None
-    assert "guided decoding will be refused" in caplog.text
+    assert "structured outputs will be refused" in caplog.text
 
 
 def test_the_context_length_reaches_the_engine() -> None:
@@ -68,6 +71,36 @@ def test_the_share_of_the_memory_reaches_the_engine_and_the_choice_of_a_profile(
     assert launch(model_name="gpt-oss-20b", kvcache_percent=0.4).spec.memory_fraction == 0.4
     with pytest.raises(NoCompatibleProfile, match="found 60"):
         launch(model_name="gpt-oss-120b", kvcache_percent=0.4)
+
+
+def test_host_memory_for_blocks_reaches_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bytes_of(free_gb: int = 100, machine: str = "h200", **settings: Any) -> int | None:
+        hardware = parse_hardware(machine)
+        cpu = replace(hardware.cpu, free_bytes=free_gb * GB)
+        with monkeypatch.context() as patch:
+            patch.setattr(startup, "visible_hardware", lambda: replace(hardware, cpu=cpu))
+            wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", **settings}
+            found: int | None = launch(**wish).spec.options.get("host_kv_bytes")
+            return found
+
+    assert bytes_of() is None
+    wanted: dict[str, Any] = {"enable_kv_cache_host_offload": True}
+    assert bytes_of(**wanted) == 10 * GB
+    assert bytes_of(**wanted, kv_cache_host_mem_fraction=0.5) == 50 * GB
+    assert bytes_of(**wanted, free_gb=60) == 6 * GB
+    assert bytes_of(**wanted, machine="h200x2", replicas=2) == 5 * GB
+    assert bytes_of(**wanted, model_name="nano", tags_selector=None, model_profile=NANO) == 10 * GB
+    with pytest.raises(InvalidConstraint, match=r"HOST_OFFLOAD is set, and .* engine vllm"):
+        bytes_of(**wanted, tags_selector="engine=vllm")
+
+
+def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
+    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native"}
+    assert launch(**wish).spec.kv_dtype == "bf16"
+    assert launch(**wish, kv_cache_dtype="auto").spec.kv_dtype == "bf16"
+    assert launch(**wish, kv_cache_dtype="fp8").spec.kv_dtype == "fp8"
+    with pytest.raises(InvalidConstraint, match=r"NIM_KV_CACHE_DTYPE is fp8, and .* llama_cpp"):
+        launch(model_name="gpt-oss-20b", tags_selector="engine=llama_cpp", kv_cache_dtype="fp8")
 
 
 def test_the_length_of_the_queue_reaches_the_engine() -> None:
@@ -110,7 +143,7 @@ def test_what_a_profile_sets_reaches_each_process_beside_its_gpus() -> None:
     environments = environments_of(replace(launched, spec=spec, devices=devices))
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["0", "1"]
     assert all(each["A"] == "1" and each["VLLM_NO_USAGE_STATS"] == "0" for each in environments)
-    library = environment_of("vllm")
+    library = about("vllm").environment
     assert library["VLLM_NO_USAGE_STATS"] != "0"
     assert all(library.keys() <= each.keys() for each in environments)
 
@@ -135,7 +168,15 @@ def test_how_a_profile_is_spread_over_gpus_reaches_the_engine(name: str, target:
     assert spec.num_devices == (2 if name in ("tp", "pp") else 1)
 
 
+def own_folder(folder: Path, model: str) -> None:
+    """A checkpoint's config.json, which is all that deciding reads."""
+    folder.mkdir(exist_ok=True)
+    config = catalogue.load().models[model].shape.model_dump_json()
+    (folder / "config.json").write_text(config)
+
+
 def test_the_folders_reach_the_store(machine: list[Any], tmp_path: Path) -> None:
+    own_folder(tmp_path / "own", "nano")
     launched = launch(model_name="nano", cache_path=tmp_path / "cache", model_path=tmp_path / "own")
     assert machine == [(tmp_path / "cache", tmp_path / "own")]
     assert launched.spec.model_dir == str(tmp_path / "own")
@@ -145,24 +186,28 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     given = {"max_body_bytes": 2048, "sse_keepalive_s": 3, "api_keys": "one-configured-key"}
     settings = load(
         given
+        | {"slow_reader_timeout_s": 7}
         | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
-        | {"read_without_key": "metrics, models"}
+        | {"read_without_key": "metrics, models", "allow_engine_kill": True}
     )
     launched = prepare(settings)
     client = EngineSupervisor(launched.spec).client()
     runtime = build_runtime(settings, launched, NoHistory(), Fleet([client]))
     assert runtime.limits.max_body_bytes == 2048
     assert runtime.limits.sse_keepalive_s == 3
+    assert runtime.limits.slow_reader_timeout_s == 7
     assert runtime.authenticator is not None
     assert runtime.cors_origins == ("https://chat.example",)
     assert runtime.read_without_key == ("metrics", "models")
     assert not runtime.has_pages
+    assert runtime.kill_engine is not None
     assert runtime.model.license == "Apache-2.0"
     assert runtime.model.profile is not None
     assert runtime.model.profile.reason == launched.selection.reason
     open_runtime = build_runtime(load(), launched, NoHistory(), Fleet([client]))
     assert open_runtime.authenticator is None
     assert open_runtime.has_pages
+    assert open_runtime.kill_engine is None
 
 
 # By setting: a value that is not the default, and the policy and its field that get it.
@@ -187,7 +232,7 @@ POLICIES: dict[str, tuple[Any, str, str]] = {
     "mcp_max_calls": (13, "ToolLimits", "max_calls"),
     "responses_max_age_s": (14_000.0, "StoreBounds", "max_age_s"),
     "responses_max_bytes": (15 << 20, "StoreBounds", "max_bytes"),
-    "engine_quarantine_s": (16.5, "Suspects", "keep_s"),
+    "engine_quarantine_s": (16.5, "CrashRecords", "keep_s"),
 }
 DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
 
@@ -197,6 +242,11 @@ class NoHistory:
 
     num_restarts = 0
     download = (0, 0)
+    is_starting = False
+    start_s = 0.0
+
+    def kill(self) -> int:
+        return 0
 
 
 def test_every_policy_reaches_the_runtime() -> None:
@@ -248,7 +298,7 @@ def test_what_the_cache_lacks_is_said_before_it_is_fetched(
     assert machine == []  # deciding fetches nothing: so a dry run does not
     with caplog.at_level("INFO"):
         tell(launched)
-    assert "The cache lacks 1 file (5.0 GB) of gpt-oss-20b: a start fetches them" in caplog.text
+    assert "1 file (5.0 GB) of gpt-oss-20b are missing: a start downloads them" in caplog.text
 
 
 def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,12 +310,14 @@ def test_obtain_fetches_from_where_the_settings_say(monkeypatch: pytest.MonkeyPa
     assert asked == [store.Fetching(is_allowed=True, override="s3://bucket/models")]
 
 
-@pytest.mark.parametrize("own", [{"disable_model_download": True}, {"model_path": Path("/own")}])
+@pytest.mark.parametrize("is_own", [False, True])
 def test_nothing_is_fetched_where_it_is_forbidden_or_not_needed(
-    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_own: bool
 ) -> None:
     lack_one(monkeypatch)
-    assert launch(model_name="gpt-oss-20b", **own).to_fetch == ()
+    own_folder(tmp_path, "gpt-oss-20b")
+    given = {"model_path": tmp_path} if is_own else {"disable_model_download": True}
+    assert launch(model_name="gpt-oss-20b", **given).to_fetch == ()
 
 
 def test_a_model_path_on_the_network_is_chosen_for_by_its_config_and_fetched_later(

@@ -2,125 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
 import shlex
 import signal
 import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
-from profiles.checkpoints.compact import bundled_nano
 from tests import plain
-from tests.profiles.hub import Fault, serving
-from tests.profiles.store.test_store import shard
+from tests.service.run.serving import BODY, PATIENCE_S
 
 Fixture = Callable[..., Any]
-
-PROGRAM = Path(__file__).parents[1] / "serve_scripted.py"
-PATIENCE_S = 180  # generous: the machine may be busy
-BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
-
-
-class Serving:
-    """A running server; its log is read line by line as it comes."""
-
-    def __init__(self, options: dict[str, Any], *flags: str, **environment: str) -> None:
-        self.lines: list[str] = []
-        self._grown = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0", *flags],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._grown:
-                self.lines.append(line)
-                self._grown.notify_all()
-
-    @property
-    def log(self) -> str:
-        return "".join(self.lines)
-
-    def wait_for(self, text: str) -> str:
-        """The first line with the text; fails with the log if the process ends without it."""
-        with self._grown:
-            self._grown.wait_for(
-                lambda: self._find(text) or self.process.poll() is not None, PATIENCE_S
-            )
-        if self.process.poll() is not None:
-            self._reader.join(PATIENCE_S)
-        line = self._find(text)
-        assert line is not None, f"no {text!r} in:\n{self.log}"
-        return line
-
-    def _find(self, text: str) -> str | None:
-        return next((line for line in self.lines if text in line), None)
-
-    def end(self) -> None:
-        """Leave nothing behind, whatever the test did."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join(PATIENCE_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    @property
-    def url(self) -> str:
-        return self.wait_for("Ready after").split(" on ")[-1].strip()
-
-    def until_ready_is(self, status: int, word: str = "") -> None:
-        """Wait for an answer of the readiness probe."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            ready = plain.get(f"{self.url}/v1/health/ready", timeout=PATIENCE_S)
-            if ready.status_code == status and word in ready.text:
-                return
-            assert time.monotonic() < deadline, f"{ready.text}\n{self.log}"
-            time.sleep(0.02)
-
-    def exit_code(self) -> int:
-        code = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        return code
-
-
-@pytest.fixture
-def script(harmony_ids: Fixture) -> list[int]:
-    return list(harmony_ids("<|channel|>final<|message|>" + "word " * 300 + "<|return|>"))
-
-
-@pytest.fixture
-def serve(script: list[int]) -> Iterator[Fixture]:
-    started: list[Serving] = []
-
-    def start(*flags: str, step_s: float = 0.0, options: Any = None, **environment: str) -> Serving:
-        options = {"script": script, "step_s": step_s} if options is None else options
-        started.append(Serving(options, *flags, **environment))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.end()
 
 
 def test_the_log_tells_the_way_to_a_first_answer_and_a_hangup_ends_it(
@@ -140,7 +36,7 @@ def test_the_log_tells_the_way_to_a_first_answer_and_a_hangup_ends_it(
     assert children
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         server.process.send_signal(number)
-        server.wait_for(f"{number.name} means nothing")
+        server.wait_for(f"{number.name} has no meaning")
     assert plain.get(f"{url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
     server.process.send_signal(signal.SIGHUP)  # its terminal is gone
     assert server.exit_code() == 0
@@ -154,7 +50,7 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = serve(f"--server-port={port}", options={"script": [1], "start_s": 600})
-    server.wait_for("by the native engine")
+    server.wait_for("native engine")
     url = f"http://127.0.0.1:{port}/v1/health"
     assert plain.get(f"{url}/live", timeout=PATIENCE_S).status_code == 200
     response = plain.get(f"{url}/ready", timeout=PATIENCE_S)
@@ -163,82 +59,6 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
     server.process.terminate()
     assert server.exit_code() == 0
     assert "Traceback" not in server.log
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def half_a_model(gate: threading.Event) -> Iterator[str]:
-    """A mirror that sends half of the weights, and the rest once the gate is open; its URL."""
-    files = {"config.json": (bundled_nano() / "config.json").read_bytes()}
-    files["model.safetensors"] = shard("a", num_bytes=40_000_000)
-    with serving({f"m/nano/{name}": content for name, content in files.items()}) as mirror:
-
-        def wait() -> None:
-            gate.wait(PATIENCE_S)
-
-        first = Fault(cut_after=20_000_000)
-        mirror.faults["model.safetensors"] = [first, *[Fault(before=wait) for _ in range(20)]]
-        try:
-            yield f"{mirror.url}/m/nano"
-        finally:
-            gate.set()
-
-
-def test_it_answers_with_its_progress_while_the_model_is_fetched(
-    serve: Fixture, tmp_path: Path
-) -> None:
-    gate, port = threading.Event(), free_port()
-    url = f"http://127.0.0.1:{port}/v1"
-    with half_a_model(gate) as place:
-        environment = {"NIM_MODEL_PATH": place, "NIM_CACHE_PATH": str(tmp_path)}
-        server = serve(f"--server-port={port}", options={"script": [1]}, **environment)
-        deadline, said = time.monotonic() + PATIENCE_S, ""
-        while not re.search(r"downloading nano: \d+\.\d of 40\.0 MB \([1-9]", said):
-            assert time.monotonic() < deadline, f"{said}\n{server.log}"
-            with contextlib.suppress(httpx.TransportError):  # before it listens
-                ready = plain.get(f"{url}/health/ready", timeout=PATIENCE_S)
-                said = ready.json()["error"]["message"]
-            time.sleep(0.05)
-        assert ready.status_code == 503
-        assert plain.get(f"{url}/health/live", timeout=PATIENCE_S).status_code == 200
-        counted = plain.get(f"{url}/metrics", timeout=PATIENCE_S).text
-        assert 'harmonium_download_size_bytes{model="nano"} 4.00' in counted
-        [have] = re.findall(r'harmonium_download_bytes\{model="nano"\} (\S+)', counted)
-        assert 0 < float(have) < 40_000_000
-        refused = plain.post(f"{url}/chat/completions", json=BODY, timeout=PATIENCE_S)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready")
-        gate.set()
-        server.wait_for("Ready after")
-    counted = plain.get(f"{url}/metrics", timeout=PATIENCE_S).text
-    assert 'harmonium_download_size_bytes{model="nano"} 0.0' in counted
-
-
-def test_ctrl_c_in_a_download_says_what_is_kept_and_the_next_start_goes_on(
-    serve: Fixture, tmp_path: Path
-) -> None:
-    gate = threading.Event()
-    with half_a_model(gate) as place:
-        environment = {"NIM_MODEL_PATH": place, "NIM_CACHE_PATH": str(tmp_path)}
-        server = serve(options={"script": [1]}, **environment)
-        deadline = time.monotonic() + PATIENCE_S
-        while not sum(part.stat().st_size for part in tmp_path.rglob(".partial/*")):
-            assert time.monotonic() < deadline, server.log
-            time.sleep(0.05)
-        server.process.send_signal(signal.SIGINT)
-        kept = server.wait_for("The download was stopped; what came is kept in")
-        assert server.exit_code() == 0
-        assert "Traceback" not in server.log
-        assert str(tmp_path) in kept
-        gate.set()
-        again = serve(options={"script": [1]}, **environment)
-        assert "MB of them are here already" in again.wait_for("Fetching nano")
-        again.wait_for("Ready after")
 
 
 def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:

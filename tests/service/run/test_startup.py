@@ -31,7 +31,7 @@ def test_a_machine_with_a_gpu_serves_the_demonstration_by_name_only(
 ) -> None:
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("b200x8"))
     engines = {"native": None, **dict.fromkeys(("llama_cpp", "vllm", "tensorrt_llm"), ABSENT)}
-    cpu_only = {"native": "here for the CPU only: run this"}
+    cpu_only = {"native": "built for CPUs only: run this"}
     monkeypatch.setattr(pythons, "installed_engines", lambda: engines)
     monkeypatch.setattr(pythons, "cpu_only_engines", lambda: cpu_only)
     with pytest.raises(NoCompatibleProfile, match="Only to try the server: NIM_MODEL_NAME=nano"):
@@ -46,13 +46,13 @@ def test_a_gpu_that_stays_idle_is_a_warning(
 ) -> None:
     monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("a10"))
     engines = {"llama_cpp": None, **dict.fromkeys(("native", "vllm", "tensorrt_llm"), ABSENT)}
-    cpu_only = {"llama_cpp": "here for the CPU only: run this"}
+    cpu_only = {"llama_cpp": "built for CPUs only: run this"}
     monkeypatch.setattr(pythons, "installed_engines", lambda: engines)
     monkeypatch.setattr(pythons, "cpu_only_engines", lambda: cpu_only)
     tell(launch(model_name="gpt-oss-20b"))
     said = (
-        "1 x NVIDIA A10 stays idle: gpt-oss-20b runs on the CPU. Missing: "
-        "engine llama_cpp is here for the CPU only: run this; "
+        "1 x NVIDIA A10 is idle: gpt-oss-20b runs on the CPU. Missing: "
+        "engine llama_cpp is built for CPUs only: run this; "
     )
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(warnings) == 1
@@ -103,7 +103,7 @@ def test_a_gpu_with_too_little_free_memory_is_told_the_context_that_fits(
     busy = replace(board, gpus=(replace(board.gpus[0], free_bytes=17 * GB),))
     monkeypatch.setattr(startup, "visible_hardware", lambda: busy)
     tell(launch())
-    assert re.search(r"The context is [\d,]+ of 131,072 tokens: the free memory", caplog.text)
+    assert re.search(r"The context is [\d,]+ of 131,072 tokens; more does not fit", caplog.text)
 
 
 def test_nothing_is_said_of_a_gpu_that_is_used_or_was_not_wanted(
@@ -156,7 +156,7 @@ def test_another_engine_stands_in_for_the_same_model_and_what_failed_is_told() -
     assert second.served_name == first.served_name == now.model.name
     words = f"engine {was.engine} cannot start: no such library"
     assert words in [r.reason for r in second.selection.rejections if r.profile.id == was.id]
-    assert second.selection.reason == f"It stands in for {was.title}: {words}."
+    assert second.selection.reason == f"It replaces {was.title}: {words}."
     last: Launch | None = second
     for _ in engines_in_order("gpt-oss-20b")[1:]:
         assert last is not None
@@ -179,7 +179,7 @@ def test_an_engine_that_cannot_start_is_replaced_where_that_is_allowed(
         return 0
 
     monkeypatch.setattr(serve, "_serve", start)
-    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.setattr(logs, "configure", lambda *_, **__: None)
     settings = load({"model_name": "gpt-oss-20b", "engine_fallback": is_allowed, "server_port": 0})
     assert serve.run(settings, 0.0) == (0 if is_allowed else 1)
     assert served == ([first, second] if is_allowed else [first])
@@ -228,4 +228,4 @@ def test_a_cache_that_every_user_may_write_is_warned_of(
 ) -> None:
     tmp_path.chmod(mode)
     startup.warn_of_open_cache(tmp_path)
-    assert ("change the model that is served" in caplog.text) is is_told
+    assert ("replace the model" in caplog.text) is is_told

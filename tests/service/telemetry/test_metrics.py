@@ -14,12 +14,12 @@ from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from profiles.hardware.usage import GpuUsage
-from service.cli.reference import metrics_page
 from service.http.paths import route_of
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
 from service.telemetry.series import all_series
+from tools.docs.reference import metrics_page
 
 Fixture = Callable[..., Any]
 
@@ -269,6 +269,14 @@ async def test_each_replica_and_what_is_served_is_told(make_runtime: Fixture) ->
     )
 
 
+async def test_a_start_is_counted_until_it_has_ended(make_runtime: Fixture) -> None:
+    state = EngineState(is_starting=True, start_s=42.0)
+    metrics = Metrics("gpt-oss-20b", lambda: state)
+    page = Scrape((await metrics.render(make_runtime(SCRIPT).engine)).decode())
+    assert page.value("harmonium_starting") == 1
+    assert page.value("harmonium_start_duration_seconds") == 42
+
+
 async def test_what_is_written_is_what_the_table_says(
     make_runtime: Fixture, scrape: Fixture
 ) -> None:
@@ -278,7 +286,7 @@ async def test_what_is_written_is_what_the_table_says(
     runtime.metrics.count_answer(refused, 429, 0.1)
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)
-    written = {name for name in page.names if name.startswith("harmonium_")}
+    written = {name for name in page.names if name.startswith(("harmonium_", "process_"))}
     known = {series.sample for series in all_series() if not series.name.startswith("gpu_")}
     parts = ("_count", "_sum")
     assert {name for name in written if not name.endswith(parts)} == known

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.cpu.layout import AttentionGroup, Piece
+from engines.native.backends.fp8 import cache_dtype, read, stored
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import layers_per_group
 
@@ -30,15 +31,15 @@ class KVCache:
     ) -> None:
         values = config.block_size * 2 * model.kv_size
         shape = (layers_per_group(model), num_blocks, values)
-        self.blocks = _zeros(shape, getattr(torch, config.dtype), device)
+        self.blocks = zeros(shape, cache_dtype(config), device)
         self.slots = self.blocks.view(len(self.blocks), -1, 2 * model.kv_size)
 
     def write(self, layer: int, slots: Tensor, kv: Tensor) -> None:
         """Store kv (tokens, 2 * kv_size) at slots (tokens) of a group layer."""
-        self.slots[layer].index_copy_(0, slots, kv.to(self.slots.dtype))
+        self.slots[layer].index_copy_(0, slots, stored(kv, self.slots.dtype))
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros; on CPU memory is only taken once a block is written, which torch.zeros would do."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -73,20 +74,20 @@ class Attention:
         In parts, one after the other.
         """
         num_kv_heads, queries_per_kv = self._sinks.shape
-        kv = cache.index_select(0, group.blocks).to(q.dtype)
+        kv = read(cache.index_select(0, group.blocks), q.dtype)
         kv = kv.view(group.num_sequences, -1, 2, num_kv_heads, self._head_dim)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (sequences, kv_heads, keys, head_dim)
         q = q.view(-1, num_kv_heads, queries_per_kv, self._head_dim)
         if group.is_chunk:
             yield from self._chunk(q, k, v, group.pieces)
-        else:  # heads that share a K/V head stand in for query positions
+        else:  # heads that share a K/V head take the place of query positions
             [whole] = group.pieces
             yield self._attend(q, k, v, whole.mask, self._scale)
 
     def _chunk(
         self, q: Tensor, k: Tensor, v: Tensor, pieces: tuple[Piece, ...]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Heads that share a K/V head stand in for sequences that all read the same keys.
+        """Heads that share a K/V head are treated as sequences that all read the same keys.
 
         So nothing is copied.
         """
@@ -117,7 +118,6 @@ def attend(
 def attend_reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The same as `attend`, spelt out."""
     if mask is None:
         mask = q.new_full((q.shape[-2], k.shape[-2]), -torch.inf).triu(1)
     scores = (q @ k.transpose(-2, -1)).float() * scale + mask

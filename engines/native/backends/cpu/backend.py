@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,21 +11,22 @@ from torch import Tensor
 
 from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
-from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
+from engines.native.backends.base import Batch, Capacity, Move
 from engines.native.backends.cpu.attention import KVCache
 from engines.native.backends.cpu.eagle import HeadGuesser
-from engines.native.backends.cpu.layers import Logits
-from engines.native.backends.cpu.layout import LayoutBuilder, Slots, Span
-from engines.native.backends.cpu.linear import computed_dtype
-from engines.native.backends.cpu.memory import check_memory, kv_budget
+from engines.native.backends.cpu.host_blocks import HostBlocks
+from engines.native.backends.cpu.layout import LayoutBuilder
+from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
-from engines.native.backends.cpu.sampler import sample, verify
 from engines.native.backends.scoring import MAX_ROWS, joined, score
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
-from engines.native.kv_pool import choose_num_blocks, longest_sequence
+from engines.native.host.logits import Logits
+from engines.native.host.slots import Slots, Span
+from engines.native.host.step import HostStep, Propose
+from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
 from engines.native.weights import Checkpoint, output_head, tensor_specs
 
 MAX_DRAFTS = 8  # in a row; their draws follow one another
@@ -34,9 +35,6 @@ _GATHERED_BYTES = 7 << 20  # K/V that is gathered should be in a cache when it i
 Forward = Callable[[list[Span]], Logits]  # num_sampled rows of logits for each span
 Score = Callable[[Sequence[Span]], list[PromptLogprobs]]
 """The log-probabilities that spans of the last forward pass want, of those that want some."""
-
-Propose = Callable[[Sequence[Span], Sequence[Sampled]], list[tuple[int, ...]]]
-"""Guesses of what follows the sampled tokens, as many as each span wants."""
 
 
 class CpuBackend:
@@ -48,9 +46,11 @@ class CpuBackend:
         forward: Forward,
         propose: Propose | None = None,
         score: Score | None = None,
+        move: Callable[[tuple[Move, ...]], None] | None = None,
     ) -> None:
+        """`move` carries out copies between the blocks and host memory, where there is any."""
         self._capacity, self._forward, self._propose = capacity, forward, propose
-        self._score = score
+        self._score, self._move = score, move
         self._slots = Slots()
 
     @classmethod
@@ -58,15 +58,17 @@ class CpuBackend:
         """Load the weights and allocate the cache; EngineStartError if either cannot be."""
         network = TorchModel(config, model)
         propose = None if network.guesser is None else network.guesser.propose
-        return cls(network.capacity, network.forward, propose, network.score)
+        move = None if network.host is None else network.host.move
+        return cls(network.capacity, network.forward, propose, network.score, move)
 
     @property
     def capacity(self) -> Capacity:
-        """What the loaded model has room for."""
         return self._capacity
 
-    def launch(self, batch: Batch) -> CpuStep:
+    def launch(self, batch: Batch) -> HostStep:
         """Compute the step now; its sampling too, unless a row waits for its mask."""
+        if self._move is not None:
+            self._move(batch.moves)
         spans = self._slots.apply(batch)
         sampled = {i: span for i, span in enumerate(spans) if span.is_last}
         logits = self._forward(spans)
@@ -74,69 +76,10 @@ class CpuBackend:
         scores: dict[int, PromptLogprobs] = {}
         if scored and self._score is not None:
             scores = dict(zip(scored, self._score(spans), strict=True))
-        step = CpuStep(logits, sampled, self._propose, scores)
+        step = HostStep(logits, sampled, self._propose, scores)
         if not any(row.is_masked for row in batch.rows):
             step.mask({})
         return step
-
-
-class CpuStep:
-    """A computed step: logits, and tokens once it has its masks."""
-
-    def __init__(
-        self,
-        logits: Logits,
-        spans: dict[int, Span],
-        propose: Propose | None = None,
-        scores: Mapping[int, PromptLogprobs] | None = None,
-    ) -> None:
-        """`spans` that are last, and `scores` of prompts, by their row in the batch."""
-        self._logits: Logits | None = logits
-        self._spans, self._propose = spans, propose
-        self._scores = scores or {}
-        self._sampled: list[Sampled] = []
-
-    def mask(self, masks: Mapping[int, TokenMasks]) -> None:
-        """Sample with these masks, by the row in the batch."""
-        assert self._logits is not None
-        self._sampled = _sample(self._logits, self._spans, masks)
-        self._logits = None
-        for span, sampled in zip(self._spans.values(), self._sampled, strict=True):
-            span.slot.token_ids += sampled.token_ids
-        spans = [*self._spans.values()]
-        if self._propose is not None and any(span.num_wanted for span in spans):
-            guesses = self._propose(spans, self._sampled)
-            self._sampled = [
-                each._replace(proposed=of) for each, of in zip(self._sampled, guesses, strict=True)
-            ]
-
-    def collect(self) -> list[Sampled]:
-        """What each row with is_last or prompt_logprobs has brought."""
-        if not self._scores:
-            return self._sampled
-        sampled = dict(zip(self._spans, self._sampled, strict=True))
-        return [
-            sampled.get(row, Sampled(()))._replace(prompt_logprobs=self._scores.get(row))
-            for row in sorted({*sampled, *self._scores})
-        ]
-
-
-def _sample(
-    logits: Logits, spans: dict[int, Span], masks: Mapping[int, TokenMasks]
-) -> list[Sampled]:
-    if not any(span.drafts for span in spans.values()):
-        first_masks = {i: masks[row][0] for i, row in enumerate(spans) if row in masks}
-        return sample(logits, [span.slot for span in spans.values()], first_masks)
-    sampled, first = [], 0
-    for row, span in spans.items():
-        end = first + span.num_sampled
-        rows = Logits(logits.values[first:end], logits.columns)
-        if span.drafts:
-            sampled.append(verify(rows, span.slot, span.drafts, masks.get(row)))
-        else:
-            sampled += sample(rows, [span.slot], {0: masks[row][0]} if row in masks else {})
-        first = end
-    return sampled
 
 
 class TorchModel:
@@ -146,18 +89,21 @@ class TorchModel:
         device = torch.device("cpu")
         threads = ThreadChooser(config.num_threads or torch.get_num_threads())
         dtype: torch.dtype = getattr(torch, config.dtype)
-        computed = computed_dtype(dtype)
         checkpoint = Checkpoint(config.model_dir, tensor_specs(model))
         _check_length(config, model)
         check_memory(config, model, dtype)
         self._model = GptOss(model, Loader(checkpoint, dtype, device), threads)
-        head = None if config.draft_dir is None else self._head(config, model, computed, checkpoint)
-        num_blocks = choose_num_blocks(
-            model,
-            config,
-            kv_budget(config.memory_fraction),
-            bytes_beside=0 if head is None else head.block_bytes(config.block_size),
-        )
+        head = None if config.draft_dir is None else self._head(config, model, dtype, checkpoint)
+        check_host_kv(config)
+        beside = 0 if head is None else head.block_bytes(config.block_size)
+        budget = kv_budget(config.memory_fraction, config.host_kv_bytes)
+        num_blocks = choose_num_blocks(model, config, budget, beside)
+        self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
+        self._cache = KVCache(model, config, num_blocks, device)
+        self.host: HostBlocks | None = None
+        if num_places := num_host_blocks([model], config, beside):
+            tensors = () if self.guesser is None else self.guesser.tensors
+            self.host = HostBlocks((self._cache.blocks, *tensors), num_places)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,
@@ -165,16 +111,15 @@ class TorchModel:
             MAX_DRAFTS,
             MAX_DRAFTS if head is not None else 0,
             step_cost if head is None else step_cost_with_head,
+            host=None if self.host is None else self.host.capacity(),
         )
-        self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
-        self._cache = KVCache(model, config, num_blocks, device)
         self._scored: tuple[Tensor, tuple[int, ...]] | None = None  # last states, and spans' ends
         self._layouts = LayoutBuilder(
             config.block_size,
             model.sliding_window,
-            computed,
+            dtype,
             device,
-            _GATHERED_BYTES // (2 * model.kv_size * computed.itemsize),
+            _GATHERED_BYTES // (2 * model.kv_size * dtype.itemsize),
         )
 
     def forward(self, spans: list[Span]) -> Logits:
@@ -236,15 +181,15 @@ class TorchModel:
 
 
 def step_cost(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As with nano on one core: 1 to 32 sequences, 0 to 7 guesses each, and rather more.
+    """As with nano on one core: 1 to 32 sequences, 0 to 7 drafts each, and rather more.
 
-    A sequence with guesses is attended to by itself.
+    Attention of a sequence with drafts is computed separately.
     """
     return 6.0 + num_sequences + 0.8 * num_drafts
 
 
 def step_cost_with_head(num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A guess of a head is taken to cost what verifying it costs."""
+    """The cost with a head: a draft is assumed to cost as much as its verification."""
     return step_cost(num_sequences, 2 * num_drafts)
 
 

@@ -1,4 +1,4 @@
-"""An EAGLE3 head beside the CPU's model: its K/V, and its guesses after a step."""
+"""An EAGLE3 head beside the CPU's model: its K/V, and its drafts after a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.base import Sampled
-from engines.native.backends.cpu.layout import Layout, Slot, Span
+from engines.native.backends.cpu.layout import Layout
 from engines.native.eagle.head import EagleHead
+from engines.native.host.slots import Slot, Span
 
 
 class HeadGuesser:
-    """Keeps a head's K/V in the blocks of full attention, and guesses from them.
+    """Keeps a head's K/V in the blocks of full attention, and proposes tokens from them.
 
-    g of a block's last position is kept with the block: who goes on from a cached prefix needs it
+    g of a block's last position is kept with the block: a sequence that continues from a cached
+    prefix needs it
     for the first position after it. g of a sequence's last positions is kept in its slot.
     """
 
@@ -30,6 +32,11 @@ class HeadGuesser:
     def layers(self) -> tuple[int, ...]:
         """The target's layers after which the head looks at the residual stream."""
         return self._head.config.layers
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The tensors kept with each block: (parts, blocks, values)."""
+        return self._cache.view(1, len(self._last), -1), self._last.unsqueeze(0)
 
     @torch.inference_mode()
     def take_in(self, spans: Sequence[Span], layout: Layout, states: list[Tensor]) -> None:
@@ -50,7 +57,7 @@ class HeadGuesser:
 
     @torch.inference_mode()
     def propose(self, spans: Sequence[Span], sampled: Sequence[Sampled]) -> list[tuple[int, ...]]:
-        """Guesses of what follows the sampled tokens, which the slots have: as each span wants."""
+        """Drafts after the sampled tokens, which the slots have: as many as each span wants."""
         proposed: list[list[int]] = [[] for _ in spans]
         rows = [i for i, span in enumerate(spans) if span.num_wanted and sampled[i].token_ids]
         tokens = torch.tensor([spans[i].slot.token_ids[-1] for i in rows])

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.cpu import linear as linears
-from engines.native.backends.cpu.linear import linear
+from engines.native.backends.cpu.linear import Linear
 from engines.native.config import ModelConfig
 
 _CACHED_VALUES = 500_000  # of gates and ups: 2 MB, about the L2 caches of two cores
-_MAX_COPIED = 4_194_304  # values of the experts' first matrices, for a second copy not to be dear
+_MAX_COPIED = 4_194_304  # values of the experts' first matrices, small enough for a second copy
 
 
 class Router:
@@ -49,8 +49,8 @@ class DenseExperts:
         self._alpha, self._limit = config.swiglu_alpha, config.swiglu_limit
         weight = tensors.gate_up.unflatten(-1, (-1, 2)).permute(3, 0, 2, 1).flatten(0, 2)
         bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).permute(2, 0, 1).flatten()
-        self._gate_up = linear(weight, bias)
-        self._down = linear(tensors.down.flatten(0, 1).t(), None)
+        self._gate_up = Linear(weight, bias)
+        self._down = Linear(tensors.down.flatten(0, 1).t(), None)
 
     def __call__(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
         """x (tokens, hidden), weights and ids (tokens, top_k) -> (tokens, hidden)."""
@@ -70,8 +70,8 @@ class SparseExperts:
         bias = tensors.gate_up_bias.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(1)
         self._experts = [
             (
-                linear(weight[e], bias[e]),
-                linear(tensors.down[e].t(), tensors.down_bias[e]),
+                Linear(weight[e], bias[e]),
+                Linear(tensors.down[e].t(), tensors.down_bias[e]),
             )
             for e in range(config.num_local_experts)
         ]
@@ -97,7 +97,6 @@ class FewExperts:
     """Dense while what it computes of the unpicked experts fits in a cache, else sparse."""
 
     def __init__(self, config: ModelConfig, tensors: ExpertTensors) -> None:
-        """Keeps the tensors twice."""
         self._dense, self._sparse = DenseExperts(config, tensors), SparseExperts(config, tensors)
         self._max_dense_rows = _CACHED_VALUES // tensors.gate_up_bias.numel()
 
@@ -127,7 +126,7 @@ def experts_type(
 
 
 def held_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """What the experts of a layer keep of their matrices, all copies together."""
+    """Bytes that a layer's experts keep of their matrices, all copies together."""
     num, inner, hidden = config.num_local_experts, config.intermediate_size, config.hidden_size
     dense, sparse = (
         linears.held_bytes(each * 2 * inner, hidden, dtype)

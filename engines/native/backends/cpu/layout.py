@@ -1,4 +1,4 @@
-"""The slots' tokens and blocks, and one step's spans of them as the flat tensors the model reads.
+"""One step's spans as the flat tensors the model reads.
 
 Tokens of all spans stand one after the other: spans of several tokens first, then the
 sequences that compute one token. A run of tokens whose attention is computed in one call
@@ -10,139 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.native.backends.base import Batch, Row, SlotStart
-
-GREEDY_BELOW = 1e-5  # temperatures under this are greedy: dividing by them would overflow
+from engines.native.host.slots import Span
 
 _MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
 _MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
 _PIECE = 64  # queries of a chunk in one call: fewer share a read, more see what is masked
 
 Ints = NDArray[np.int64]
-
-
-class Slot:
-    """One sequence: its tokens, its tables and how it is sampled."""
-
-    __slots__ = (
-        "full_blocks",
-        "fused",
-        "is_biased",
-        "is_filtered",
-        "is_greedy",
-        "num_prompt_tokens",
-        "sampling",
-        "seed",
-        "token_ids",
-        "window_blocks",
-    )
-
-    def __init__(self, start: SlotStart) -> None:
-        self.token_ids = [*start.token_ids]
-        self.num_prompt_tokens = start.num_prompt_tokens
-        self.full_blocks = [*start.full_blocks]
-        self.window_blocks = [*start.window_blocks]
-        self.sampling = sampling = start.sampling
-        self.seed = start.seed
-        self.fused: tuple[int, Tensor] | None = None  # what a head keeps of the last positions
-        self.is_greedy = sampling.temperature < GREEDY_BELOW
-        self.is_filtered = sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
-        self.is_biased = bool(
-            sampling.logit_bias
-            or sampling.presence_penalty
-            or sampling.frequency_penalty
-            or sampling.repetition_penalty != 1.0
-        )
-
-    @property
-    def num_generated_tokens(self) -> int:
-        """Tokens after the prompt."""
-        return len(self.token_ids) - self.num_prompt_tokens
-
-
-class Span(NamedTuple):
-    """The positions [start, end) of one slot, to be computed; drafts stand at the last of them."""
-
-    slot: Slot
-    start: int
-    end: int
-    is_last: bool
-    drafts: tuple[int, ...] = ()
-    num_wanted: int = 0
-    prompt_logprobs: int | None = None  # the likeliest tokens beside each of the prompt's
-
-    @property
-    def scored_token_ids(self) -> list[int]:
-        """The prompt's tokens whose log-probabilities are wanted, each after its position."""
-        if self.prompt_logprobs is None:
-            return []
-        return self.slot.token_ids[
-            self.start + 1 : min(self.end, self.slot.num_prompt_tokens - 1) + 1
-        ]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens to compute, drafts included."""
-        return self.end - self.start
-
-    @property
-    def num_sampled(self) -> int:
-        """How many of the last positions need logits."""
-        return 1 + len(self.drafts) if self.is_last else 0
-
-    @property
-    def positions(self) -> range:
-        """The positions to compute."""
-        return range(self.start, self.end)
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The ids at these positions, drafts included."""
-        return [*self.slot.token_ids[self.start : self.end - len(self.drafts)], *self.drafts]
-
-    def blocks(self, is_sliding: bool) -> list[int]:
-        """The slot's block table of one kind of layer."""
-        return self.slot.window_blocks if is_sliding else self.slot.full_blocks
-
-    def first_visible(self, window: int | None) -> int:
-        """The first position that the span's first token attends to within the window."""
-        return 0 if window is None else max(0, self.start - window + 1)
-
-
-class Slots:
-    """The state of all slots, by their number."""
-
-    def __init__(self) -> None:
-        self._slots: dict[int, Slot] = {}
-
-    def apply(self, batch: Batch) -> list[Span]:
-        """Update the slots by what is new in a batch; the batch's rows as spans."""
-        for start in batch.starts:
-            self._slots[start.slot] = Slot(start)
-        return [*self._spans(batch.rows)]
-
-    def _spans(self, rows: Iterable[Row]) -> Iterable[Span]:
-        for row in rows:
-            slot = self._slots[row.slot]
-            slot.full_blocks += row.full_blocks
-            slot.window_blocks += row.window_blocks
-            end = row.end + len(row.drafts)
-            yield Span(
-                slot,
-                row.start,
-                end,
-                row.is_last,
-                row.drafts,
-                row.num_wanted,
-                row.prompt_logprobs,
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +84,7 @@ class LayoutBuilder:
         device: torch.device,
         max_group_tokens: int | None = None,
     ) -> None:
-        """`max_group_tokens`: what the decodes of one group attend to, where a limit is wanted."""
+        """`max_group_tokens`: limit of positions that the decodes of one group attend to."""
         self._block_size, self._window = block_size, sliding_window
         self._dtype, self._device = dtype, device
         self._max_group_tokens = max_group_tokens

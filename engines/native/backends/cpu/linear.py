@@ -1,7 +1,7 @@
 """Matrix times weight, by the layout and the type that this CPU multiplies fastest.
 
-Many CPUs have no arithmetic for bfloat16, and torch's products of it are then eight times slower
-than those of float32. There weights of bfloat16 stay as they are, and all else is float32.
+Many CPUs have no arithmetic for bfloat16; torch's products of it are then eight times slower than
+those of float32.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as we
 # With few rows the longer call costs more than the layout saves: as few as these, by the number of
 # values of the weight, which is then kept plainly too. Of a larger one a second copy is too dear.
 _PLAIN_ROWS = ((262_144, 7), (4_194_304, 1))
-_MAX_COPIED = 4_194_304  # values of a weight of bfloat16 that is kept as float32 too
-_WIDENED_AT_ONCE = 1_048_576  # values of a larger one: they should stay in a cache
 
 
 def has_bfloat16() -> bool:
@@ -24,37 +22,15 @@ def has_bfloat16() -> bool:
     return mkldnn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def computed_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What activations are computed in on this CPU where weights are kept as `dtype`."""
-    return dtype if dtype != torch.bfloat16 or has_bfloat16() else torch.float32
-
-
-def linear(weight: Tensor, bias: Tensor | None, *, is_read_always: bool = False) -> AnyLinear:
-    """y = x @ weight.T + bias, with weight (out, in) and bias (out); x and y as computed_dtype.
-
-    `is_read_always`: by each step, however few rows it has; so a copy of float32 pays.
-    """
-    computed = computed_dtype(weight.dtype)
-    bias = None if bias is None else bias.to(computed)
-    if weight.dtype == computed:
-        return Linear(weight, bias)
-    return NarrowLinear(weight, bias, is_read_always or weight.numel() <= _MAX_COPIED)
-
-
-def held_bytes(
-    num_out: int, num_in: int, dtype: torch.dtype, *, is_read_always: bool = False
-) -> int:
-    """What `linear` keeps of a weight (num_out, num_in) of `dtype`, all its copies together."""
-    size, computed = num_out * num_in, computed_dtype(dtype)
-    if dtype == computed:
-        num_copies = 1 + (can_pack(dtype) and _plain_rows(size) > 0)
-        return num_copies * size * dtype.itemsize
-    is_copied = can_pack(computed) and (is_read_always or size <= _MAX_COPIED)
-    return size * (dtype.itemsize + is_copied * computed.itemsize)
+def held_bytes(num_out: int, num_in: int, dtype: torch.dtype) -> int:
+    """Bytes that `Linear` keeps of a weight (num_out, num_in) of `dtype`, all copies together."""
+    size = num_out * num_in
+    num_copies = 1 + (can_pack(dtype) and _plain_rows(size) > 0)
+    return num_copies * size * dtype.itemsize
 
 
 class Linear:
-    """A product in the type of its weight."""
+    """y = x @ weight.T + bias, with weight (out, in) and bias (out), all of one type."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._bias = bias
@@ -70,42 +46,6 @@ class Linear:
         return _times_packed(x, self._packed, self._bias)
 
 
-class NarrowLinear:
-    """A product in float32 with a weight of bfloat16, on a CPU that multiplies only float32.
-
-    With one row, reading the weight takes the time, and half as many bytes are read.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, is_copied: bool) -> None:
-        """`is_copied`: for more rows than one a copy in float32 is kept; else it is made anew."""
-        self._weight, self._bias = weight.contiguous(), bias
-        self._packed = _pack(weight.float()) if is_copied and can_pack(torch.float32) else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (rows, in) -> (rows, out), both float32."""
-        if self._packed is not None and len(x) > 1:
-            return _times_packed(x, self._packed, self._bias)
-        y = self._one_row(x) if len(x) == 1 else self._in_parts(x)
-        return y if self._bias is None else y.add_(self._bias)
-
-    def _one_row(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self._weight.dtype), self._weight).float()
-
-    def _in_parts(self, x: Tensor) -> Tensor:
-        num_out, num_in = self._weight.shape
-        y = x.new_empty(len(x), num_out)
-        size = max(1, _WIDENED_AT_ONCE // num_in)
-        widened = x.new_empty(size, num_in)
-        for start in range(0, num_out, size):
-            part = self._weight[start : start + size]
-            rows = widened[: len(part)].copy_(part)
-            torch.mm(x, rows.t(), out=y[:, start : start + len(part)])
-        return y
-
-
-AnyLinear = Linear | NarrowLinear
-
-
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether oneDNN can hold a weight in its own layout (the one torch.compile uses)."""
     if not torch.backends.mkldnn.is_available():
@@ -114,7 +54,7 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 
 def _plain_rows(size: int) -> int:
-    """Up to how many rows a weight of so many values is read as it is, beside being packed."""
+    """Largest batch for which a weight of this size stays unpacked."""
     return next((rows for limit, rows in _PLAIN_ROWS if size < limit), 0)
 
 

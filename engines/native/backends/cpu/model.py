@@ -17,16 +17,16 @@ from engines.native.backends.cpu.experts import (
     num_step_weights,
 )
 from engines.native.backends.cpu.layers import (
-    Logits,
     OutputHead,
     RmsNorm,
-    RotaryEmbedding,
     interleave_halves,
     rotate,
 )
 from engines.native.backends.cpu.layout import Layout
-from engines.native.backends.cpu.linear import AnyLinear, computed_dtype, linear
+from engines.native.backends.cpu.linear import Linear
 from engines.native.config import LayerType, ModelConfig
+from engines.native.host.logits import Logits
+from engines.native.rope import RotaryEmbedding
 from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
 
 # In multiply-adds: below about half a millisecond on one core a second thread gains nothing.
@@ -45,12 +45,7 @@ class Loader:
     prefix: str = ""
 
     def __call__(self, name: str) -> Tensor:
-        """Read one tensor by its name."""
         return self.checkpoint.tensor(self.prefix + name, self.dtype).to(self.device)
-
-    def computed(self, name: str) -> Tensor:
-        """A tensor as activations are computed: all that is small beside a matrix."""
-        return self(name).to(computed_dtype(self.dtype))
 
     def below(self, prefix: str) -> Loader:
         """A loader of the tensors whose names begin with this prefix too."""
@@ -66,17 +61,15 @@ class Layer:
         self._q_size, self._head_dim = config.q_size, config.head_dim
         self._num_heads = config.num_attention_heads
         self._num_rotated_heads = config.num_attention_heads + config.num_key_value_heads
-        self._attention_norm = RmsNorm(load.computed("input_layernorm.weight"), config.rms_norm_eps)
+        self._attention_norm = RmsNorm(load("input_layernorm.weight"), config.rms_norm_eps)
         self._qkv, self._out = _attention_linears(config, load.below("self_attn."))
         self._attention = Attention(
-            load.computed("self_attn.sinks"), config.num_key_value_heads, config.head_dim
+            load("self_attn.sinks"), config.num_key_value_heads, config.head_dim
         )
-        self._moe_norm = RmsNorm(
-            load.computed("post_attention_layernorm.weight"), config.rms_norm_eps
-        )
+        self._moe_norm = RmsNorm(load("post_attention_layernorm.weight"), config.rms_norm_eps)
         self._router = Router(
-            load.computed("mlp.router.weight"),
-            load.computed("mlp.router.bias"),
+            load("mlp.router.weight"),
+            load("mlp.router.bias"),
             config.num_experts_per_tok,
         )
         self._experts = _experts(config, load.below("mlp.experts."))
@@ -109,11 +102,10 @@ class GptOss:
 
     @property
     def last_layer(self) -> int:
-        """The index of the last layer."""
         return len(self._layers) - 1
 
     def __init__(self, config: ModelConfig, load: Loader, threads: ThreadChooser) -> None:
-        self._dtype, self._threads = computed_dtype(load.dtype), threads
+        self._dtype, self._threads = load.dtype, threads
         self._num_layer_weights = num_step_weights(config)
         self._rotary_embedding = RotaryEmbedding(config.rope, config.head_dim, load.device)
         # A mapped file: only the rows that are looked up are ever read.
@@ -122,7 +114,7 @@ class GptOss:
             Layer(config, index, load.below(f"model.layers.{index}."))
             for index in range(config.num_hidden_layers)
         ]
-        self._norm = RmsNorm(load.computed(NORM), config.rms_norm_eps)
+        self._norm = RmsNorm(load(NORM), config.rms_norm_eps)
         head = load.checkpoint.stored(output_head(config)).to(load.device)
         self._head = OutputHead(head, load.dtype)
 
@@ -146,7 +138,7 @@ class GptOss:
         return self._head(self._norm(x))
 
 
-def _attention_linears(config: ModelConfig, load: Loader) -> tuple[AnyLinear, AnyLinear]:
+def _attention_linears(config: ModelConfig, load: Loader) -> tuple[Linear, Linear]:
     """The q, k and v projections as one, rotated pairs side by side; and the output's."""
 
     def qkv(kind: str) -> Tensor:
@@ -158,17 +150,17 @@ def _attention_linears(config: ModelConfig, load: Loader) -> tuple[AnyLinear, An
 
     has_bias = config.attention_bias
     return (
-        linear(qkv("weight"), qkv("bias") if has_bias else None),
-        linear(load("o_proj.weight"), load("o_proj.bias") if has_bias else None),
+        Linear(qkv("weight"), qkv("bias") if has_bias else None),
+        Linear(load("o_proj.weight"), load("o_proj.bias") if has_bias else None),
     )
 
 
 def _experts(config: ModelConfig, load: Loader) -> Experts:
     tensors = ExpertTensors(
         load("gate_up_proj"),
-        load.computed("gate_up_proj_bias"),
+        load("gate_up_proj_bias"),
         load("down_proj"),
-        load.computed("down_proj_bias"),
+        load("down_proj_bias"),
     )
     return experts_type(config)(config, tensors)
 

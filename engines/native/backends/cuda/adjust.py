@@ -14,7 +14,7 @@ from torch import Tensor
 from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart, TokenMask
 
-OUT = -1e30  # finite, also over a small temperature: what is no number is the model's error
+OUT = -1e30  # finite, also over a small temperature: what is not a number is the model's error
 
 
 class SlotSampling:

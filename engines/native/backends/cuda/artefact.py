@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from engines import start_steps
 from engines.errors import EngineStartError
 from engines.native.artefact.identity import PACKED, replaced_shards
 from engines.native.artefact.store import (
@@ -42,11 +43,14 @@ from engines.native.weights import Checkpoint, tensor_specs
 
 _CHOICES: Final = "choices.json"
 
+Share = tuple[range, torch.device]
+"""Layers, and the device that they go to."""
+
 log = logging.getLogger(__name__)
 
 
 class Artefact:
-    """The parts that one start takes from the store; without a folder all is made anew."""
+    """The parts that one start takes from the store; without a folder everything is built again."""
 
     def __init__(self, config: NativeConfig, model: ModelConfig) -> None:
         self._config, self._model = config, model
@@ -60,22 +64,27 @@ class Artefact:
             return None
         return Checkpoint(folder, tensor_specs(self._model))
 
-    def weights_bytes(self) -> int:
-        """What the weights take on the GPU."""
-        if self._checkpoint is not None:
-            return packed_files.num_bytes(self._checkpoint, self._model)
+    def weights_bytes(self, split: Sequence[range]) -> list[int]:
+        """Bytes of the weights of each of these layers on a GPU."""
+        model, checkpoint = self._model, self._checkpoint
+        if checkpoint is not None:
+            return [packed_files.num_bytes(checkpoint, model, layers) for layers in split]
         with self._packed_alone() as place:
-            return sum(path.stat().st_size for path in place.folder.glob("*.safetensors"))
+            return [packed_files.stored_bytes(place.folder, model, each) for each in split]
 
-    def weights(self, num_positions: int, device: torch.device) -> ModelWeights:
+    def weights(self, num_positions: int, split: Sequence[Share]) -> list[ModelWeights]:
         """The weights from their part, if it is there or to be made; else from the checkpoint.
 
         EngineStartError where there is no checkpoint and the part cannot be used.
         """
         model, config, started_s = self._model, self._config, time.monotonic()
+        start_steps.begin("loading weights")
 
-        def read(found: StoredPart) -> ModelWeights:
-            return packed_files.read(found, model, num_positions, device)
+        def read(found: StoredPart) -> list[ModelWeights]:
+            return [
+                packed_files.read(found, model, num_positions, device, layers)
+                for layers, device in split
+            ]
 
         if self._checkpoint is None:
             with self._packed_alone() as place:
@@ -88,21 +97,24 @@ class Artefact:
         if self._store is not None:
             part = weights_part(config)
             if config.keep_weights or self._store.slot(part).why_not() is None:
-                recipe = packed_files.recipe(self._checkpoint, model, device)
+                recipe = packed_files.recipe(self._checkpoint, model, split[0][1])
                 try:
                     weights = self._store.use(part, recipe, read)
                 except NotKept as reason:
-                    log.warning("The packed weights are not kept: %s", reason)
+                    log.warning("The packed weights cannot be saved: %s", reason)
                 else:
                     _tell("The packed weights were loaded", started_s)
                     return weights
-        weights = load_weights(self._checkpoint, model, num_positions, device)
+        weights = [
+            load_weights(self._checkpoint, model, num_positions, device, layers)
+            for layers, device in split
+        ]
         _tell("The checkpoint was loaded and packed", started_s)
         return weights
 
     @contextmanager
     def _packed_alone(self) -> Iterator[PartPlace]:
-        """A block in which nobody changes the part of a checkpoint whose shards are gone."""
+        """A block in which the part of a checkpoint without shards does not change."""
         if self._store is None:
             raise EngineStartError(self._remedy("are not there"))
         with self._store.shared(weights_part(self._config)) as place:
@@ -143,7 +155,7 @@ class Artefact:
                 try:
                     return self._store.use(part, Recipe(1 << 20, write), read)
                 except NotKept as reason:
-                    log.warning("The measured kernel choices are not kept: %s", reason)
+                    log.warning("The measured kernel choices cannot be saved: %s", reason)
         choices.tell()
         return choices
 
@@ -152,6 +164,7 @@ class Artefact:
         """A block inside which compiled kernels come from their part, or go into it."""
         started_s = time.monotonic()
         part = kernels_of(self._config, self._model, capability)
+        start_steps.begin("capturing CUDA graphs")
         with compiled_kernels.kept(self._store, part, Store(PREBUILT)):
             yield
         _tell("The kernels were found or compiled, and the graphs captured", started_s)

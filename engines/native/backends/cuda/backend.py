@@ -7,48 +7,34 @@ tokens stay on the device, where the next step finds them by slot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMasks
-from engines.native.backends.cuda.artefact import Artefact
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
-from engines.native.backends.cuda.card import Card
+from engines.native.backends.cuda.buffers import Rows
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.draws import Draw, Draws
-from engines.native.backends.cuda.eagle import DeviceHead, load_head
+from engines.native.backends.cuda.eagle import DeviceHead
 from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
-from engines.native.backends.cuda.limits import check_computable
-from engines.native.backends.cuda.measuring import measured
+from engines.native.backends.cuda.host_blocks import HostBlocks, joined_capacity
 from engines.native.backends.cuda.outcome import Token, sampled_of
-from engines.native.backends.cuda.prefill import ON_DEVICE, Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.prefill import ON_DEVICE, Prefill, TokenRun
 from engines.native.backends.cuda.prompt_scorer import PromptScorer
 from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts, joined
-from engines.native.backends.cuda.room import Need, check_room, kv_budget, work_bytes
 from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.shape import Shape
 from engines.native.backends.cuda.slots import Slots
+from engines.native.backends.cuda.stages import ModelPart, MostWork, Stage, Stages
 from engines.native.backends.cuda.transfer import Transfer
-from engines.native.backends.cuda.verify import (
-    Guesses,
-    Verifier,
-    VerifyStep,
-    draft_capacity,
-    expanded,
-)
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.verify import Verifier, VerifyStep, expanded
+from engines.native.backends.fp8 import STORED
 from engines.native.backends.scoring import Scores
-from engines.native.config import ModelConfig, NativeConfig
+from engines.native.config import ModelConfig
 from engines.native.eagle.head import EagleHead
-from engines.native.kv_pool import (
-    choose_num_blocks,
-    layers_per_group,
-    longest_sequence,
-)
 
 
 class CudaBackend:
@@ -57,8 +43,7 @@ class CudaBackend:
     def __init__(
         self,
         model: ModelConfig,
-        weights: ModelWeights,
-        cache: Tensor,
+        parts: Sequence[ModelPart],
         capacity: Capacity,
         max_num_seqs: int,
         max_num_tokens: int,
@@ -66,58 +51,60 @@ class CudaBackend:
         is_batch_invariant: bool = False,
         head: EagleHead | None = None,
         choices: CardChoices | None = None,
+        num_host_blocks: int = 0,
     ) -> None:
-        """Compile and capture every size of step: nothing is compiled after this."""
-        device, self._capacity = cache.device, capacity
+        """Compile and capture every size of step: nothing is compiled after this.
+
+        `parts`: of the model, in order; an EAGLE head goes with one alone.
+        """
+        device, self._capacity = parts[-1].cache.device, capacity
         self._is_batch_invariant, self._most_tokens = is_batch_invariant, max_num_tokens
-        shape = Shape(model)
-        # Tables for the model's longest sequence: kernels do not depend on the profile's.
-        longest = max(capacity.max_model_len, model.max_position_embeddings)
-        blocks = -(-longest // capacity.block_size) + 1
-        num_slots = max_num_seqs + (head is not None)
-        slots = SlotTensors.allocate(num_slots, blocks, device)
-        self.transfer = transfer = Transfer(device)
-        self._slots = Slots(slots, model.vocab_size, transfer)
         sizes = step_sizes(
             max_num_seqs,
             max_num_tokens,
             has_drafts=capacity.max_drafts > 0,
             is_invariant=is_batch_invariant,
         )
-        most = sizes.most_rows
-        scratch = Scratch(shape, most, device)
-        self._decode, self._first = (
-            Sampler(Rows(most, device), slots, model.vocab_size, device) for _ in range(2)
+        of_card = choices or CardChoices.of(device)
+        if parts[-1].cache.dtype == STORED:
+            of_card = of_card.without_hopper()  # its copy engine brings K/V as bf16
+        hopper = of_card.hopper(model)
+        least_depth = math.inf if hopper is None else hopper.least_depth
+        # Tables for the model's longest sequence: kernels do not depend on the profile's.
+        longest = max(capacity.max_model_len, model.max_position_embeddings)
+        most = MostWork(
+            slots=max_num_seqs + (head is not None),
+            blocks=-(-longest // capacity.block_size) + 1,
+            rows=sizes.most_rows,
+            tokens=max_num_tokens,
+            sequences=max_num_seqs,
+            least_depth=0 if is_batch_invariant and hopper is not None else least_depth,
         )
-        self._head_in = torch.zeros((most, model.hidden_size), dtype=torch.bfloat16, device=device)
-        self._guesses = guesses = Guesses(most, device)
+        stages = Stages([Stage(part, capacity.block_size, most, of_card) for part in parts])
+        last = stages.last
+        self.transfer = transfer = Transfer(device)
+        self._slots = Slots(stages.slots, model.vocab_size, transfer)
+        self._buffers, self._guesses = last.buffers, last.guesses
+        self._decode, self._first = (
+            Sampler(rows, last.slots, model.vocab_size, device)
+            for rows in (last.rows, Rows(most.rows, device))
+        )
+        self._head_in = torch.zeros(
+            (most.rows, model.hidden_size), dtype=torch.bfloat16, device=device
+        )
         self._eagle: DeviceHead | None = None
         if head is not None:
             self._eagle = DeviceHead(
-                head, capacity.num_blocks, capacity.block_size, slots, most, max_num_tokens
-            )
-        args = (shape, weights, cache, capacity.block_size)
-        is_packed = weights.layers[0].gate_up.is_packed
-        of_card = choices or CardChoices.of(device)
-        hopper = of_card.hopper(model)
-        least_depth = math.inf if hopper is None else hopper.least_depth
-        self._buffers = PrefillBuffers(
-            shape, max_num_tokens, max_num_seqs, device,
-            0 if is_batch_invariant and hopper is not None else least_depth,
-        )  # fmt: skip
-
-        def decode(rows: int, sampler: Sampler) -> DecodeStep:
-            variants = of_card.decode(rows, is_packed)
-            return DecodeStep(*args, rows, variants, slots, sampler.rows, scratch, sampler.logits)
-
-        self._decode_graphs = Graphs(
-            {n: self._decoding(n, decode(n, self._decode)) for n in sizes.decode}, device
+                head, capacity.num_blocks, capacity.block_size, last.slots, most.rows,
+                max_num_tokens,
+            )  # fmt: skip
+        self._decode_graphs = stages.decode(
+            {n: self._decoding(n, last.decode(n, self._decode)) for n in sizes.decode}
         )
         self._head_graphs = Graphs(
-            {n: partial(decode(n, self._first).head, self._head_in) for n in sizes.decode},
+            {n: partial(last.decode(n, self._first).head, self._head_in) for n in sizes.decode},
             device,
         )
-
         self._scorer = PromptScorer(
             self._buffers.normed,
             self._head_in,
@@ -126,30 +113,35 @@ class CudaBackend:
             self._slots,
             transfer,
         )
-
-        def prefill(tokens: int) -> Prefill:
-            return Prefill(*args, tokens, slots, self._buffers, of_card.prefill(tokens, model))
-
-        prefills = {n: prefill(n) for n in sizes.prefill}
-        self._prefill_graphs = Graphs(
-            {n: self._prefilling(n, step) for n, step in prefills.items()}, device
+        self._prefill_graphs = stages.prefill(
+            {n: self._prefilling(n, last.prefill(n)) for n in sizes.prefill}
         )
         drawn = {*sizes.decode, *sizes.verify}
-        self.draws = Draws((self._decode, self._first), drawn, self._slots, transfer)
-
-        def verify(rows: int) -> VerifyStep:
-            variants = of_card.decode(rows, is_packed)
-            inputs, logits = self._decode.rows, self._decode.logits
-            return VerifyStep(
-                *args, rows, variants, slots, inputs, scratch, logits, guesses=guesses
+        self._draws = Draws((self._decode, self._first), drawn, self._slots, transfer)
+        self._verifier: Verifier | None = None
+        if sizes.verify:
+            self._verifier = Verifier(
+                stages.verify(
+                    {n: self._verifying(n, last.verify(n, self._decode)) for n in sizes.verify}
+                ),
+                self._guesses,
+                self._decode,
+                last.slots,
+                transfer,
+                None if self._eagle is None else self._accepted,
             )
+        self._draws.verifier = self._verifier
+        self._hosts: list[HostBlocks] = []
+        if num_host_blocks:  # last: nothing is pinned while graphs are captured
+            self._hosts = [
+                HostBlocks(self._with_head(part.cache), num_host_blocks) for part in parts
+            ]
+            host = joined_capacity([each.capacity() for each in self._hosts])
+            self._capacity = replace(capacity, host=host)
 
-        steps = {n: self._verifying(n, verify(n)) for n in sizes.verify}
-        accepted = None if self._eagle is None else self._accepted
-        self._verifier = (
-            Verifier(steps, guesses, self._decode, slots, device, accepted) if steps else None
-        )
-        self.draws.verifier = self._verifier
+    def _with_head(self, cache: Tensor) -> tuple[Tensor, ...]:
+        """All tensors kept with the blocks of a device."""
+        return (cache,) if self._eagle is None else (cache, *self._eagle.tensors)
 
     def _decoding(self, num: int, step: DecodeStep) -> Callable[[], None]:
         head, rows = self._eagle, self._decode.rows
@@ -176,61 +168,15 @@ class CudaBackend:
         assert self._eagle is not None
         self._eagle.accept(num, self._decode.rows, self._guesses)
 
-    @classmethod
-    def load(cls, config: NativeConfig, model: ModelConfig) -> CudaBackend:
-        """Load the weights and allocate the cache; raises EngineStartError if either cannot be."""
-        check_computable(config, model)
-        device = torch.device("cuda")
-        artefact = Artefact(config, model)
-        longest = config.max_model_len or model.max_position_embeddings
-        # A full GPU is told before the load.
-        check_room(device, Need.of(model, config, artefact.weights_bytes()))
-        weights = artefact.weights(longest, device)
-        torch.cuda.empty_cache()
-
-        def tune(choices: CardChoices) -> CardChoices:
-            most, size = config.max_num_seqs, config.block_size
-            return measured(choices, Shape(model), weights, size, most)
-
-        choices = artefact.choices(Card.of(device), tune)
-        torch.cuda.empty_cache()
-        head = None if config.draft_dir is None else load_head(config, model, weights, longest)
-        beside = 0 if head is None else head.block_bytes(config.block_size)
-        check_room(device, Need.of(model, config, torch.cuda.memory_reserved(device), beside))
-        memory, work = torch.cuda.mem_get_info(device), work_bytes(model, config)
-        budget = kv_budget(*memory, config.memory_fraction, work)
-        num_blocks = choose_num_blocks(model, config, budget, beside)
-        capacity = Capacity(
-            num_blocks,
-            config.block_size,
-            longest_sequence(model, config, num_blocks),
-            **draft_capacity(config, model, 0 if head is None else head.num_values),
-        )
-        values = config.block_size * 2 * model.kv_size
-        cache = torch.zeros(
-            (layers_per_group(model), num_blocks, values), dtype=torch.bfloat16, device=device
-        )
-        with artefact.kernels(torch.cuda.get_device_capability(device)):
-            return cls(
-                model,
-                weights,
-                cache,
-                capacity,
-                config.max_num_seqs,
-                config.max_num_batched_tokens,
-                is_batch_invariant=config.batch_invariant,
-                head=head,
-                choices=choices,
-            )
-
     @property
     def capacity(self) -> Capacity:
-        """What the loaded model has room for."""
         return self._capacity
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> CudaStep:
         """Enqueue a step; its sampling too, unless a row waits for its mask."""
+        for host in self._hosts:
+            host.move(batch.moves, is_needed=batch.needs_moves)
         self._slots.update(batch)
         if self._eagle is not None and batch.starts:
             self._eagle.start(batch, self.transfer.upload)
@@ -256,38 +202,40 @@ class CudaBackend:
         return equal_parts(rows, lambda slot: self._slots[slot].num_prompt_tokens)
 
     def _replay(self, verifier: Verifier, rows: list[Row]) -> None:
-        """Decode known tokens for their K/V alone, before the step's own rows."""
+        """Decode known tokens, only for their K/V, before the step's own rows."""
         for first in range(0, len(rows), verifier.most_rows):
             piece = rows[first : first + verifier.most_rows]
-            known = [self._slots[row.slot].token_ids[row.start] for row in piece]
-            verifier.load(self.transfer.to_device(verifier.pack_known(known)))
-            self.draws.prepare(self._decode, piece, [])
+            verifier.load_known([self._slots[row.slot].token_ids[row.start] for row in piece])
+            self._draws.prepare(self._decode, piece, [])
             verifier.run(len(piece))
 
     def _launch_decode(self, decoded: Places) -> Draw:
         rows, indices = decoded
         if self._verifier is not None and any(row.drafts for row in rows):
             rows = self._verifier.fitting(rows)
-            self._verifier.load(self.transfer.to_device(self._verifier.pack(rows)))
+            self._verifier.load(rows)
             rows, places = expanded(rows)
-            draw = self.draws.prepare(self._decode, rows, [indices[place] for place in places])
+            draw = self._draws.prepare(self._decode, rows, [indices[place] for place in places])
             draw.is_verified = True
             self._verifier.run(len(rows))
             return draw
-        draw = self.draws.prepare(self._decode, rows, indices)
+        draw = self._draws.prepare(self._decode, rows, indices)
         self._decode_graphs.run(len(indices))
         return draw
 
     def _launch_prefill(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
         rows, indices = prefilled
-        chunks = [TokenRun(row.slot, row.start, self._token_ids(row)) for row in rows]
+        chunks = [
+            TokenRun(row.slot, row.start, self._token_ids(row), self._num_states(row))
+            for row in rows
+        ]
         host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)
         self._buffers.pack(chunks, host)
-        self._buffers.packed.copy_(self.transfer.to_device(host))
+        self.transfer.fill(self._buffers.copies, host)
         self._prefill_graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
         scores |= self._scorer.run(rows, indices)
         last = [place for place, row in enumerate(rows) if row.is_last]
-        draw = self.draws.prepare(
+        draw = self._draws.prepare(
             self._first, [rows[place] for place in last], [indices[place] for place in last]
         )
         if last:
@@ -298,13 +246,25 @@ class CudaBackend:
         return draw
 
     def _token_ids(self, row: Row) -> list[int]:
-        """Of a row's positions; one that was only sampled is known on the device alone."""
+        """The ids of a row's positions; a freshly sampled one is known on the device only."""
         if row.is_last and row.end - row.start == 1:
             return [ON_DEVICE]
         return [*self._slots[row.slot].token_ids[row.start : row.end]]
 
+    def draw(self, draws: list[Draw], masks: Mapping[int, TokenMasks]) -> None:
+        """Enqueue the sampling of a step's rows; `masks` by the row of the batch."""
+        for each in draws:
+            self._draws.enqueue(each, masks)
+        if draws:
+            self._slots.return_tokens()
+
+    def _num_states(self, row: Row) -> int:
+        """Of how many of a row's last tokens states are needed after the last layer."""
+        is_all = row.prompt_logprobs is not None or self._eagle is not None
+        return row.end - row.start if is_all else int(row.is_last)
+
     def propose(self, slots: list[int], wanted: list[int]) -> Tensor:
-        """Enqueue so many guesses of each slot: (guesses, slots) on the host, once it is done."""
+        """Enqueue `num` drafts of each slot: (drafts, slots) on the host, once it is done."""
         assert self._eagle is not None
         return self.transfer.to_host(self._eagle.propose(slots, wanted, self.transfer.upload))
 
@@ -319,7 +279,7 @@ class CudaStep:
         self._backend, self._draws, self._scores = backend, draws, scores
         self._rows = batch.rows
         self._wanting = [i for i, row in enumerate(batch.rows) if row.is_last and row.num_wanted]
-        self._proposed: Tensor | None = None  # (guesses, those that want some), on the host
+        self._proposed: Tensor | None = None  # (drafts, rows that want some), on the host
         self._done = backend.transfer.done()
 
     def mask(self, masks: Mapping[int, TokenMasks]) -> None:
@@ -329,8 +289,7 @@ class CudaStep:
     @torch.inference_mode()
     def sample(self, masks: Mapping[int, TokenMasks]) -> None:
         """Enqueue the draws."""
-        for draw in self._draws:
-            self._backend.draws.enqueue(draw, masks)
+        self._backend.draw(self._draws, masks)
         if self._wanting:
             wanting = [self._rows[i] for i in self._wanting]
             self._proposed = self._backend.propose(
@@ -339,7 +298,7 @@ class CudaStep:
         self._done = self._backend.transfer.done()
 
     def collect(self) -> list[Sampled]:
-        """Wait for the step; what each row with is_last or prompt_logprobs has brought."""
+        """Wait for the step; the results of each row with is_last or prompt_logprobs."""
         if self._done is not None:
             self._done.synchronize()
         tokens: dict[int, list[Token]] = {}
@@ -357,7 +316,7 @@ class CudaStep:
         return [sampled[i] for i in sorted(sampled)]
 
     def _guesses(self) -> dict[int, tuple[int, ...]]:
-        """What was guessed for each row that wants some."""
+        """The draft tokens of each row that asked for some."""
         if self._proposed is None:
             return {}
         return {

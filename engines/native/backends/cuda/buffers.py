@@ -25,7 +25,8 @@ class SlotTensors:
 
     @classmethod
     def allocate(cls, num: int, num_blocks: int, device: torch.device) -> SlotTensors:
-        """The state of so many slots; `num_blocks`: of the longest sequence. Tables are zero."""
+        """The state of a number of slots; `num_blocks`: of the longest sequence. Tables are
+        zero."""
 
         def make(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -44,6 +45,7 @@ class Rows:
 
     def __init__(self, num: int, device: torch.device) -> None:
         self.packed = torch.zeros(1 + 3 * num, dtype=torch.int32, device=device)
+        self.copies = [self.packed]  # of each stage, set together
         self.num_rows = self.packed[:1]  # rows from here on are padding
         self.slots, self.positions, self.generated = self.packed[1:].view(3, num)
         self.sampled = torch.zeros(num, dtype=torch.int32, device=device)

@@ -21,7 +21,7 @@ class Card:
 
     @classmethod
     def of(cls, device: torch.device) -> Card:
-        """The card of a device; Triton's interpreter stands for an H200."""
+        """The card of a device; Triton's interpreter counts as an H200."""
         if device.type != "cuda":
             return KNOWN[90]
         found = torch.cuda.get_device_properties(device)

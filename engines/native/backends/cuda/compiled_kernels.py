@@ -4,7 +4,8 @@ Each start unpacks it into a folder of its own, where Triton finds its kernels a
 are new; so what is kept never changes under a reader. Triton writes absolute paths into the
 `__grp__` files that name the outputs of one kernel; they are made good at the unpacking.
 
-There are two stores: the pre-built one, which a wheel or image brings and nobody writes, and the
+There are two stores: the pre-built one, which a wheel or image brings and which is read-only, and
+the
 machine's own, which holds what the first lacks.
 """
 
@@ -23,6 +24,7 @@ from typing import Any, Final
 import triton
 from triton.runtime.cache import FileCacheManager
 
+from engines import start_steps
 from engines.live_folder import live_folder
 from engines.native.artefact.store import (
     Checksums,
@@ -66,10 +68,8 @@ def kept(store: Store | None, part: Part, prebuilt: Store) -> Iterator[None]:
                 alone = _alone(held, store, part)
                 is_found = alone is not None and _is_unpacked(alone, folder)  # made meanwhile
         if not is_found:
-            log.info(
-                "No compiled kernels for this model and GPU are there: compiling them takes about"
-                " a minute ..."
-            )
+            start_steps.begin("compiling GPU kernels, about a minute")
+            log.info("Compiling GPU kernels (first start only, about 1 min) ...")
         before = _files(folder)
         with _told(is_silent=not is_found):
             yield
@@ -81,7 +81,7 @@ def _alone(held: ExitStack, store: Store, part: Part) -> PartPlace | None:
     try:
         return held.enter_context(store.alone(part))
     except NotKept as reason:
-        log.warning("The compiled kernels are not kept: %s", reason)
+        log.warning("The compiled kernels cannot be saved: %s", reason)
         return None
 
 
@@ -129,7 +129,7 @@ def _keep(slot: PartPlace | None, folder: Path, shipped: list[str]) -> None:
             _is_unpacked(slot, folder)  # what another process has added since
             slot.make(recipe(folder, shipped), is_anew=True)
     except NotKept as reason:
-        log.warning("The compiled kernels are not kept: %s", reason)
+        log.warning("The compiled kernels cannot be saved: %s", reason)
 
 
 def _files(folder: Path) -> list[str]:
@@ -144,7 +144,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def cache_at(folder: Path) -> Iterator[None]:
-    """A block inside which Triton keeps what it compiles in a folder: machine code alone."""
+    """A block inside which Triton stores compiled machine code in a folder."""
     with triton.knobs.cache.scope(), triton.knobs.compilation.scope():
         triton.knobs.cache.dir = str(folder)
         triton.knobs.compilation.store_binary_only = True
@@ -163,8 +163,9 @@ def _told(*, is_silent: bool) -> Iterator[None]:
             found = super().get_group(filename)
             if found is None:
                 if not missing and not is_silent:
-                    log.info("Compiling kernels that are not there yet, first %s ...", filename)
+                    log.info("Compiling missing kernels, first %s ...", filename)
                 missing.append(filename)
+                start_steps.begin(f"compiling GPU kernels, number {len(missing)}")
             return found
 
     started_s = time.monotonic()
@@ -172,4 +173,4 @@ def _told(*, is_silent: bool) -> Iterator[None]:
         triton.knobs.cache.manager_class = Telling
         yield
     if missing:
-        log.info("%d kernels were compiled in %.1f s", len(missing), time.monotonic() - started_s)
+        log.info("Compiled %d kernels in %.1f s", len(missing), time.monotonic() - started_s)

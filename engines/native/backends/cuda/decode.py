@@ -57,7 +57,8 @@ class DecodeStep:
         logits: Tensor,
     ) -> None:
         """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
-        `logits` (rows or more, vocabulary) float32 is the result."""
+        `logits` (rows or more, vocabulary) float32 is the result, or scratch.x of layers that do
+        not end the model."""
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
@@ -72,7 +73,8 @@ class DecodeStep:
 
     def run(self) -> None:
         """Launch the step on the current stream."""
-        self._embed()
+        if self._weights.begins:
+            self._embed()
         for index, layer in enumerate(self._weights.layers):
             if "qkv" not in self.skipped:
                 self._qkv(layer, is_first=index == 0)
@@ -87,7 +89,9 @@ class DecodeStep:
                 self._gate_up(layer.gate_up)
             if "down" not in self.skipped:
                 self._down(layer.down)
-        if "head" not in self.skipped:
+        if not self._weights.ends:
+            self._complete()
+        elif "head" not in self.skipped:
             self._head()
         self._show(len(self._weights.layers) - 1)
 
@@ -126,6 +130,12 @@ class DecodeStep:
             EPS=shape.config.rms_norm_eps, TOP_K=top_k, IS_WEIGHTED=True, IS_PLACED=is_placed,
             num_warps=8,
         )  # fmt: skip
+
+    def _complete(self) -> None:
+        """Add the last layer's experts to the residual stream, as the next layer's norm does."""
+        if not self._is_one_row:
+            gain = self._weights.layers[-1].moe_norm  # of a tensor that is not read
+            self._norm(gain, self._s.normed, self._shape.top_k)
 
     def _qkv(self, layer: LayerWeights, is_first: bool) -> None:
         s, tiles = self._s, self._choices.qkv
@@ -199,10 +209,10 @@ class DecodeStep:
         self._norm(layer.moe_norm, s.experts_in_wide, 0, is_placed=True)
         self._launch(
             "router", router.choose_kernel, (-(-self._rows // 16),),
-            s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows, s.experts,
-            s.weights, self._rows, H=shape.hidden, STRIDE=shape.hidden_stride, E=num, BM=16,
-            BE=max(wide, 16), BK=128, STAGES=self._choices.router_stages, TOP_K=shape.top_k,
-            num_warps=4,
+            s.experts_in_wide, layer.router, layer.router_bias, self._in.num_rows,
+            self._in.num_rows, s.experts, s.weights, self._rows, IS_CHOSEN=False, H=shape.hidden,
+            STRIDE=shape.hidden_stride, E=num, BM=16, BE=max(wide, 16), BK=128,
+            STAGES=self._choices.router_stages, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         self._launch(
             "router", router.list_kernel, (num,),

@@ -27,7 +27,7 @@ class Draw:
     slots: list[KnownSlot]
     tokens: Tensor | None = None  # on the host, once the step is done
     logprobs: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by place
-    is_verified: bool = False  # some of the rows are guesses
+    is_verified: bool = False  # some of the rows are drafts
 
 
 class Draws:
@@ -61,7 +61,7 @@ class Draws:
                 ]
             )
         count = torch.tensor([len(rows)], dtype=torch.int32)
-        sampler.rows.packed.copy_(self._transfer.to_device(torch.cat((count, packed.flatten()))))
+        self._transfer.fill(sampler.rows.copies, torch.cat((count, packed.flatten())))
         return Draw(sampler, indices, slots)
 
     def enqueue(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:

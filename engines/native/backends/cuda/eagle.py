@@ -1,13 +1,14 @@
 """An EAGLE3 head beside the backend's graphs: nothing of it waits for the host.
 
 What is kept between steps, on the device: K/V in the blocks of full attention; g (eagle/head.py) of
-each slot's last position, and of each block's last position for who goes on from a cached prefix.
+each slot's last position, and of each block's last position, for sequences that continue from a
+cached prefix.
 
     forward graph    states of three layers -> g of the step's rows -> K/V of its tokens
     draws, accept    g and place of each sequence's last right token -> its slot
     begin, step ...  one guess of each sequence after another, as many as the step wants
 
-Rows that are padding belong to a slot that nobody has, with a table of NULL_BLOCK.
+Padding rows belong to a scratch slot, with a table of NULL_BLOCK.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Taps:
     """Copies of the residual stream after the layers that a head looks at."""
 
     def __init__(self, config: EagleConfig, states: Tensor) -> None:
-        """`states` (rows, layers * target_hidden) is what a step's copies are left in."""
+        """`states` (rows, layers * target_hidden) receives a step's copies."""
         self._layers, self._width, self.states = config.layers, config.target_hidden_size, states
 
     def __call__(self, layer: int, x: Tensor) -> None:
@@ -93,8 +94,7 @@ class DeviceHead:
         self, head: EagleHead, num_blocks: int, block_size: int, slots: SlotTensors,
         rows: int, tokens: int,
     ) -> None:  # fmt: skip
-        """For steps of so many rows and prefills of so many tokens; the last of the slots is
-        nobody's."""
+        """For steps and prefills of these sizes; the last slot is the scratch slot."""
         config, device = head.config, slots.token_ids.device
         hidden = config.hidden_size
         self._head, self._block_size, self._slots = head, block_size, slots
@@ -104,7 +104,7 @@ class DeviceHead:
             return torch.zeros(size, dtype=dtype, device=device)
 
         def buffers(num: int) -> tuple[Tensor, ...]:
-            """States, g, what K/V are made of, and K/V, of so many rows."""
+            """States, g, the inputs of K/V, and K/V, of `num` rows."""
             widths = len(config.layers) * config.target_hidden_size, hidden, 2 * hidden
             return tuple(make(num, width) for width in (*widths, 2 * config.kv_size))
 
@@ -117,7 +117,7 @@ class DeviceHead:
         self._kept = make(self._nobody + 1, hidden)  # g of each slot's last position
         self.ends = make(self._nobody + 1, dtype=torch.int64)  # of known K/V, by slot
         most = min(next_power_of_2(self._nobody), _MOST_SEQUENCES)
-        self._asked = make(2, most, dtype=torch.int64)  # slots, and how many guesses are wanted
+        self._asked = make(2, most, dtype=torch.int64)  # slots, and the number of wanted drafts
         self._tokens, self._at = make(2, most, dtype=torch.int64)
         self._before = make(most, hidden)
         self._guessed = make(MAX_DRAFTS, most, dtype=torch.int64)  # the latest last
@@ -127,6 +127,11 @@ class DeviceHead:
         sizes = [1 << i for i in range(most.bit_length())]
         self._begin_graphs = Graphs({n: partial(self._begin, n) for n in sizes}, device)
         self._step_graphs = Graphs({n: partial(self._step, n) for n in sizes}, device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The tensors kept with each block: (parts, blocks, values)."""
+        return self._cache.view(1, len(self._last), -1), self._last.unsqueeze(0)
 
     @torch.inference_mode()
     def start(self, batch: Batch, upload: Callable[[list[int]], Tensor]) -> None:
@@ -144,11 +149,11 @@ class DeviceHead:
         self._kept.index_copy_(0, slots, self._last[upload(blocks).long()])
 
     def after_decode(self, num: int, rows: Rows) -> None:
-        """Take in a step of rows without guesses: their tokens are their slots' last."""
+        """Take in a step of rows without drafts: their tokens are their slots' last."""
         self._take_in(self._unknown[:num], rows.slots, rows.positions, rows.num_rows)
 
     def after_verify(self, num: int, rows: Rows, guesses: Guesses) -> None:
-        """Take in a step of rows some of which are guesses; `accept` keeps what was right."""
+        """Take in a step of rows some of which are drafts; `accept` keeps the right ones."""
         tokens = guesses.token_ids[:num]
         self._take_in(tokens, rows.slots, rows.positions, rows.num_rows, is_kept=False)
 
@@ -160,17 +165,16 @@ class DeviceHead:
         is_wrong = is_guess & (rows.sampled[:num].roll(1) != guessed)
         wrong = is_wrong.long().cumsum(0)
         is_reached = wrong == wrong[firsts]
-        is_followed = (is_reached & is_guess).roll(-1)  # the first row is no guess
+        is_followed = (is_reached & is_guess).roll(-1)  # the first row is not a guess
         is_last = is_reached & ~is_followed & is_row
         self._keep(self._of_rows[1][:num], slots, rows.positions[:num], is_last)
 
     def after_prefill(self, num: int, buffers: PrefillBuffers) -> None:
-        """Take in a chunk of prompts."""
         tokens = buffers.token_ids[:num]
         self._take_in(tokens, buffers.slots, buffers.positions, buffers.num_tokens, is_prefill=True)
 
     def _owners(self, slots: Tensor, num_rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The slot of each row, nobody's for padding; and which are rows."""
+        """The slot of each row (the scratch slot for padding), and a mask of the real rows."""
         is_row = torch.arange(len(slots), device=slots.device) < num_rows
         return torch.where(is_row, slots, self._nobody).long(), is_row
 
@@ -208,7 +212,7 @@ class DeviceHead:
     def propose(
         self, slots: list[int], wanted: list[int], upload: Callable[[list[int]], Tensor]
     ) -> Tensor:
-        """Enqueue the guesses of what follows each slot's last token: (guesses, sequences).
+        """Enqueue the drafts after each slot's last token: (drafts, sequences).
 
         As many of all as the one with most wants; those beyond its own a slot takes as noise.
         """
@@ -228,7 +232,7 @@ class DeviceHead:
         self._at[:num] = self.ends[slots]
 
     def _step(self, num: int) -> None:
-        """One more guess of each sequence; who wants none writes to nobody's block."""
+        """Draft one token per sequence; rows that want none write to a scratch block."""
         slots, wanted = self._asked[:, :num]
         slots = torch.where(wanted > 0, slots, self._nobody)
         attend = partial(self._attend, slots, self._at[:num])

@@ -95,7 +95,7 @@ def plain_rows(words: Tensor, *, is_gate_up: bool = False) -> Tensor:
 
 
 def inputs_by_place(num_inputs: int) -> Tensor:
-    """The input that stands at each place of a row: the inverse of kernels/fragments.py's place."""
+    """The input at each place of a row: the inverse of kernels/fragments.py's place."""
     inputs = torch.arange(num_inputs).view(-1, 4, 2, 2, 2)  # block q pair late half
     return inputs.permute(0, 2, 3, 1, 4).flatten()
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 _MIN_PREFILL = 64  # tokens of the smallest graph
-_VERIFIED_ALONE = 8  # rows of one sequence with guesses
-_VERIFIED_ROWS = 4  # of a sequence, on the average, when all have guesses at once
+_VERIFIED_ALONE = 8  # rows of one sequence with drafts
+_VERIFIED_ROWS = 4  # of a sequence, on average, when all have drafts
 _MOST_VERIFIED_ROWS = 256
 _WIDE = 256  # rows from which on doubling leaves too much of a step to padding
 
 
 class Graphs:
-    """A captured launch for each of some sizes; on a device without graphs it is launched anew."""
+    """A captured launch for each of some sizes; on a device without graphs it is launched each
+    time."""
 
     def __init__(self, launches: dict[int, Callable[[], None]], device: torch.device) -> None:
         """Compile and capture all, largest first; they share memory, as one runs at a time."""
@@ -39,25 +41,32 @@ class Graphs:
 
     def _capture(self, device: torch.device) -> None:
         pool, launches = torch.cuda.graph_pool_handle(), self._launches
-        for size in reversed(self.sizes):
-            launches[size]()
-            torch.cuda.synchronize(device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.device(device):  # Triton launches on the current one
+            for size in reversed(self.sizes):
                 launches[size]()
-            self._replays[size] = graph.replay
+                torch.cuda.synchronize(device)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device)):
+                    launches[size]()
+                self._replays[size] = graph.replay
 
     def run(self, size: int) -> None:
         """Replay the graph of the smallest size that holds `size`."""
         self._replays[self.size_for(size)]()
 
     def size_for(self, size: int) -> int:
-        """The smallest captured size that holds `size`."""
         return min(s for s in self.sizes if s >= size)
 
 
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all graphs of a device, so that they share memory; torch's own is the first
+    device's."""
+    return torch.cuda.Stream(device)
+
+
 def in_turn(*launches: Callable[[], None]) -> Callable[[], None]:
-    """Several launches as one."""
+    """One callable that runs several launches in turn."""
 
     def run() -> None:
         for each in launches:
@@ -94,22 +103,22 @@ class StepSizes:
     """The sizes of step that are captured: rows, or tokens of a prefill."""
 
     decode: list[int]
-    verify: list[int]  # of decode steps with guesses, or known tokens: these are rows too
+    verify: list[int]  # of decode steps with drafts, or known tokens: these are rows too
     prefill: list[int]
 
     @property
     def most_rows(self) -> int:
-        """Rows of the largest decode step, guesses included."""
+        """Rows of the largest decode step, draft tokens included."""
         return max(self.decode + self.verify)
 
 
 def step_sizes(
     max_num_seqs: int, max_num_tokens: int, *, has_drafts: bool = False, is_invariant: bool = False
 ) -> StepSizes:
-    """The sizes for so many sequences and so many tokens of prompts.
+    """The sizes for these numbers of sequences and prompt tokens.
 
     `is_invariant`: one size of each, as other sizes are other kernels, whose last bits differ;
-    known answers are decoded in steps like those with guesses (replay.py).
+    known answers are decoded in steps like those with drafts (replay.py).
     """
     prefill = prefill_sizes(max_num_tokens)
     if is_invariant:

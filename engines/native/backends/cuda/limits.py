@@ -24,6 +24,14 @@ def check_computable(config: NativeConfig, model: ModelConfig) -> None:
         raise EngineStartError(
             f"device is 'cuda' and its compute capability is {major}.{minor}; the kernels need 8.0"
         )
+    if config.kv_dtype == "fp8" and (major, minor) < (8, 9):
+        raise EngineStartError(
+            f"kv_dtype is 'fp8' and the GPU's compute capability is {major}.{minor}; that needs 8.9"
+        )
+    if config.num_gpus > model.num_hidden_layers:
+        raise EngineStartError(
+            f"num_gpus is {config.num_gpus}, and the model has {model.num_hidden_layers} layers"
+        )
     if config.dtype != "bfloat16":
         raise EngineStartError(f"dtype is {config.dtype!r}; on device cuda use 'bfloat16'")
     if config.speculation == "eagle3" and config.batch_invariant:
@@ -41,10 +49,10 @@ def check_computable(config: NativeConfig, model: ModelConfig) -> None:
             f" max_position_embeddings of {longest}; lower it"
         )
     if not model.attention_bias:
-        raise EngineStartError("attention_bias is false; on device cuda it has to be true")
+        raise EngineStartError("attention_bias is false; on device cuda it must be true")
     for name, multiple in _MULTIPLES.items():
         if getattr(model, name) % multiple:
             raise EngineStartError(
-                f"{name} is {getattr(model, name)}; on device cuda it has to be a multiple of"
-                f" {multiple}"
+                f"{name} is {getattr(model, name)}; on device cuda it must be a multiple of "
+                f"{multiple}"
             )

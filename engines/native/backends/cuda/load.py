@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from engines import start_steps
 from engines.errors import EngineStartError
 from engines.native.backends.cuda import fragment_order
-from engines.native.backends.cuda.random_model import rotation_tables
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
+from engines.native.rope import rotation_tables
 from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint
 
 _EXPERTS_AT_ONCE = 16  # packing takes some sixteen times the room of what it packs
@@ -19,24 +20,38 @@ _NO_SCALES = torch.zeros(4, dtype=torch.int32)  # of experts that are not packed
 
 
 def load_weights(
-    checkpoint: Checkpoint, config: ModelConfig, num_positions: int, device: torch.device
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    num_positions: int,
+    device: torch.device,
+    layers: range | None = None,
 ) -> ModelWeights:
-    """Read every tensor and order the experts' as the kernels want them."""
-    layers = [load_layer(checkpoint, i, device) for i in range(config.num_hidden_layers)]
-    return assemble(load_ends(checkpoint, config, device), layers, config, num_positions, device)
+    """Read every tensor, or those of some layers, with the experts in the kernels' order."""
+    layers = range(config.num_hidden_layers) if layers is None else layers
+    loaded = [load_layer(checkpoint, i, device) for i in layers]
+    ends = load_ends(checkpoint, config, device, layers)
+    return assemble(ends, loaded, config, num_positions, device, layers)
+
+
+def names_of_ends(config: ModelConfig, layers: range) -> dict[str, str]:
+    """The tensors of no layer that go with these layers: their field of ModelWeights, and name."""
+    names = {"embedding": EMBEDDING} if layers.start == 0 else {}
+    if layers.stop == config.num_hidden_layers:
+        is_tied = config.tie_word_embeddings
+        names |= {"norm": NORM, **({"embedding": EMBEDDING} if is_tied else {"head": HEAD})}
+    return names
 
 
 def load_ends(
-    checkpoint: Checkpoint, config: ModelConfig, device: torch.device
+    checkpoint: Checkpoint, config: ModelConfig, device: torch.device, layers: range
 ) -> dict[str, Tensor]:
-    """The tensors of no layer by their field of ModelWeights; no head where it is the embedding."""
+    """The tensors of names_of_ends(), by their field; no head where it is the embedding."""
     load = _Loader(checkpoint, device)
-    ends = {"embedding": load(EMBEDDING), "norm": load(NORM)}
-    return ends if config.tie_word_embeddings else {**ends, "head": load(HEAD)}
+    return {field: load(name) for field, name in names_of_ends(config, layers).items()}
 
 
 def load_layer(checkpoint: Checkpoint, index: int, device: torch.device) -> LayerWeights:
-    """Read and pack one layer."""
+    start_steps.begin(f"loading weights, layer {index + 1}")
     return _layer(_Loader(checkpoint, device), f"model.layers.{index}.")
 
 
@@ -46,14 +61,19 @@ def assemble(
     config: ModelConfig,
     num_positions: int,
     device: torch.device,
+    of: range | None = None,
 ) -> ModelWeights:
-    """The model's weights from those of its layers and ends."""
+    """The weights of a model, or of the layers `of` it, from those of layers and ends."""
+    of = range(config.num_hidden_layers) if of is None else of
     cosines, sines = rotation_tables(config, num_positions, device)
+    nothing = torch.empty((0, config.hidden_size), dtype=torch.bfloat16, device=device)
+    begins, is_end = of.start == 0, of.stop == config.num_hidden_layers
+    head = ends["embedding" if config.tie_word_embeddings else "head"] if is_end else nothing
     return ModelWeights(
-        embedding=ends["embedding"],
+        embedding=ends["embedding"] if begins else nothing,
         layers=layers,
-        norm=ends["norm"],
-        head=ends["embedding"] if config.tie_word_embeddings else ends["head"],
+        norm=ends["norm"] if is_end else nothing,
+        head=head,
         cosines=cosines,
         sines=sines,
     )

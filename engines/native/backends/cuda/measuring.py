@@ -43,7 +43,7 @@ class MeasuredSteps:
         self.kernels: set[Any] = set()  # that were compiled
 
     def _hold(self, rows: int) -> None:
-        """Have buffers of a step of so many rows."""
+        """Allocate the buffers of a step of `rows` rows."""
         if rows == self._rows:
             return
         self._rows, device, config = rows, self._device, self._shape.config
@@ -73,7 +73,8 @@ class MeasuredSteps:
         )  # fmt: skip
 
     def prepare(self, rows: int, choices: list[Choices], parts: frozenset[str]) -> None:
-        """Compile these parts with each of the choices, some at once; what fails fails again."""
+        """Compile these parts with each of the choices, several at once; failures are repeated
+        later."""
         launches: list[Launch] = []
         with instead(launches.append):
             for each in choices:

@@ -33,6 +33,6 @@ def _logprob(token: int, of: tuple[Tensor, ...]) -> TokenLogprob:
 
 
 def num_accepted(sampled: list[int], drafts: tuple[int, ...]) -> int:
-    """How many leading drafts were drawn at their place."""
+    """Number of leading draft tokens that equal the sampled ones."""
     pairs = zip(sampled, drafts, strict=False)
     return next((i for i, (token, draft) in enumerate(pairs) if token != draft), len(drafts))

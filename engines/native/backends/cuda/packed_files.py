@@ -20,7 +20,7 @@ from engines.native.backends.cuda import load
 from engines.native.backends.cuda.fragment_order import padded
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
-from engines.native.weights import Checkpoint, tensor_specs
+from engines.native.weights import Checkpoint, layer_of, tensor_specs
 
 _ENDS: Final = "ends"
 _HEADERS: Final = 1 << 20  # bytes, and more than the files' take
@@ -29,7 +29,7 @@ _EXPERTS: Final = ("gate_up", "down")
 
 
 def recipe(checkpoint: Checkpoint, config: ModelConfig, device: torch.device) -> Recipe:
-    """The recipe of a checkpoint's packed files: packed in turn, written some at a time."""
+    """The recipe of a checkpoint's packed files: packed one by one, written several at a time."""
 
     def write(folder: Path) -> Checksums:
         checksums: dict[str, str] = {}
@@ -50,25 +50,39 @@ def _packed(
     checkpoint: Checkpoint, config: ModelConfig, device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """The tensors of each file, made when it is their turn."""
-    yield _ENDS, load.load_ends(checkpoint, config, device)
-    for index in range(config.num_hidden_layers):
+    every = range(config.num_hidden_layers)
+    yield _ENDS, load.load_ends(checkpoint, config, device, every)
+    for index in every:
         yield _file_name(index), _named(load.load_layer(checkpoint, index, device))
 
 
 def read(
-    found: StoredPart, config: ModelConfig, num_positions: int, device: torch.device
+    found: StoredPart,
+    config: ModelConfig,
+    num_positions: int,
+    device: torch.device,
+    layers: range | None = None,
 ) -> ModelWeights:
-    """The weights of packed files on the device, every byte checked there; raises Damaged."""
-    names = [_ENDS, *(_file_name(i) for i in range(config.num_hidden_layers))]
-    tensors = upload([found.folder / f"{name}.safetensors" for name in names], device)
-    for name in sorted(found.checksums.keys() | tensors.keys()):
+    """The weights of packed files, or of some layers, on a device, every byte checked there;
+    raises Damaged."""
+    layers = range(config.num_hidden_layers) if layers is None else layers
+    files = [_ENDS, *(_file_name(i) for i in layers)]
+    wanted_ends = {f"{_ENDS}.{field}" for field in load.names_of_ends(config, layers)}
+
+    def is_wanted(name: str) -> bool:
+        file = name.partition(".")[0]
+        return file in files and (file != _ENDS or name in wanted_ends)
+
+    paths = [found.folder / f"{name}.safetensors" for name in files]
+    tensors = upload(paths, device, is_wanted)
+    for name in sorted({*filter(is_wanted, found.checksums), *tensors}):
         has = checksum(tensors[name]) if name in tensors else "nothing"
         if has != found.checksums.get(name):
             raise Damaged(f"tensor {name} is {has}, not {found.checksums.get(name)}")
-    ends, *layers = (_of_file(tensors, name) for name in names)
+    ends, *others = (_of_file(tensors, name) for name in files)
     try:
-        whole = [_layer_of(layer) for layer in layers]
-        return load.assemble(ends, whole, config, num_positions, device)
+        whole = [_layer_of(layer) for layer in others]
+        return load.assemble(ends, whole, config, num_positions, device, layers)
     except KeyError as error:
         raise Damaged(f"tensor {error} is missing") from error
 
@@ -91,7 +105,7 @@ def _of_file(tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
 
 
 def _named(layer: LayerWeights) -> dict[str, Tensor]:
-    """The tensors of a layer, those of its experts as `gate_up.words` and the like."""
+    """The tensors of a layer; those of its experts are named `gate_up.words` and so on."""
     tensors: dict[str, Tensor] = {}
     for each in fields(LayerWeights):
         value = getattr(layer, each.name)
@@ -115,10 +129,14 @@ def _layer_of(tensors: dict[str, Tensor]) -> LayerWeights:
     return LayerWeights(**values)
 
 
-def num_bytes(checkpoint: Checkpoint, config: ModelConfig) -> int:
-    """Of all tensors, in the kernels' layout."""
+def num_bytes(checkpoint: Checkpoint, config: ModelConfig, layers: range | None = None) -> int:
+    """Of all tensors, or of those that go with some layers, in the kernels' layout."""
+    layers = range(config.num_hidden_layers) if layers is None else layers
+    wanted = {*load.names_of_ends(config, layers).values()}
     total = 0
     for name, spec in tensor_specs(config).items():
+        if name not in wanted and layer_of(name) not in layers:
+            continue
         if not spec.is_packable:
             total += 2 * math.prod(spec.shape)
             continue
@@ -127,3 +145,11 @@ def num_bytes(checkpoint: Checkpoint, config: ModelConfig) -> int:
         is_packed = checkpoint.packed(name) is not None
         total += numbers // 2 + numbers // 24 if is_packed else 2 * numbers  # half a byte, scales
     return total
+
+
+def stored_bytes(folder: Path, config: ModelConfig, layers: range) -> int:
+    """Bytes of these layers in the existing packed files."""
+    files = sum((folder / f"{_file_name(i)}.safetensors").stat().st_size for i in layers)
+    specs = tensor_specs(config)
+    ends = load.names_of_ends(config, layers).values()
+    return files + sum(2 * math.prod(specs[name].shape) for name in ends)

@@ -1,7 +1,9 @@
 """Chunks of prompts: many tokens of some sequences at once, replayed as CUDA graphs too.
 
 The dense products are cuBLAS's; attention, routing and the experts are our kernels. A graph is
-for a number of tokens; what is beyond the batch's own is padding, which no kernel touches.
+for a number of tokens; what is beyond the batch's own is padding, which no kernel touches. In the
+last layer all tokens write their K/V, and only those that are sampled after or scored are computed
+further.
 """
 
 from __future__ import annotations
@@ -37,10 +39,53 @@ class TokenRun(NamedTuple):
     slot: int
     start: int  # position of the first
     token_ids: list[int]
+    num_states: int = 1  # of the last tokens, whose states after the last layer are wanted
+
+
+class LayerTiles(NamedTuple):
+    """The tiles of a layer's attention; one that sees all keys has either full or wide ones."""
+
+    windows: Tensor
+    full: Tensor
+    wide: Tensor
+    num_wide: Tensor
+
+
+class _Packed(NamedTuple):
+    """The parts of a packed batch: numbers, what each token has, tiles, and what a chunk has."""
+
+    num_tokens: Tensor
+    num_wide: Tensor
+    num_last_wide: Tensor
+    token_ids: Tensor
+    slots: Tensor
+    positions: Tensor
+    is_wanted: Tensor  # after the last layer
+    windows: Tensor
+    full: Tensor
+    wide: Tensor
+    last_windows: Tensor  # of the last layer
+    last_full: Tensor
+    last_wide: Tensor
+    last_rows: Tensor  # of each chunk
+
+    @property
+    def tiles(self) -> LayerTiles:
+        """The tiles of all layers but the last."""
+        return LayerTiles(
+            self.windows.view(-1, 4), self.full.view(-1, 4), self.wide.view(-1, 4), self.num_wide
+        )
+
+    @property
+    def last_tiles(self) -> LayerTiles:
+        return LayerTiles(
+            self.last_windows.view(-1, 4), self.last_full.view(-1, 4), self.last_wide.view(-1, 4),
+            self.num_last_wide,
+        )  # fmt: skip
 
 
 class PrefillBuffers:
-    """The tensors that a prefill reads and writes, for so many tokens of so many sequences."""
+    """The tensors that a prefill reads and writes, for these numbers of tokens and sequences."""
 
     def __init__(
         self, shape: Shape, tokens: int, sequences: int, device: torch.device,
@@ -59,13 +104,15 @@ class PrefillBuffers:
             return torch.zeros(size, dtype=dtype, device=device)
 
         ints = torch.int32
-        self._sizes = [1, 1, *[tokens] * 3, tiles, tiles, wide_tiles, sequences]
+        of_tiles = [tiles, tiles, wide_tiles]
+        self._sizes = [1, 1, 1, *[tokens] * 4, *of_tiles, *of_tiles, sequences]
         self.packed = make(sum(self._sizes), dtype=ints)
-        parts = self.packed.split(self._sizes)
-        self.num_tokens, self.num_wide_tiles, self.token_ids, self.slots, self.positions = parts[:5]
-        # Of windows and of layers that see all keys: these have either full_tiles or wide_tiles.
-        self.tiles, self.full_tiles, self.wide_tiles = (t.view(-1, 4) for t in parts[5:8])
-        self.last_rows = parts[8]
+        self.copies = [self.packed]  # of each stage, set together
+        parts = _Packed(*self.packed.split(self._sizes))
+        self.num_tokens, self.last_rows = parts.num_tokens, parts.last_rows
+        self.token_ids, self.slots, self.positions = parts.token_ids, parts.slots, parts.positions
+        self.is_wanted = parts.is_wanted
+        self.tiles, self.last_tiles = parts.tiles, parts.last_tiles
         self.x = make(tokens, shape.hidden, dtype=torch.float32)
         self.normed = make(tokens, shape.hidden_stride)
         self.placed = make(tokens, shape.hidden_stride)  # kernels/fragments.py's place
@@ -84,8 +131,9 @@ class PrefillBuffers:
 
     def pack(self, chunks: list[TokenRun], to: Tensor) -> None:
         """Write a batch into `to`, a host tensor like `packed`."""
-        num, num_wide, token_ids, slots, positions, *tiles, last = to.split(self._sizes)
-        slots.fill_(-1)
+        parts = _Packed(*to.split(self._sizes))
+        parts.slots.fill_(-1)
+        parts.is_wanted.zero_()
         ids: list[int] = []
         its_slots: list[int] = []
         places: list[int] = []
@@ -96,36 +144,45 @@ class PrefillBuffers:
             its_slots += [chunk.slot] * count
             places += range(chunk.start, chunk.start + count)
             rows.append(len(ids) - 1)
-        num[0] = len(ids)
-        token_ids[: len(ids)] = torch.tensor(ids)
-        slots[: len(ids)] = torch.tensor(its_slots)
-        positions[: len(ids)] = torch.tensor(places)
-        last[: len(rows)] = torch.tensor(rows)
-        narrow = _tiles(chunks, TILE_TOKENS)
+            parts.is_wanted[len(ids) - chunk.num_states : len(ids)] = 1
+        parts.num_tokens[0] = len(ids)
+        parts.token_ids[: len(ids)] = torch.tensor(ids)
+        parts.slots[: len(ids)] = torch.tensor(its_slots)
+        parts.positions[: len(ids)] = torch.tensor(places)
+        parts.last_rows[: len(rows)] = torch.tensor(rows)
+        is_deep = sum(places) >= self._least_depth * len(places)
+        self._pack_tiles(chunks, parts.tiles, is_deep, is_last=False)
+        self._pack_tiles(chunks, parts.last_tiles, is_deep, is_last=True)
+
+    def _pack_tiles(
+        self, chunks: list[TokenRun], to: LayerTiles, is_deep: bool, *, is_last: bool
+    ) -> None:
+        narrow = _tiles(chunks, TILE_TOKENS, is_last=is_last)
         full, wide = narrow, narrow[:0]
-        if sum(places) >= self._least_depth * len(places):
-            full, wide = narrow[:0], _tiles(chunks, self.wide_tokens)
-        num_wide[0] = len(wide)
-        for part, described in zip(tiles, (narrow, full, wide), strict=True):
+        if is_deep:
+            full, wide = narrow[:0], _tiles(chunks, self.wide_tokens, is_last=is_last)
+        to.num_wide[0] = len(wide)
+        for part, described in zip(to[:3], (narrow, full, wide), strict=True):
             part.zero_()
-            part[: described.numel()] = described.flatten()
+            part[: len(described)] = described
 
 
-def _tiles(chunks: list[TokenRun], tokens: int) -> Tensor:
-    """The tiles of at most so many tokens, as the attention's kernels have them."""
+def _tiles(chunks: list[TokenRun], tokens: int, *, is_last: bool) -> Tensor:
+    """The tiles of at most `num` tokens, as the attention's kernels have them; in the last layer
+    of those alone whose states are wanted."""
     found, row = [], 0
     for chunk in chunks:
         count = len(chunk.token_ids)
         found += [
             (chunk.slot, row + at, chunk.start + at, min(tokens, count - at))
-            for at in range(0, count, tokens)
+            for at in range(count - chunk.num_states if is_last else 0, count, tokens)
         ]
         row += count
-    return torch.tensor(found)
+    return torch.tensor(found, dtype=torch.int32).view(-1, 4)
 
 
 class Prefill:
-    """The launches of a prefill of so many tokens; the residual stream is left in buffers.x."""
+    """The launches of a prefill of `num` tokens; the residual stream is left in buffers.x."""
 
     def __init__(
         self,
@@ -151,18 +208,23 @@ class Prefill:
     def run(self) -> None:
         """Launch the chunk on the current stream."""
         b, shape = self._b, self._shape
-        launch(
-            norm.embed_chunk_kernel, (self._tokens,), b.token_ids, b.slots, self._slots.token_ids,
-            self._weights.embedding, b.x, H=shape.hidden, BLOCK=shape.hidden_block, num_warps=4,
-        )  # fmt: skip
+        if self._weights.begins:
+            launch(
+                norm.embed_chunk_kernel, (self._tokens,), b.token_ids, b.slots,
+                self._slots.token_ids, self._weights.embedding, b.x, H=shape.hidden,
+                BLOCK=shape.hidden_block, num_warps=4,
+            )  # fmt: skip
         for index, layer in enumerate(self._weights.layers):
             self._norm(layer.attention_norm, b.outputs, 0 if index == 0 else self._shape.top_k)
             self._show(index - 1)
-            self._attend(index, layer)
+            is_last = self._weights.ends and index == len(self._weights.layers) - 1
+            self._attend(index, layer, b.last_tiles if is_last else b.tiles)
             self._norm(layer.moe_norm, b.projected, 1, is_experts=True)
             if "experts" not in self.skipped:
-                self._experts(layer)
-        self._norm(self._weights.norm, b.outputs, self._shape.top_k)
+                self._experts(layer, is_last=is_last)
+        weights = self._weights
+        gain = weights.norm if weights.ends else weights.layers[-1].moe_norm
+        self._norm(gain, b.outputs, self._shape.top_k)
         self._show(len(self._weights.layers) - 1)
 
     def _show(self, layer: int) -> None:
@@ -179,7 +241,7 @@ class Prefill:
             IS_PLACED=is_experts, num_warps=8,
         )  # fmt: skip
 
-    def _attend(self, index: int, layer: LayerWeights) -> None:
+    def _attend(self, index: int, layer: LayerWeights, tiles: LayerTiles) -> None:
         b, shape, n = self._b, self._shape, self._tokens
         config, cache = shape.config, self._cache[self._cache_layers[index]]
         window = shape.window(index)
@@ -198,27 +260,28 @@ class Prefill:
         )  # fmt: skip
         if "attention" not in self.skipped:
             shared |= {"GROUP": shape.group, "WINDOW": window}
-            self._attend_tiles(cache, tables, layer.sinks, shared)
+            self._attend_tiles(cache, tables, layer.sinks, tiles, shared)
         torch.addmm(layer.out_bias, b.attended[:n], layer.out.t(), out=b.projected[:n])
 
     def _attend_tiles(
-        self, cache: Tensor, tables: Tensor, sinks: Tensor, shared: dict[str, Any]
-    ) -> None:
+        self, cache: Tensor, tables: Tensor, sinks: Tensor, tiles: LayerTiles,
+        shared: dict[str, Any],
+    ) -> None:  # fmt: skip
         """Attention of the chunk's narrow tiles and of its wide ones; one kind has none."""
         b, heads = self._b, self._shape.config.num_key_value_heads
         is_full, choice, n = shared["WINDOW"] == 0, self._choices.attention, self._tokens
         if is_full and self._choices.hopper is not None:
-            self._attend_wide_tiles(self._choices.hopper, cache, tables, sinks, shared)
+            self._attend_wide_tiles(self._choices.hopper, cache, tables, sinks, tiles, shared)
         most = min(n // TILE_TOKENS + len(b.last_rows), n)
         launch(
             prefill_attention.prefill_attention_kernel, (most, heads), b.q, cache, tables, sinks,
-            b.full_tiles if is_full else b.tiles, b.attended, BQ=TILE_TOKENS, BT=choice.tile,
+            tiles.full if is_full else tiles.windows, b.attended, BQ=TILE_TOKENS, BT=choice.tile,
             STAGES=choice.stages, num_warps=choice.num_warps, **shared,
         )  # fmt: skip
 
     def _attend_wide_tiles(
         self, choice: HopperAttention, cache: Tensor, tables: Tensor, sinks: Tensor,
-        shared: dict[str, Any],
+        tiles: LayerTiles, shared: dict[str, Any],
     ) -> None:  # fmt: skip
         b, config = self._b, self._shape.config
         pages = hopper_attention.pages(
@@ -226,19 +289,19 @@ class Prefill:
         )
         launch(
             hopper_attention.hopper_attention_kernel, (self._num_sms,), b.q, pages, tables, sinks,
-            b.wide_tiles, b.num_wide_tiles, b.attended, BT=choice.tile, STAGES=choice.stages,
+            tiles.wide, tiles.num_wide, b.attended, BT=choice.tile, STAGES=choice.stages,
             num_warps=4, **shared,
         )  # fmt: skip
 
-    def _experts(self, layer: LayerWeights) -> None:
+    def _experts(self, layer: LayerWeights, *, is_last: bool) -> None:
         b, shape, n = self._b, self._shape, self._tokens
         config, num = shape.config, shape.num_experts
         wide, rows = next_power_of_2(num), 16 if n < 1024 else 32
         launch(
             router.choose_kernel, (-(-n // rows),), b.normed, layer.router, layer.router_bias,
-            b.num_tokens, b.experts, b.weights, n, H=shape.hidden, STRIDE=shape.hidden_stride,
-            E=num, BM=rows, BE=max(wide, 16), BK=128, STAGES=self._choices.router_stages,
-            TOP_K=shape.top_k, num_warps=4,
+            b.num_tokens, b.is_wanted, b.experts, b.weights, n, IS_CHOSEN=is_last, H=shape.hidden,
+            STRIDE=shape.hidden_stride, E=num, BM=rows, BE=max(wide, 16), BK=128,
+            STAGES=self._choices.router_stages, TOP_K=shape.top_k, num_warps=4,
         )  # fmt: skip
         up, down = self._choices.gate_up, self._choices.down
         tiles = min(n * shape.top_k, num + n * shape.top_k // up.bm)

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
+from engines.native.backends.cuda.host_blocks import STAGING_BYTES
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 
@@ -60,12 +61,11 @@ class Need:
 
     @property
     def without_kv(self) -> int:
-        """What is taken however small K/V are."""
+        """Bytes needed besides K/V."""
         return self.weights + self.work
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.without_kv + self.kv
 
 
@@ -74,7 +74,8 @@ def work_bytes(model: ModelConfig, config: NativeConfig) -> int:
     numbers = 6 * model.hidden_size + 2 * (model.q_size + model.kv_size)
     numbers += model.num_experts_per_tok * (3 * model.intermediate_size + model.hidden_size)
     activations = config.max_num_batched_tokens * 2 * numbers
-    return _GRAPHS + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
+    staging = STAGING_BYTES if config.host_kv_bytes else 0
+    return _GRAPHS + staging + activations + config.max_num_seqs * model.vocab_size * _SAMPLER
 
 
 def kv_budget(free: int, total: int, memory_fraction: float, work: int) -> MemoryBudget:

@@ -57,7 +57,6 @@ class Shape:
 
     @property
     def num_experts(self) -> int:
-        """Experts of a layer."""
         return self.config.num_local_experts
 
     def window(self, layer: int) -> int:

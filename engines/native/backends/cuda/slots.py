@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,10 +27,12 @@ class KnownSlot:
 
 
 class Slots:
-    """The sequences by their slot, and the device's tables of them."""
+    """The sequences by their slot, and each stage's tables of them."""
 
-    def __init__(self, tensors: SlotTensors, vocab_size: int, transfer: Transfer) -> None:
+    def __init__(self, tensors: Sequence[SlotTensors], vocab_size: int, transfer: Transfer) -> None:
+        """`tensors`: of each stage; tokens are sampled into the last one's."""
         self._tensors, self._vocab_size, self._transfer = tensors, vocab_size, transfer
+        self._stride = tensors[0].full_tables.shape[1]
         self._known: dict[int, KnownSlot] = {}
 
     def __getitem__(self, slot: int) -> KnownSlot:
@@ -50,10 +53,12 @@ class Slots:
         for row in batch.rows:
             self._append(row.slot, row, places, full, window)
         if places:
-            packed = self._transfer.upload([*places, *full, *window]).view(3, -1)
-            index = packed[0].long()
-            self._tensors.full_tables.view(-1).index_copy_(0, index, packed[1])
-            self._tensors.window_tables.view(-1).index_copy_(0, index, packed[2])
+            host = torch.tensor([places, full, window], dtype=torch.int32)
+            for slots in self._tensors:
+                packed = self._transfer.to_device(host, slots.token_ids.device)
+                index = packed[0].long()
+                slots.full_tables.view(-1).index_copy_(0, index, packed[1])
+                slots.window_tables.view(-1).index_copy_(0, index, packed[2])
         if batch.starts:
             self._start(batch.starts)
 
@@ -66,28 +71,35 @@ class Slots:
         window: list[int],
     ) -> None:
         known, num = self._known[slot], len(source.full_blocks)
-        first = slot * self._tensors.full_tables.shape[1] + known.num_blocks
+        first = slot * self._stride + known.num_blocks
         places += range(first, first + num)
         full += source.full_blocks
         window += source.window_blocks
         known.num_blocks += num
 
     def _start(self, starts: tuple[SlotStart, ...]) -> None:
-        slots = self._tensors
-        temperatures = [
-            0.0 if s.sampling.temperature < _GREEDY_BELOW else s.sampling.temperature
-            for s in starts
-        ]
-        index = self._transfer.upload([s.slot for s in starts]).long()
-        slots.token_ids.index_copy_(
-            0, index, self._transfer.upload([s.token_ids[-1] for s in starts])
+        temperatures = torch.tensor(
+            [
+                0.0 if s.sampling.temperature < _GREEDY_BELOW else s.sampling.temperature
+                for s in starts
+            ]
         )
-        seeds = [_signed(s.seed) for s in starts]
-        slots.seeds.index_copy_(0, index, self._transfer.upload(seeds, torch.int64))
-        slots.temperatures.index_copy_(0, index, self._transfer.upload(temperatures, torch.float32))
+        known = torch.tensor([(s.slot, s.token_ids[-1], _signed(s.seed)) for s in starts])
+        for slots in self._tensors:
+            device = slots.token_ids.device
+            index, tokens, seeds = self._transfer.to_device(known.t().contiguous(), device)
+            slots.token_ids.index_copy_(0, index, tokens.int())
+            slots.seeds.index_copy_(0, index, seeds)
+            slots.temperatures.index_copy_(0, index, self._transfer.to_device(temperatures, device))
+
+    def return_tokens(self) -> None:
+        """Enqueue that the first stage gets the tokens which the last has sampled."""
+        first, last = self._tensors[0], self._tensors[-1]
+        if first is not last:
+            first.token_ids.copy_(last.token_ids, non_blocking=True)
 
 
 def _signed(seed: int) -> int:
-    """64 bits of a seed as int64 holds them."""
+    """The seed's 64 bits as an int64."""
     seed &= (1 << 64) - 1
     return seed - (1 << 64) if seed >> 63 else seed

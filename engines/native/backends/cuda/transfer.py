@@ -1,6 +1,8 @@
-"""Copies between host and device that nobody waits for."""
+"""Copies between host and device without waiting."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,15 +15,22 @@ class Transfer:
         self.device = device
 
     def upload(self, values: list[int] | list[float], dtype: torch.dtype = torch.int32) -> Tensor:
-        """The numbers on the device."""
         host = torch.tensor(values, dtype=dtype)
         return self.to_device(host)
 
-    def to_device(self, host: Tensor) -> Tensor:
-        """Copy without waiting: the allocator of pinned memory keeps it until the copy is done."""
-        if self.device.type == "cuda":
-            host = host.pin_memory()
-        return host.to(self.device, non_blocking=True)
+    def to_device(self, host: Tensor, device: torch.device | None = None) -> Tensor:
+        """Copy without waiting, to another device if one is given: the allocator of pinned memory
+        keeps it until the copy is done."""
+        return self._pinned(host).to(device or self.device, non_blocking=True)
+
+    def fill(self, tensors: Iterable[Tensor], host: Tensor) -> None:
+        """Copy into tensors like it, each on a device of its own, without waiting."""
+        host = self._pinned(host)
+        for tensor in tensors:
+            tensor.copy_(host, non_blocking=True)
+
+    def _pinned(self, host: Tensor) -> Tensor:
+        return host.pin_memory() if self.device.type == "cuda" else host
 
     def to_host(self, values: Tensor) -> Tensor:
         """A copy on the host, whole once `done` is."""
@@ -33,5 +42,5 @@ class Transfer:
         if self.device.type != "cuda":
             return None
         event = torch.cuda.Event()
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         return event

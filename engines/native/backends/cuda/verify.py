@@ -1,4 +1,4 @@
-"""A decode step whose sequences bring guesses: their rows are decoded at once."""
+"""A decode step whose sequences bring drafts: their rows are decoded at once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
 from engines.native.backends.cuda.sampler import Sampler
+from engines.native.backends.cuda.staged_graphs import StagedGraphs
+from engines.native.backends.cuda.transfer import Transfer
 from engines.native.backends.cuda.weights import LayerWeights
 from engines.native.config import ModelConfig, NativeConfig
 
@@ -38,7 +40,7 @@ class StepTime(NamedTuple):
     num_experts: int
     top_k: int
     max_rows: int
-    per_guess: float = 0.0  # of a head that makes guesses, one for each sequence at once
+    per_guess: float = 0.0  # of a head that makes drafts, one for each sequence at once
 
     def __call__(self, num_sequences: int, num_drafts: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = num_sequences + num_drafts
@@ -51,7 +53,7 @@ class StepTime(NamedTuple):
 def draft_capacity(
     config: NativeConfig, model: ModelConfig, head_values: int = 0
 ) -> dict[str, Any]:
-    """What a Capacity says of guesses; `head_values`: the weights that a head reads for one."""
+    """The Capacity fields for drafts; `head_values`: the weights that a head reads for one."""
     if config.speculation == "none":
         return {}
     sizes = step_sizes(
@@ -88,6 +90,7 @@ class Guesses:
 
     def __init__(self, num: int, device: torch.device) -> None:
         self.packed = torch.zeros(2 * num, dtype=torch.int32, device=device)
+        self.copies = [self.packed]  # of each stage, set together
         self.token_ids, self.firsts = self.packed.view(2, num)
 
     def pack(self, rows: list[Row]) -> Tensor:
@@ -108,7 +111,7 @@ class Guesses:
 
 
 class VerifyStep(DecodeStep):
-    """The launches of a step of one bucket of rows, some of which are guesses."""
+    """The launches of a step of one bucket of rows, some of which are drafts."""
 
     def __init__(self, *args: Any, guesses: Guesses) -> None:
         super().__init__(*args)
@@ -146,24 +149,23 @@ class Verifier:
     """The graphs of such steps, and of what follows the draw."""
 
     def __init__(
-        self, steps: dict[int, Callable[[], None]], guesses: Guesses, sampler: Sampler,
-        slots: SlotTensors, device: torch.device, accepted: Callable[[int], None] | None = None,
+        self, steps: StagedGraphs, guesses: Guesses, sampler: Sampler, slots: SlotTensors,
+        transfer: Transfer, accepted: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """`accepted`: what else follows the draw, in a step of so many rows."""
+        """`accepted`: other work after the draw, in a step of `num` rows."""
         self._guesses, self._sampler, self._slots = guesses, sampler, slots
-        self._graphs = Graphs(steps, device)
-        launches: dict[int, Callable[[], None]] = {n: partial(self._accept, n) for n in steps}
+        self._graphs, self._transfer = steps, transfer
+        launches: dict[int, Callable[[], None]] = {n: partial(self._accept, n) for n in steps.sizes}
         if accepted is not None:
             launches = {n: in_turn(run, partial(accepted, n)) for n, run in launches.items()}
-        self._accept_graphs = Graphs(launches, device)
+        self._accept_graphs = Graphs(launches, transfer.device)
 
     @property
     def most_rows(self) -> int:
-        """Rows of the largest step."""
         return self._graphs.sizes[-1]
 
     def fitting(self, rows: list[Row]) -> list[Row]:
-        """The rows, the last without their guesses if there are more than a step holds."""
+        """The rows, the last without their drafts if there are more than a step holds."""
         room = self.most_rows - len(rows)
         fitting = []
         for row in rows:
@@ -172,24 +174,20 @@ class Verifier:
             fitting.append(kept)
         return fitting
 
-    def pack(self, rows: list[Row]) -> Tensor:
-        """What load() takes of the rows, on the host."""
-        return self._guesses.pack(rows)
+    def load(self, rows: list[Row]) -> None:
+        """Enqueue the draft tokens of the next step's rows."""
+        self._transfer.fill(self._guesses.copies, self._guesses.pack(rows))
 
-    def pack_known(self, token_ids: list[int]) -> Tensor:
-        """What load() takes of rows of known tokens, on the host."""
-        return self._guesses.pack_known(token_ids)
-
-    def load(self, packed: Tensor) -> None:
-        """Enqueue a step's guesses, packed and on the device."""
-        self._guesses.packed.copy_(packed)
+    def load_known(self, token_ids: list[int]) -> None:
+        """Enqueue the tokens of the next step's rows, which are all known."""
+        self._transfer.fill(self._guesses.copies, self._guesses.pack_known(token_ids))
 
     def run(self, num: int) -> None:
-        """Enqueue the step of `num` rows, guesses included."""
+        """Enqueue the step of `num` rows, draft tokens included."""
         self._graphs.run(num)
 
     def accept(self, num: int) -> None:
-        """Enqueue what makes each sequence's next token its input, once all are sampled."""
+        """Enqueue the copy of each sequence's next token to its input, after sampling."""
         self._accept_graphs.run(num)
 
     def _accept(self, num: int) -> None:

@@ -50,7 +50,12 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """The whole model; cosines and sines (positions, head_dim / 2) float32, YaRN's factor in."""
+    """A model, or some of its layers; cosines and sines (positions, head_dim / 2) float32, YaRN's
+    factor in.
+
+    Of layers that do not begin the model the embedding has no rows; of those that do not end it the
+    output head has none, and no norm precedes it.
+    """
 
     embedding: Tensor
     layers: list[LayerWeights]
@@ -58,3 +63,13 @@ class ModelWeights:
     head: Tensor
     cosines: Tensor
     sines: Tensor
+
+    @property
+    def begins(self) -> bool:
+        """Whether this stage has the model's first layer."""
+        return len(self.embedding) > 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether this stage has the model's last layer."""
+        return len(self.head) > 0

@@ -19,8 +19,20 @@ export type Piece =
   | { kind: "call"; index: number; id?: string; name?: string; arguments?: string }
   | { kind: "finish"; reason: string }
   | { kind: "usage"; usage: Usage }
-  | { kind: "ids"; ids: number[] }
+  | { kind: "ids"; ids: number[]; entries?: (TokenEntry | null)[] }
+  | { kind: "restart" }
   | { kind: "event"; line: string };
+
+/** A token, and how likely it was. */
+export interface Rival {
+  id: number;
+  token: string;
+  logprob: number;
+}
+
+export interface TokenEntry extends Rival {
+  top_logprobs: Rival[];
+}
 
 /** An error as the server words it, or as the browser does when there was no answer. */
 export class ApiError extends Error {
@@ -30,6 +42,13 @@ export class ApiError extends Error {
     readonly param: string | null = null,
   ) {
     super(message);
+  }
+}
+
+/** The connection ended before the answer did. */
+export class Cut extends ApiError {
+  constructor() {
+    super("The connection was cut.", null);
   }
 }
 
@@ -61,7 +80,12 @@ export async function postJSON<T>(path: string, body: unknown, key: string): Pro
 }
 
 /** Whatever the server answers, errors too; status 0 where it cannot be reached. */
-export async function sendText(method: string, path: string, body: string, key: string): Promise<{ status: number; text: string }> {
+export async function sendText(
+  method: string,
+  path: string,
+  body: string,
+  key: string,
+): Promise<{ status: number; text: string }> {
   try {
     const answer = await fetch(path, { method, headers: headers(key), body: body || undefined });
     return { status: answer.status, text: await answer.text() };
@@ -71,11 +95,7 @@ export async function sendText(method: string, path: string, body: string, key: 
 }
 
 /** Yield the pieces of a streamed chat completion, its tokens too; throws ApiError. */
-export async function* streamChat(
-  body: object,
-  key: string,
-  signal: AbortSignal,
-): AsyncGenerator<Piece> {
+export async function* streamChat(body: object, key: string, signal: AbortSignal): AsyncGenerator<Piece> {
   const answer = await ask("v1/chat/completions", {
     method: "POST",
     headers: headers(key),
@@ -83,12 +103,13 @@ export async function* streamChat(
     signal,
   });
   for await (const line of lines(answer)) {
+    if (line.startsWith(": engine restarted")) yield { kind: "restart" };
     if (!line.startsWith("data: ")) continue;
     yield { kind: "event", line };
     if (line === "data: [DONE]") return;
     yield* pieces(JSON.parse(line.slice(6)));
   }
-  throw new ApiError("The stream ended without its end mark: the connection was cut.", null);
+  throw new Cut();
 }
 
 function headers(key: string): HeadersInit {
@@ -122,7 +143,9 @@ async function* lines(answer: Response): AsyncGenerator<string> {
   const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error: Error) => {
+      throw error.name === "AbortError" ? error : new Cut();
+    });
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop()!;
@@ -137,15 +160,15 @@ interface Delta {
 }
 
 interface Chunk {
-  choices?: { delta: Delta; finish_reason?: string | null; token_ids?: number[] }[];
+  choices?: { delta: Delta; finish_reason?: string | null; token_ids?: number[]; token_logprobs?: (TokenEntry | null)[] }[];
   usage?: Usage | null;
   error?: { message: string; param?: string | null };
 }
 
 function* pieces(chunk: Chunk): Generator<Piece> {
   if (chunk.error) throw new ApiError(chunk.error.message, null, chunk.error.param ?? null);
-  for (const { delta, finish_reason, token_ids } of chunk.choices ?? []) {
-    if (token_ids) yield { kind: "ids", ids: token_ids };
+  for (const { delta, finish_reason, token_ids, token_logprobs } of chunk.choices ?? []) {
+    if (token_ids) yield { kind: "ids", ids: token_ids, entries: token_logprobs };
     if (delta.reasoning) yield { kind: "reasoning", text: delta.reasoning };
     if (delta.content) yield { kind: "content", text: delta.content };
     for (const call of delta.tool_calls ?? []) {

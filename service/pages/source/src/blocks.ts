@@ -33,7 +33,9 @@ const markdown = new Marked({
     image: ({ href, text }) => `${escaped(text)} (${escaped(href)})`, // a picture would ask another host
     table(token: Tokens.Table) {
       const cells = (row: Tokens.TableCell[], tag: string) =>
-        row.map((cell) => `<${tag}${cell.align ? ` align="${cell.align}"` : ""}>${this.parser.parseInline(cell.tokens)}</${tag}>`).join("");
+        row
+          .map((cell) => `<${tag}${cell.align ? ` align="${cell.align}"` : ""}>${this.parser.parseInline(cell.tokens)}</${tag}>`)
+          .join("");
       const rows = token.rows.map((row) => `<tr>${cells(row, "td")}</tr>`).join("");
       return `<div class="table" tabindex="0" role="region" aria-label="Table"><table><thead><tr>${cells(token.header, "th")}</tr></thead><tbody>${rows}</tbody></table></div>`;
     },
@@ -74,7 +76,10 @@ export const htmlOf = (raw: string): string => markdown.parse(raw, { async: fals
 
 function blockOf(token: Token): Block {
   if (token.type !== "code") return { raw: token.raw, code: null };
-  return { raw: token.raw, code: { text: token.text as string, lang: ((token.lang as string | undefined) ?? "").split(/\s/)[0]! } };
+  return {
+    raw: token.raw,
+    code: { text: token.text as string, lang: ((token.lang as string | undefined) ?? "").split(/\s/)[0]! },
+  };
 }
 
 function placeOf(tex: string, isDisplay: boolean): string {

@@ -1,26 +1,36 @@
 // One answer from request to end, and the loop through the page's tools.
-import { streamChat, worded, type Piece } from "./api";
-import { bodyOf, newAnswer, type AssistantTurn, type Settings, type Turn } from "./conversation";
+import { Cut, type Piece, streamChat, type TokenEntry, worded } from "./api";
+import { type AssistantTurn, bodyOf, newAnswer, type Settings, type Token, type Turn } from "./conversation";
 import { runTool } from "./tools";
 
 const MAX_ROUNDS = 8;
+
+/** What is there already of an answer that continues. */
+export interface Begun {
+  turn: AssistantTurn; // shown until the first of it comes
+  ids: number[];
+  tokens: Token[];
+}
 
 export interface Asking {
   model: string;
   key: string;
   settings: Settings;
   signal: AbortSignal;
+  begun?: Begun;
   /** Called with the turns as they grow. */
   show: (turns: Turn[]) => void;
 }
 
 /** Answer `turns`, running the page's own tools where the settings allow it. */
 export async function answer(turns: Turn[], asking: Asking): Promise<void> {
+  let { begun } = asking;
   for (let round = 0; round < MAX_ROUNDS; round++) {
-    const reply = newAnswer();
+    const reply: AssistantTurn = { ...(begun?.turn ?? newAnswer()), error: null, finish: null, isCut: false };
     const shown = [...turns, reply];
-    await fill(reply, turns, asking, () => asking.show([...shown]));
-    const isDone = !reply.calls.length || reply.error || !asking.settings.runsTools;
+    await fill(reply, turns, asking, begun, () => asking.show([...shown]));
+    begun = undefined;
+    const isDone = !reply.calls.length || reply.error || reply.isCut || !asking.settings.runsTools;
     for (const call of isDone ? [] : reply.calls) call.result = runTool(call.name, call.arguments);
     asking.show([...shown]);
     if (isDone || reply.calls.some((call) => call.result === null)) return;
@@ -32,20 +42,28 @@ async function fill(
   reply: AssistantTurn,
   turns: Turn[],
   { model, key, settings, signal }: Asking,
+  begun: Begun | undefined,
   show: () => void,
 ): Promise<void> {
   const began = performance.now();
   let first: number | null = null;
+  let last = began;
   let thoughtUntil = began;
+  let isShowingOld = Boolean(begun);
   const stats = { firstTokenMs: null as number | null, reasoningMs: 0, totalMs: 0, usage: null };
   reply.stats = stats;
   show();
   try {
     const { messages, ...asked } = bodyOf(model, turns, settings);
+    if (begun) asked.continue_token_ids = begun.ids;
     reply.body = asked;
     reply.system = settings.system;
     for await (const piece of streamChat({ ...asked, messages }, key, signal)) {
       const now = performance.now();
+      if (isShowingOld && (piece.kind === "ids" || piece.kind === "reasoning" || piece.kind === "content")) {
+        Object.assign(reply, { text: "", reasoning: "", calls: [], tokenIds: [], tokens: [] });
+        isShowingOld = false; // the stream begins with all of it
+      }
       if (piece.kind === "reasoning" || piece.kind === "content" || piece.kind === "call") {
         first ??= now;
         stats.firstTokenMs = first - began;
@@ -53,18 +71,20 @@ async function fill(
       }
       stats.reasoningMs = first === null ? 0 : Math.max(thoughtUntil - first, 0);
       stats.totalMs = now - began;
-      take(reply, piece);
+      take(reply, piece, now - last, begun);
+      if (piece.kind === "ids") last = now;
       show();
     }
   } catch (error) {
     if ((error as Error).name === "AbortError") reply.finish = "stopped";
+    else if (error instanceof Cut && reply.tokenIds.length) reply.isCut = true;
     else reply.error = worded(error as Error);
   }
   stats.totalMs = performance.now() - began;
   show();
 }
 
-function take(reply: AssistantTurn, piece: Piece): void {
+function take(reply: AssistantTurn, piece: Piece, sinceMs: number, begun: Begun | undefined): void {
   switch (piece.kind) {
     case "reasoning":
       reply.reasoning += piece.text;
@@ -86,9 +106,23 @@ function take(reply: AssistantTurn, piece: Piece): void {
       reply.stats!.usage = piece.usage;
       break;
     case "ids":
+      reply.tokens.push(...tokensOf(piece.entries ?? [], reply.tokens.length, sinceMs, begun));
       reply.tokenIds.push(...piece.ids);
+      break;
+    case "restart":
+      reply.restarts = [...reply.restarts, { after: reply.tokenIds.length, ms: sinceMs }];
       break;
     case "event":
       reply.events.push(piece.line);
   }
+}
+
+/** The entries of a chunk; of those that were given with the request, what was known before. */
+function tokensOf(entries: (TokenEntry | null)[], from: number, ms: number, begun: Begun | undefined): Token[] {
+  return entries.flatMap((entry, at): Token[] => {
+    const known = begun?.tokens[from + at];
+    if (!entry) return known ? [known] : [];
+    const { top_logprobs: rivals, ...token } = entry;
+    return [{ ...token, rivals, ms: ms / entries.length }];
+  });
 }

@@ -1,12 +1,26 @@
 // The list of conversations, and what can be done with all of them.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { begin, bringBack, exported, forgetDeleted, open, remove, take, type State } from "./store";
+import { begin, bringBack, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
 
 const UNDO_MS = 10_000;
 
-export function Chats({ state, leave }: { state: State; leave: () => void }) {
-  const { chats, openId, running } = state;
-  const shown = chats.find((each) => each.id === openId);
+/** What the list shows of the conversations; the same object as long as that is the same. */
+export interface List {
+  chats: { id: string; title: string; isOpen: boolean; isRunning: boolean }[];
+  deleted: State["deleted"];
+}
+
+let last: { key: string; list: List } = { key: "", list: { chats: [], deleted: null } };
+
+export function listed({ chats, openId, running, deleted }: State): List {
+  const shown = chats.map(({ id, title }) => ({ id, title, isOpen: id === openId, isRunning: running.has(id) }));
+  const key = JSON.stringify([shown, deleted?.id]);
+  if (key !== last.key) last = { key, list: { chats: shown, deleted } };
+  return last.list;
+}
+
+export function Chats({ list, leave }: { list: List; leave: () => void }) {
+  const { chats, deleted } = list;
   const choose = (id: string) => {
     open(id);
     leave();
@@ -17,7 +31,7 @@ export function Chats({ state, leave }: { state: State; leave: () => void }) {
         type="button"
         class="main"
         onClick={() => {
-          begin(shown!.settings);
+          begin(now().chats.find((each) => each.id === now().openId)!.settings);
           leave();
         }}
       >
@@ -25,17 +39,18 @@ export function Chats({ state, leave }: { state: State; leave: () => void }) {
       </button>
       <ul>
         {chats.map((each) => (
-          <li key={each.id} class={each.id === openId ? "open" : ""}>
-            <button type="button" aria-current={each.id === openId ? "true" : undefined} onClick={() => choose(each.id)}>
-              {running.has(each.id) ? "● " : ""}{each.title}
+          <li key={each.id} class={each.isOpen ? "open" : ""}>
+            <button type="button" aria-current={each.isOpen ? "true" : undefined} onClick={() => choose(each.id)}>
+              {each.isRunning ? "● " : ""}
+              {each.title}
             </button>
-            <button type="button" aria-label={`Delete ${each.title}`} disabled={running.has(each.id)} onClick={() => remove(each.id)}>
+            <button type="button" aria-label={`Delete ${each.title}`} disabled={each.isRunning} onClick={() => remove(each.id)}>
               ×
             </button>
           </li>
         ))}
       </ul>
-      {state.deleted && <Undo key={state.deleted.id} title={state.deleted.title} />}
+      {deleted && <Undo key={deleted.id} title={deleted.title} />}
       <Files />
     </nav>
   );
@@ -48,7 +63,10 @@ function Undo({ title }: { title: string }) {
   }, []);
   return (
     <p class="undo" role="status">
-      Deleted “{title}”. <button type="button" onClick={bringBack}>Undo</button>
+      Deleted “{title}”.{" "}
+      <button type="button" onClick={bringBack}>
+        Undo
+      </button>
     </p>
   );
 }
@@ -73,8 +91,12 @@ function Files() {
   };
   return (
     <div class="files">
-      <button type="button" onClick={save}>Export</button>
-      <button type="button" onClick={() => field.current!.click()}>Import</button>
+      <button type="button" onClick={save}>
+        Export
+      </button>
+      <button type="button" onClick={() => field.current!.click()}>
+        Import
+      </button>
       <input
         ref={field}
         type="file"
@@ -83,7 +105,11 @@ function Files() {
         hidden
         onChange={(event) => void read(event.currentTarget.files?.[0])}
       />
-      {told && <p class="note" role="status">{told}</p>}
+      {told && (
+        <p class="note" role="status">
+          {told}
+        </p>
+      )}
     </div>
   );
 }

@@ -16,11 +16,11 @@ export function Code({ text, lang, isDone }: { text: string; lang: string; isDon
     <figure class="codeblock">
       <figcaption>
         <span>{lang || "text"}</span>
-        <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>Copy</button>
+        <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>
+          Copy
+        </button>
       </figcaption>
-      <pre tabIndex={0}>
-        {html ? <code dangerouslySetInnerHTML={{ __html: html }} /> : <code>{text}</code>}
-      </pre>
+      <pre tabIndex={0}>{html ? <code dangerouslySetInnerHTML={{ __html: html }} /> : <code>{text}</code>}</pre>
     </figure>
   );
 }

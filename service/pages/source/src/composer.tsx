@@ -1,53 +1,162 @@
-// Where a message is written. Each conversation has its own draft.
-import { useEffect, useRef } from "preact/hooks";
+// Where a message is written. Each conversation has its own draft, files and queue.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { attachFiles, attachPaste, detach, LONG_PASTE } from "./attach";
+import { type Attached, type Conversation, contextUsed } from "./conversation";
+import { send, stop, unqueue } from "./run";
+import { change, setDialog, useStore } from "./store";
 
-export function Composer(props: {
-  draft: string;
-  setDraft: (text: string) => void;
-  isReady: boolean;
-  isBusy: boolean;
-  send: (text: string) => void;
-  stop: () => void;
-}) {
-  const { draft } = props;
+export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean }) {
+  const server = useStore((all) => all.server);
+  const isLoaded = useStore((all) => all.isLoaded);
+  const { id, draft, attached, queued } = chat;
   const field = useRef<HTMLTextAreaElement>(null);
-  const canSend = props.isReady && !props.isBusy && draft.trim() !== "";
+  const [problem, setProblem] = useState("");
+  const isReady = Boolean(server.model) && isLoaded;
+  const [isAsked, setAsked] = useState(false); // before the page was ready: it is sent then
+  const hasText = draft.trim() !== "" || attached.length > 0;
+  const canSend = isReady && hasText;
   useEffect(() => {
-    if (!props.isBusy) field.current?.focus({ preventScroll: true });
-  }, [props.isBusy, props.isReady]);
-  const send = () => {
+    if (!isBusy) field.current?.focus({ preventScroll: true });
+  }, [isBusy, isReady, id]);
+  const submit = () => {
+    setAsked(!isReady && hasText);
     if (!canSend) return;
-    props.setDraft("");
-    props.send(draft);
+    change(id, { draft: "", attached: [] });
+    send(id, { role: "user", text: draft, files: attached });
+  };
+  useEffect(() => {
+    if (isAsked && canSend) submit();
+  }, [isAsked, canSend]);
+  const take = async (files: Iterable<File>) => setProblem(await attachFiles(id, files));
+  const paste = (event: ClipboardEvent) => {
+    const text = event.clipboardData?.getData("text/plain") ?? "";
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (!files.length && text.length < LONG_PASTE) return;
+    event.preventDefault();
+    if (files.length) void take(files);
+    else attachPaste(id, text);
   };
   return (
     <form
       class="composer"
       onSubmit={(event) => {
         event.preventDefault();
-        send();
+        submit();
+      }}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={(event) => {
+        event.preventDefault();
+        void take(event.dataTransfer?.files ?? []);
       }}
     >
-      <textarea
+      {problem && (
+        <p class="error" role="alert">
+          {problem}
+        </p>
+      )}
+      {queued.length > 0 && (
+        <ul class="chips" aria-label="Waiting">
+          {queued.map((each, at) => (
+            <li key={at}>
+              Next: {each.text.slice(0, 60) || each.files?.[0]?.name}
+              <button type="button" aria-label="Take back" onClick={() => unqueue(id, at)}>
+                ×
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
+      {attached.length > 0 && <Files files={attached} remove={(at) => detach(id, at)} />}
+      <div class="row">
+        <Attach take={take} />
+        <textarea
+          ref={field}
+          rows={2}
+          dir="auto"
+          aria-label="Message"
+          placeholder={isBusy ? "Enter queues" : "Message (Enter sends, Shift-Enter breaks the line)"}
+          value={draft}
+          onPaste={paste}
+          onInput={(event) => change(id, { draft: event.currentTarget.value })}
+          onKeyDown={(event) => {
+            if (event.key === "Escape" && isBusy) stop(id);
+            if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+            event.preventDefault();
+            submit();
+          }}
+        />
+        {isBusy ? (
+          <button type="button" class="main" onClick={() => stop(id)}>
+            Stop
+          </button>
+        ) : (
+          <button type="submit" class="main" disabled={!canSend}>
+            Send
+          </button>
+        )}
+      </div>
+      <div class="row under">
+        <Gauge chat={chat} limit={server.model?.max_model_len} />
+        <button type="button" class="quiet" disabled={!isReady} onClick={() => setDialog({ kind: "compare" })}>
+          Compare
+        </button>
+      </div>
+    </form>
+  );
+}
+
+function Attach({ take }: { take: (files: Iterable<File>) => Promise<void> }) {
+  const field = useRef<HTMLInputElement>(null);
+  return (
+    <>
+      <button type="button" aria-label="Attach files" title="Attach files" onClick={() => field.current!.click()}>
+        +
+      </button>
+      <input
         ref={field}
-        rows={2}
-        dir="auto"
-        aria-label="Message"
-        placeholder="Message (Enter sends, Shift-Enter breaks the line)"
-        value={draft}
-        onInput={(event) => props.setDraft(event.currentTarget.value)}
-        onKeyDown={(event) => {
-          if (event.key === "Escape" && props.isBusy) props.stop();
-          if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-          event.preventDefault();
-          send();
+        type="file"
+        multiple
+        hidden
+        aria-label="Files to attach"
+        onChange={(event) => {
+          const files = [...(event.currentTarget.files ?? [])]; // the list empties with the field
+          event.currentTarget.value = "";
+          void take(files);
         }}
       />
-      {props.isBusy ? (
-        <button type="button" class="main" onClick={props.stop}>Stop</button>
-      ) : (
-        <button type="submit" class="main" disabled={!canSend}>Send</button>
-      )}
-    </form>
+    </>
+  );
+}
+
+/** Files as chips; without `remove` they belong to a message that was sent. */
+export function Files({ files, remove }: { files: Attached[]; remove?: (at: number) => void }) {
+  return (
+    <ul class="chips" aria-label="Files">
+      {files.map((file, at) => (
+        <li key={at}>
+          {file.name}
+          {file.tokens !== null && <span class="note">{file.tokens.toLocaleString("en")} tokens</span>}
+          {remove && (
+            <button type="button" aria-label={`Remove ${file.name}`} onClick={() => remove(at)}>
+              ×
+            </button>
+          )}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** How much of the context the conversation takes, with the draft. */
+function Gauge({ chat, limit }: { chat: Conversation; limit: number | undefined }) {
+  if (!limit) return <span />;
+  const used = contextUsed(chat);
+  if (!used) return <span />;
+  const share = Math.min(used / limit, 1);
+  return (
+    <span class={`gauge ${share > 0.9 ? "full" : ""}`}>
+      <meter min={0} max={1} high={0.9} value={share} aria-label="Context in use" />
+      {used.toLocaleString("en")} of {limit.toLocaleString("en")} tokens
+    </span>
   );
 }

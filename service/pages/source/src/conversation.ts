@@ -1,5 +1,5 @@
 // A conversation as it is kept, and as the API is told it.
-import type { ToolCall, Usage } from "./api";
+import type { Rival, ToolCall, Usage } from "./api";
 import { TOOLS } from "./tools";
 
 export interface Stats {
@@ -9,9 +9,30 @@ export interface Stats {
   usage: Usage | null;
 }
 
+/** A file, or a long paste, that goes with a message. */
+export interface Attached {
+  name: string;
+  text: string;
+  tokens: number | null; // null until the server has counted
+}
+
 export interface UserTurn {
   role: "user";
   text: string;
+  files?: Attached[];
+}
+
+/** A token of an answer with its rivals, best first. */
+export interface Token extends Omit<Rival, "logprob"> {
+  logprob: number | null; // null where it was given, not drawn
+  rivals: Rival[];
+  ms: number; // since the token before
+}
+
+/** A death of the engine that an answer outlived. */
+export interface Restart {
+  after: number; // tokens
+  ms: number; // without a token
 }
 
 export interface Call extends ToolCall {
@@ -28,7 +49,10 @@ export interface AssistantTurn {
   stats: Stats | null;
   body: Body | null; // the request that gave it, less its messages, which are the turns before
   system: string; // the instructions of that request
+  isCut: boolean; // the connection ended before the answer
+  restarts: Restart[];
   tokenIds: number[]; // what the model wrote
+  tokens: Token[]; // the same with probabilities, where they were asked for
   events: string[]; // the stream as it came
 }
 
@@ -42,6 +66,8 @@ export interface Settings {
   seed: string;
   maxTokens: string;
   tools: string[]; // names of the page's own tools
+  serverTools: string[]; // built-in tools of the server
+  probabilities: boolean;
   ownTools: string; // JSON list of further ones
   runsTools: boolean;
   usesSchema: boolean;
@@ -64,6 +90,8 @@ export interface Conversation {
   branches: Branch[];
   orders: Record<number, number>; // the place of the course that is shown, by turn
   draft: string;
+  attached: Attached[]; // to the draft
+  queued: UserTurn[]; // sent when the answer that is written has ended
   touched: number; // ms since 1970
   settings: Settings;
 }
@@ -88,6 +116,8 @@ export const DEFAULTS: Settings = {
   seed: "",
   maxTokens: "",
   tools: [],
+  serverTools: [],
+  probabilities: false,
   ownTools: "",
   runsTools: true,
   usesSchema: false,
@@ -96,7 +126,18 @@ export const DEFAULTS: Settings = {
 
 export function newConversation(settings: Settings = DEFAULTS): Conversation {
   const id = crypto.randomUUID?.() ?? String(Date.now());
-  return { id, title: "New chat", turns: [], branches: [], orders: {}, draft: "", touched: Date.now(), settings };
+  return {
+    id,
+    title: "New chat",
+    turns: [],
+    branches: [],
+    orders: {},
+    draft: "",
+    attached: [],
+    queued: [],
+    touched: Date.now(),
+    settings,
+  };
 }
 
 /** A kept record as a conversation, or null where it is none: another version, or another hand. */
@@ -112,6 +153,8 @@ export function checked(value: unknown): Conversation | null {
     branches: branchesOf(held.branches),
     orders: held.orders && typeof held.orders === "object" ? held.orders : {},
     draft: typeof held.draft === "string" ? held.draft : "",
+    attached: filesOf(held.attached),
+    queued: turnsOf(Array.isArray(held.queued) ? held.queued : []).filter((turn) => turn.role === "user"),
     touched: typeof held.touched === "number" ? held.touched : 0,
     settings: { ...DEFAULTS, ...(held.settings && typeof held.settings === "object" ? held.settings : {}) },
   };
@@ -121,17 +164,43 @@ function turnsOf(values: unknown[]): Turn[] {
   return values.flatMap((value): Turn[] => {
     const turn = value as Partial<AssistantTurn> | null;
     if (!turn || typeof turn.text !== "string") return [];
-    if ((turn.role as string) === "user") return [{ role: "user", text: turn.text }];
-    const calls = Array.isArray(turn.calls) ? turn.calls : [];
-    const tokenIds = Array.isArray(turn.tokenIds) ? turn.tokenIds : [];
-    return [{ ...newAnswer(), ...turn, role: "assistant", calls, tokenIds, events: [] } as AssistantTurn];
+    if ((turn.role as string) === "user") return [{ role: "user", text: turn.text, files: filesOf((value as UserTurn).files) }];
+    const [calls, tokenIds, tokens, restarts] = [
+      listOf(turn.calls),
+      listOf(turn.tokenIds),
+      listOf(turn.tokens),
+      listOf(turn.restarts),
+    ];
+    // Kept while it was written, and never finished: the page was closed.
+    const isCut = Boolean(turn.isCut) || (!turn.finish && !turn.error && tokenIds.length > 0);
+    return [
+      { ...newAnswer(), ...turn, role: "assistant", calls, tokenIds, tokens, restarts, isCut, events: [] } as AssistantTurn,
+    ];
   });
+}
+
+const listOf = <T>(value: T[] | undefined): T[] => (Array.isArray(value) ? value : []);
+
+function filesOf(values: unknown): Attached[] {
+  return listOf(values as Partial<Attached>[]).flatMap((each) =>
+    typeof each?.name === "string" && typeof each.text === "string"
+      ? [{ name: each.name, text: each.text, tokens: each.tokens ?? null }]
+      : [],
+  );
 }
 
 function branchesOf(values: unknown): Branch[] {
   return (Array.isArray(values) ? (values as Partial<Branch>[]) : []).flatMap((each) =>
     typeof each?.at === "number" && Array.isArray(each.turns)
-      ? [{ at: each.at, order: Number(each.order) || 0, turns: turnsOf(each.turns), branches: branchesOf(each.branches), orders: each.orders ?? {} }]
+      ? [
+          {
+            at: each.at,
+            order: Number(each.order) || 0,
+            turns: turnsOf(each.turns),
+            branches: branchesOf(each.branches),
+            orders: each.orders ?? {},
+          },
+        ]
       : [],
   );
 }
@@ -198,7 +267,10 @@ export function newAnswer(): AssistantTurn {
     stats: null,
     body: null,
     system: "",
+    isCut: false,
+    restarts: [],
     tokenIds: [],
+    tokens: [],
     events: [],
   };
 }
@@ -213,6 +285,7 @@ export function bodyOf(model: string, turns: Turn[], settings: Settings): Body {
   setNumber(body, "max_completion_tokens", settings.maxTokens);
   const tools = toolsOf(settings);
   if (tools.length) body.tools = tools;
+  if (settings.probabilities) Object.assign(body, PROBABILITIES);
   if (settings.usesSchema) {
     const schema = parsed(settings.schema, "The schema");
     body.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
@@ -221,6 +294,11 @@ export function bodyOf(model: string, turns: Turn[], settings: Settings): Body {
   body.stream_options = { include_usage: true };
   return body;
 }
+
+const PROBABILITIES = { logprobs: true, top_logprobs: 5, return_token_ids: true, return_token_logprobs: true };
+
+/** The names that requests have for the server's built-in tools. */
+export const SERVER_TOOLS: Record<string, string> = { browser: "web_search", python: "code_interpreter" };
 
 function toolsOf(settings: Settings): unknown[] {
   const chosen = TOOLS.filter((tool) => settings.tools.includes(tool.name));
@@ -231,15 +309,32 @@ function toolsOf(settings: Settings): unknown[] {
       type: "function",
       function: { name, description, parameters, strict: true },
     })),
+    ...settings.serverTools.map((name) => ({ type: SERVER_TOOLS[name] ?? name })),
     ...own,
   ];
 }
 
-function setNumber(body: Body, key: string, text: string): void {
-  if (!text.trim()) return;
+/** What the numbers of the panel may be; `whole` for those that count. */
+export const RANGES: Record<string, { least: number; most: number; whole?: boolean }> = {
+  temperature: { least: 0, most: 2 },
+  top_p: { least: 0.01, most: 1 },
+  seed: { least: 0, most: Number.MAX_SAFE_INTEGER, whole: true },
+  max_completion_tokens: { least: 1, most: 131072, whole: true },
+};
+
+/** Why a text is no number of the range, or nothing. */
+export function wrong(key: string, text: string): string {
+  const { least, most, whole } = RANGES[key]!;
   const value = Number(text);
-  if (Number.isNaN(value)) throw new Error(`${key} is ${JSON.stringify(text)}, which is no number.`);
-  body[key] = value;
+  if (!text.trim() || (value >= least && value <= most && (!whole || Number.isInteger(value)))) return "";
+  const range = most === Number.MAX_SAFE_INTEGER ? `${least} or more` : `${least} to ${most}`;
+  return `${key} is ${JSON.stringify(text)}; it takes ${whole ? "a whole number, " : ""}${range}.`;
+}
+
+function setNumber(body: Body, key: string, text: string): void {
+  const reason = wrong(key, text);
+  if (reason) throw new Error(reason);
+  if (text.trim()) body[key] = Number(text);
 }
 
 function parsed(text: string, what: string): unknown {
@@ -256,8 +351,8 @@ function messagesOf(turns: Turn[], system: string): unknown[] {
 }
 
 function turnMessages(turn: Turn): unknown[] {
-  if (turn.role === "user") return [{ role: "user", content: turn.text }];
-  if (turn.error || (!turn.text && !turn.calls.length)) return []; // failed or empty: not part of what was said
+  if (turn.role === "user") return [{ role: "user", content: contentOf(turn) }];
+  if (turn.error || turn.isCut || (!turn.text && !turn.calls.length)) return []; // failed or empty: not part of what was said
   if (!turn.calls.length) return [{ role: "assistant", content: turn.text }];
   const calls = turn.calls.map((call) => ({
     id: call.id,
@@ -272,7 +367,30 @@ function turnMessages(turn: Turn): unknown[] {
   ];
 }
 
+/** What a question tells the model: its files first, each in a fence that its text does not close. */
+export function contentOf({ text, files = [] }: UserTurn): string {
+  const parts = files.map((file) => {
+    const runs = file.text.match(/`{3,}/g) ?? [];
+    const fence = "`".repeat(Math.max(3, ...runs.map((run) => run.length + 1)));
+    return `${file.name}:\n${fence}\n${file.text}\n${fence}`;
+  });
+  return [...parts, text].filter(Boolean).join("\n\n");
+}
+
 export function titleOf(text: string): string {
   const line = text.trim().split("\n")[0] ?? "";
   return line.length > 40 ? `${line.slice(0, 40)}…` : line || "New chat";
+}
+
+const CHARACTERS_PER_TOKEN = 4; // of a draft, which nobody has counted
+
+/** How many tokens of the context the next request takes, about. */
+export function contextUsed({ turns, draft, attached }: Conversation): number {
+  const usage = turns.findLast((turn): turn is AssistantTurn => turn.role === "assistant" && Boolean(turn.stats?.usage))?.stats
+    ?.usage;
+  const said = usage
+    ? usage.prompt_tokens + usage.completion_tokens - (usage.completion_tokens_details?.reasoning_tokens ?? 0)
+    : 0;
+  const files = attached.reduce((sum, file) => sum + (file.tokens ?? file.text.length / CHARACTERS_PER_TOKEN), 0);
+  return Math.round(said + files + draft.length / CHARACTERS_PER_TOKEN);
 }

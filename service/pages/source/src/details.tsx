@@ -1,7 +1,7 @@
 // The exact request of an answer, as curl, Python and Node, and prompt and answer in raw Harmony.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJSON, worded } from "./api";
-import { requestOf, type AssistantTurn, type Body, type Turn } from "./conversation";
+import { type AssistantTurn, type Body, requestOf, type Turn } from "./conversation";
 import { copy } from "./copy";
 import { curl, node, python } from "./snippets";
 
@@ -22,7 +22,9 @@ export function Details(props: { turns: Turn[]; at: number; apiKey: string; clos
       onClose={props.close}
       onClick={(event) => event.target === dialog.current && dialog.current!.close()}
     >
-      <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>×</button>
+      <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
+        ×
+      </button>
       <div class="tabs" role="tablist" onKeyDown={(event) => setTab(beside(tab, event.key))}>
         {TABS.map((each) => (
           <button
@@ -59,7 +61,9 @@ function Code({ text }: { text: string }) {
   return (
     <pre tabIndex={0}>
       <code>{text}</code>
-      <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>Copy</button>
+      <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>
+        Copy
+      </button>
     </pre>
   );
 }
@@ -75,7 +79,9 @@ function Raw({ turn, body, apiKey }: { turn: AssistantTurn; body: Body; apiKey: 
       </div>
       <details>
         <summary>Stream as it came</summary>
-        <pre tabIndex={0}><code>{stream}</code></pre>
+        <pre tabIndex={0}>
+          <code>{stream}</code>
+        </pre>
       </details>
     </>
   );
@@ -100,8 +106,13 @@ function Harmony(props: { title: string; ask: () => Promise<Tokens>; of: Assista
   }, [props.of]);
   return (
     <section>
-      <h3>{props.title}{count !== null && `, ${count} tokens`}</h3>
-      <pre tabIndex={0}><code>{marked(text)}</code></pre>
+      <h3>
+        {props.title}
+        {count !== null && `, ${count} tokens`}
+      </h3>
+      <pre tabIndex={0}>
+        <code>{marked(text)}</code>
+      </pre>
     </section>
   );
 }

@@ -1,6 +1,7 @@
 // A request for each route, ready to run: as curl, Python and Node.
-import { literal } from "./snippets";
+
 import { base } from "./server";
+import { literal } from "./snippets";
 
 export type Language = "curl" | "Python" | "Node";
 export const LANGUAGES: Language[] = ["curl", "Python", "Node"];
@@ -22,6 +23,7 @@ const BODIES: Record<string, object> = {
   "/v1/messages": { max_tokens: 512, messages: HELLO },
   "/v1/messages/count_tokens": { messages: HELLO },
   "/v1/completions": { prompt: "Hello", max_tokens: 16 },
+  "/v1/completions/render": { prompt: "Hello" },
   "/tokenize": { messages: HELLO },
   "/detokenize": { tokens: [200006, 1428, 200008, 13225, 200007] },
 };

@@ -20,7 +20,9 @@ export function Header(props: {
   return (
     <header>
       {props.before}
-      <h1><img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span></h1>
+      <h1>
+        <img src="assets/icon.svg" alt="" width="22" height="22" /> <span>Harmonium</span>
+      </h1>
       <p class={`state ${server.needsKey ? "gone" : server.state}`} role="status" title={server.message}>
         {server.state === "ready" ? server.message : `${server.model ? `${server.model.id}: ` : ""}${server.message}`}
       </p>
@@ -39,7 +41,9 @@ export function Header(props: {
       )}
       <span class="gap" />
       <a href={props.link.href}>{props.link.text}</a>
-      <button type="button" onClick={toggleTheme} aria-label="Light or dark">◐</button>
+      <button type="button" onClick={toggleTheme} aria-label="Light or dark">
+        ◐
+      </button>
       {props.after}
     </header>
   );

@@ -1,4 +1,6 @@
 // What the browser keeps besides conversations: the theme, and the API key for this tab only.
+import type { Settings } from "./conversation";
+
 const KEY = "harmonium.key";
 const THEME = "harmonium.theme";
 
@@ -27,3 +29,16 @@ export function toggleTheme(): void {
 }
 
 export const readTheme = (): string | null => tried(() => localStorage.getItem(THEME), null);
+
+const PRESETS = "harmonium.presets";
+
+/** Settings by the names that they were saved under. */
+export function readPresets(): Record<string, Partial<Settings>> {
+  return tried(() => {
+    const held = JSON.parse(localStorage.getItem(PRESETS) ?? "{}") as Record<string, Partial<Settings>>;
+    return Object.fromEntries(Object.entries(held).filter(([, each]) => each && typeof each === "object"));
+  }, {});
+}
+
+export const keepPresets = (presets: Record<string, Partial<Settings>>): void =>
+  tried(() => localStorage.setItem(PRESETS, JSON.stringify(presets)), undefined);

@@ -2,7 +2,7 @@
 import DOMPurify from "dompurify";
 import { Component } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { Blocks, htmlOf, type Block } from "./blocks";
+import { type Block, Blocks, htmlOf } from "./blocks";
 import { Code } from "./code";
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {

@@ -6,7 +6,13 @@ export function setMath(place: HTMLElement): void {
   const { tex, display } = place.dataset;
   if (tex === undefined) return;
   try {
-    const mathml = temml.renderToString(tex, { displayMode: display === "true", trust: false, throwOnError: true, maxSize: [50, 50], maxExpand: 500 });
+    const mathml = temml.renderToString(tex, {
+      displayMode: display === "true",
+      trust: false,
+      throwOnError: true,
+      maxSize: [50, 50],
+      maxExpand: 500,
+    });
     // The page's policy allows no style attribute; the same through the CSSOM is allowed.
     place.innerHTML = mathml.replaceAll(' style="', ' data-look="');
     for (const part of place.querySelectorAll<HTMLElement>("[data-look]")) {

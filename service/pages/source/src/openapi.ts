@@ -105,7 +105,11 @@ export function resolved(schema: Schema, document: Document): Schema {
 
 /** A schema's own name, without what told two of one name apart. */
 export const nameOf = (schema: Schema): string => schema.$ref?.split("/").pop() ?? "";
-export const titleOf = (schema: Schema): string => nameOf(schema).split("__").pop()!.replace(/-(In|Out)put$/, "");
+export const titleOf = (schema: Schema): string =>
+  nameOf(schema)
+    .split("__")
+    .pop()!
+    .replace(/-(In|Out)put$/, "");
 
 /** The fields of an object; those without a type are refused, and so are not shown. */
 export function fieldsOf(schema: Schema, document: Document): Field[] {
@@ -122,8 +126,7 @@ export function fieldsOf(schema: Schema, document: Document): Field[] {
     .sort((a, b) => Number(b.isRequired) - Number(a.isRequired));
 }
 
-const isTyped = (schema: Schema): boolean =>
-  ["type", "$ref", "anyOf", "oneOf", "enum", "const"].some((key) => key in schema);
+const isTyped = (schema: Schema): boolean => ["type", "$ref", "anyOf", "oneOf", "enum", "const"].some((key) => key in schema);
 
 export function typeOf(schema: Schema): string {
   const variants = (schema.anyOf ?? schema.oneOf)?.filter((each) => each.type !== "null");

@@ -13,6 +13,11 @@ export function Prose({ text, isGrowing }: { text: string; isGrowing: boolean })
       draw(true);
     });
   }, []);
-  if (!loaded) return <div class="markdown"><p class="said plain">{text}</p></div>;
+  if (!loaded)
+    return (
+      <div class="markdown">
+        <p class="said plain">{text}</p>
+      </div>
+    );
   return <loaded.Markdown text={text} isGrowing={isGrowing} />;
 }

@@ -2,8 +2,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, sendText, worded } from "./api";
 import { copy } from "./copy";
-import { bodyFor, code, LANGUAGES, type Call, type Language } from "./examples";
-import { fieldsOf, grouped, titleOf, nameOf, typeOf, type Document, type Field, type Operation, type Schema } from "./openapi";
+import { bodyFor, type Call, code, LANGUAGES, type Language } from "./examples";
+import { type Document, type Field, fieldsOf, grouped, nameOf, type Operation, type Schema, titleOf, typeOf } from "./openapi";
 
 const MAX_DEPTH = 4;
 
@@ -23,9 +23,14 @@ export function Routes({ apiKey, model }: { apiKey: string; model: string }) {
     <section id="routes" aria-labelledby="routes-title">
       <h2 id="routes-title">Routes</h2>
       <p class="note">
-        What can be sent and what comes back, as <a href="openapi.json">openapi.json</a> has it. Any other field is an error that names it.
+        What can be sent and what comes back, as <a href="openapi.json">openapi.json</a> has it. Any other field is an error that
+        names it.
       </p>
-      {error && <p class="error" role="alert">{error}</p>}
+      {error && (
+        <p class="error" role="alert">
+          {error}
+        </p>
+      )}
       {document &&
         grouped(document).map(([group, operations]) => (
           <div key={group} class="group">
@@ -45,7 +50,8 @@ function Route(props: { of: Operation; document: Document; apiKey: string; model
   return (
     <details class="route" onToggle={(event) => setIsOpen(event.currentTarget.open)}>
       <summary>
-        <span class="method">{of.method}</span> <code>{of.path}</code> <span class="says">{marked(firstSentence(of.description))}</span>
+        <span class="method">{of.method}</span> <code>{of.path}</code>{" "}
+        <span class="says">{marked(firstSentence(of.description))}</span>
       </summary>
       {isOpen && (
         <>
@@ -83,21 +89,43 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       {draft && (
         <label>
           Body, which you may change
-          <textarea class="code" rows={rowsOf(draft)} spellcheck={false} value={draft} onInput={(event) => setDraft(event.currentTarget.value)} />
+          <textarea
+            class="code"
+            rows={rowsOf(draft)}
+            spellcheck={false}
+            value={draft}
+            onInput={(event) => setDraft(event.currentTarget.value)}
+          />
         </label>
       )}
-      {draft && !body && <p class="error" role="alert">The body is no JSON object.</p>}
+      {draft && !body && (
+        <p class="error" role="alert">
+          The body is not a JSON object.
+        </p>
+      )}
       <div class="tabs" role="group" aria-label="Language">
         {LANGUAGES.map((each) => (
-          <button key={each} type="button" aria-pressed={each === language} onClick={() => setLanguage(each)}>{each}</button>
+          <button key={each} type="button" aria-pressed={each === language} onClick={() => setLanguage(each)}>
+            {each}
+          </button>
         ))}
-        {canRun && <button type="button" class="main" onClick={() => void run()}>Run here</button>}
+        {canRun && (
+          <button type="button" class="main" onClick={() => void run()}>
+            Run here
+          </button>
+        )}
       </div>
       <pre tabIndex={0} aria-label={`${of.method} ${of.path} as ${language}`}>
         <code>{code(language, call)}</code>
-        <button type="button" class="copy" onClick={(event) => void copy(code(language, call), event.currentTarget)}>Copy</button>
+        <button type="button" class="copy" onClick={(event) => void copy(code(language, call), event.currentTarget)}>
+          Copy
+        </button>
       </pre>
-      {answer && <pre tabIndex={0} class="ran" role="status" aria-label="Answer"><code>{answer}</code></pre>}
+      {answer && (
+        <pre tabIndex={0} class="ran" role="status" aria-label="Answer">
+          <code>{answer}</code>
+        </pre>
+      )}
     </div>
   );
 }
@@ -126,7 +154,12 @@ function pretty(text: string): string {
 
 function Shape({ title, schema, document }: { title: string; schema: Schema; document: Document }) {
   const fields = fieldsOf(schema, document);
-  if (!fields.length) return <p class="note">{title}: {typeOf(schema)}</p>;
+  if (!fields.length)
+    return (
+      <p class="note">
+        {title}: {typeOf(schema)}
+      </p>
+    );
   return <Fields title={title} fields={fields} document={document} depth={0} />;
 }
 
@@ -144,7 +177,9 @@ function Fields(props: { title: string; fields: Field[]; document: Document; dep
             <td>
               <span class="type">{field.type}</span> {marked(field.description)}
               {props.depth < MAX_DEPTH &&
-                field.inner.map((schema) => <Inner key={nameOf(schema)} schema={schema} document={props.document} depth={props.depth + 1} />)}
+                field.inner.map((schema) => (
+                  <Inner key={nameOf(schema)} schema={schema} document={props.document} depth={props.depth + 1} />
+                ))}
             </td>
           </tr>
         ))}

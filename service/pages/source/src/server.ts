@@ -1,14 +1,48 @@
 // What the server serves and how it is, asked every few seconds.
-import { ApiError, getJSON, worded, type Model } from "./api";
+import { ApiError, getJSON, type Model, worded } from "./api";
+
+/** What runs, and why, as `/v1/metadata` has it. */
+export interface Metadata {
+  version: string;
+  modelInfo: { shortName: string; modelUrl: string }[];
+  selectedModelProfileId: string;
+  licenseInfo: { name: string; url: string } | null;
+  description: string;
+  profile: Profile | null;
+  tools: string[]; // built-in ones that are connected
+  defaults: { temperature: number; top_p: number };
+  may_kill_engine: boolean;
+}
+
+export interface Profile {
+  name: string;
+  engine: string;
+  precision: string;
+  goal: string;
+  hardware: string;
+  num_devices: number;
+  replicas: number;
+  max_model_len: number;
+  status: string;
+  source: string;
+  reason: string;
+  notes: string[];
+}
+
+/** What one engine runs on, for a person. */
+export function hardwareOf({ hardware, num_devices }: Profile): string {
+  return hardware === "cpu" ? "CPU" : `${num_devices} GPU${num_devices > 1 ? "s" : ""} (${hardware})`;
+}
 
 export interface Server {
   state: "connecting" | "ready" | "waiting" | "gone";
   model: Model | null; // the last one that was seen
+  metadata: Metadata | null; // where the key may read it
   needsKey: boolean;
   message: string; // the state in words
 }
 
-export const CONNECTING: Server = { state: "connecting", model: null, needsKey: false, message: "Connecting …" };
+export const CONNECTING: Server = { state: "connecting", model: null, metadata: null, needsKey: false, message: "Connecting …" };
 
 const AGAIN_MS = 5000;
 
@@ -24,11 +58,12 @@ async function look(key: string, before: Server): Promise<Server> {
   try {
     await getJSON("v1/health/ready", key); // 503 with the reason, and how far a start is
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
-    return { state: "ready", model: data[0] ?? null, needsKey: false, message: data[0]?.id ?? "Nothing is served." };
+    const metadata = await getJSON<Metadata>("v1/metadata", key).catch(() => null);
+    return { state: "ready", model: data[0] ?? null, metadata, needsKey: false, message: data[0]?.id ?? "Nothing is served." };
   } catch (error) {
     const needsKey = error instanceof ApiError && error.status === 401;
     const message = needsKey ? (key ? "This key is not known." : "A key is needed.") : worded(error as Error);
-    return { state: "waiting", model: null, needsKey, message };
+    return { state: "waiting", model: null, metadata: null, needsKey, message };
   }
 }
 

@@ -1,8 +1,8 @@
 // How the server does: asked every two seconds while the page is looked at.
 import { useEffect, useState } from "preact/hooks";
 import { getText, worded } from "./api";
-import { gpus, growth, median, parse, value, type Sample } from "./metrics";
-import { Plot, type Curve } from "./plot";
+import { gpus, growth, median, parse, type Sample, value } from "./metrics";
+import { type Curve, Plot } from "./plot";
 
 const PERIOD_MS = 2000;
 const KEPT = 60;
@@ -30,7 +30,11 @@ export function Status({ apiKey }: { apiKey: string }) {
   return (
     <section id="status" aria-labelledby="status-title">
       <h2 id="status-title">Status</h2>
-      {error && <p class="error" role="alert">{error}</p>}
+      {error && (
+        <p class="error" role="alert">
+          {error}
+        </p>
+      )}
       {last && <p class="note">{health(last)}</p>}
       <div class="plots">{last && curves(samples).map((curve) => <Plot key={curve.title} {...curve} />)}</div>
     </section>
@@ -99,6 +103,8 @@ const eachPair = (samples: Sample[], of: (from: Sample, to: Sample) => number | 
 const windowed = (samples: Sample[], name: string) => samples.map((to) => median(samples[0]!, to, name));
 
 const shown = (number: number | null | undefined, unit: string) =>
-  number == null ? "–" : `${number < 10 && !Number.isInteger(number) ? number.toFixed(1) : Math.round(number).toLocaleString("en")}${unit}`;
+  number == null
+    ? "–"
+    : `${number < 10 && !Number.isInteger(number) ? number.toFixed(1) : Math.round(number).toLocaleString("en")}${unit}`;
 const percent = (share: number | null | undefined) => (share == null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 const milliseconds = (seconds: number | null | undefined) => (seconds == null ? "–" : shown(seconds * 1000, " ms"));

@@ -1,7 +1,9 @@
-// The conversations: one record each in IndexedDB, shared by the tabs of this browser.
+// All that the page holds. Conversations are one record each in IndexedDB, shared by the browser's tabs.
 import { createStore, del, entries, set, type UseStore } from "idb-keyval";
 import { useEffect, useState } from "preact/hooks";
-import { checked, newConversation, slim, type Conversation } from "./conversation";
+import { type Conversation, checked, newConversation, slim } from "./conversation";
+import { keepKey, readKey } from "./kept";
+import { CONNECTING, type Server } from "./server";
 
 const OLD = "harmonium.conversations"; // an earlier version of this page kept all of them here
 const SAVE_MS = 1000;
@@ -13,10 +15,28 @@ export interface State {
   running: ReadonlySet<string>;
   deleted: Conversation | null; // can be brought back
   problem: string; // why nothing is kept, or nothing
+  apiKey: string;
+  server: Server;
+  drawer: "" | "chats" | "settings"; // what is open on a narrow screen
+  dialog: Dialog | null;
 }
 
+/** What lies over the page: the request of an answer, or two answers side by side. */
+export type Dialog = { kind: "request"; turn: number } | { kind: "compare" };
+
 const first = newConversation();
-let state: State = { chats: [first], openId: first.id, isLoaded: false, running: new Set(), deleted: null, problem: "" };
+let state: State = {
+  chats: [first],
+  openId: first.id,
+  isLoaded: false,
+  running: new Set(),
+  deleted: null,
+  problem: "",
+  apiKey: readKey(),
+  server: CONNECTING,
+  drawer: "",
+  dialog: null,
+};
 const listeners = new Set<() => void>();
 const waiting = new Map<string, ReturnType<typeof setTimeout>>();
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("harmonium.chats");
@@ -29,16 +49,28 @@ function put(part: Partial<State>): void {
   for (const each of listeners) each();
 }
 
-export function useStore(): State {
-  const [, draw] = useState(0);
+/** A part of the state; the component is drawn again only when that part is another. */
+export function useStore<T>(part: (state: State) => T): T {
+  const [held, hold] = useState(() => part(state));
   useEffect(() => {
-    const listener = () => draw((count) => count + 1);
+    const listener = () => hold(() => part(state));
     listeners.add(listener);
     listener();
     return () => void listeners.delete(listener);
   }, []);
-  return state;
+  return held;
 }
+
+export function setKey(apiKey: string): void {
+  keepKey(apiKey);
+  put({ apiKey });
+}
+
+export const setServer = (server: Server): void => put({ server });
+export const setDialog = (dialog: Dialog | null): void => put({ dialog });
+
+/** Open or close a drawer of the narrow page. */
+export const toggle = (drawer: State["drawer"]): void => put({ drawer: state.drawer === drawer ? "" : drawer });
 
 /** Read what is kept; a record of another shape is left out, and left where it is. */
 export async function load(): Promise<void> {
@@ -48,8 +80,9 @@ export async function load(): Promise<void> {
     const found = (await entries<string, unknown>(database)).map(([, value]) => checked(value));
     const chats = [...found, ...(await fromOldPage())].filter((each) => each !== null);
     chats.sort((a, b) => b.touched - a.touched);
-    if (!chats.length) chats.push(first);
-    const open = chats.find((each) => each.id === wanted) ?? chats[0]!;
+    const early = state.chats.find((each) => each.id === first.id)!; // what was typed meanwhile stays
+    if (!chats.length || early !== first) chats.unshift(early);
+    const open = chats.find((each) => each.id === wanted && early === first) ?? chats[0]!;
     put({ chats, openId: open.id, isLoaded: true });
   } catch (error) {
     database = null;
@@ -73,7 +106,10 @@ async function fromOldPage(): Promise<(Conversation | null)[]> {
 
 /** What another tab changed. */
 function taken({ chat, gone }: { chat?: unknown; gone?: string }): void {
-  if (gone !== undefined) return drop(gone);
+  if (gone !== undefined) {
+    drop(gone);
+    return;
+  }
   const found = checked(chat);
   if (!found || state.running.has(found.id)) return;
   const rest = state.chats.filter((each) => each.id !== found.id);
@@ -89,7 +125,9 @@ async function save(chat: Conversation): Promise<void> {
     channel?.postMessage({ chat: record });
     if (state.problem) put({ problem: "" });
   } catch (error) {
-    put({ problem: `This browser could not keep the conversation: ${(error as Error).message}. Export it before you close the page.` });
+    put({
+      problem: `This browser could not keep the conversation: ${(error as Error).message}. Export it before you close the page.`,
+    });
   }
 }
 
@@ -98,14 +136,18 @@ export function change(id: string, part: Partial<Conversation>): void {
   const touched = "turns" in part ? Date.now() : undefined;
   const stamp = touched ? { touched } : {};
   put({ chats: state.chats.map((each) => (each.id === id ? { ...each, ...part, ...stamp } : each)) });
-  if (!waiting.has(id)) waiting.set(id, setTimeout(() => flush(id), SAVE_MS));
+  if (!waiting.has(id))
+    waiting.set(
+      id,
+      setTimeout(() => flush(id), SAVE_MS),
+    );
 }
 
 function flush(id: string): void {
   clearTimeout(waiting.get(id));
   waiting.delete(id);
   const chat = state.chats.find((each) => each.id === id);
-  if (chat && (chat.turns.length || chat.draft)) void save(chat);
+  if (chat && (chat.turns.length || chat.draft || chat.attached.length)) void save(chat);
 }
 
 /** Keep everything now: the page may be closing. */

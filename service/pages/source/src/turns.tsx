@@ -1,16 +1,26 @@
 // The transcript: what was asked, thought, called and answered.
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { courses, type AssistantTurn, type Call, type Conversation, type Stats, type Turn, type UserTurn } from "./conversation";
-import { copy } from "./copy";
+import type { Rival } from "./api";
 import { Code } from "./code";
+import { Files } from "./composer";
+import { type AssistantTurn, type Call, type Conversation, courses, type Turn, type UserTurn } from "./conversation";
+import { copy } from "./copy";
+import { Figures, waited } from "./figures";
+import { Later } from "./later";
 import { Prose } from "./prose";
 import { runTool } from "./tools";
+import { Waiting } from "./waiting";
+
+const TOKENS = () => import("./tokens").then((module) => module.Tokens);
 
 export interface Deeds {
   edit: (index: number, text: string) => void;
   retry: (index: number) => void;
   sendResults: (index: number, calls: Call[]) => void;
+  resume: (index: number) => void;
+  continueWith: (index: number, at: number, rival: Rival) => void;
+  askForTokens: (index: number) => void;
   details: (index: number) => void;
   turnTo: (index: number, step: 1 | -1) => void;
 }
@@ -23,6 +33,9 @@ export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: 
   const place = useRef<HTMLDivElement>(null);
   const isFollowed = useRef(true); // until the reader scrolls up
   useLayoutEffect(() => {
+    isFollowed.current = true; // what was asked is shown, wherever the reader was
+  }, [turns.length]);
+  useLayoutEffect(() => {
     if (isFollowed.current) place.current!.scrollTop = place.current!.scrollHeight;
   });
   const note = ({ currentTarget: view }: { currentTarget: HTMLElement }) => {
@@ -31,13 +44,18 @@ export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: 
   return (
     <div class="transcript" ref={place} onScroll={note} tabIndex={0} role="log" aria-label="Conversation" aria-busy={isBusy}>
       {turns.map((turn, index) => {
-        const { place, orders } = courses(chat, index);
-        const path = orders.length > 1 ? `${place + 1}/${orders.length}` : "";
+        const path = chat.branches.length ? pathOf(chat, index) : "";
         const isLast = index === last;
         return <TurnView key={index} turn={turn} index={index} path={path} isLast={isLast} isBusy={isBusy} deeds={deeds} />;
       })}
+      <div class="end" />
     </div>
   );
+}
+
+function pathOf(chat: Conversation, index: number): string {
+  const { place, orders } = courses(chat, index);
+  return orders.length > 1 ? `${place + 1}/${orders.length}` : "";
 }
 
 interface Shown {
@@ -69,9 +87,13 @@ class TurnView extends Component<Shown> {
 function Paths(props: { path: string; isBusy: boolean; turnTo: (step: 1 | -1) => void }) {
   return (
     <span class="paths">
-      <button type="button" aria-label="Version before" disabled={props.isBusy} onClick={() => props.turnTo(-1)}>‹</button>
+      <button type="button" aria-label="Version before" disabled={props.isBusy} onClick={() => props.turnTo(-1)}>
+        ‹
+      </button>
       {props.path}
-      <button type="button" aria-label="Version after" disabled={props.isBusy} onClick={() => props.turnTo(1)}>›</button>
+      <button type="button" aria-label="Version after" disabled={props.isBusy} onClick={() => props.turnTo(1)}>
+        ›
+      </button>
     </span>
   );
 }
@@ -83,7 +105,8 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
   if (draft === null) {
     return (
       <article class="turn user" aria-label="You">
-        <p class="said" dir="auto">{props.turn.text}</p>
+        {props.turn.files && props.turn.files.length > 0 && <Files files={props.turn.files} />}
+        {props.turn.text && <Said text={props.turn.text} />}
         <div class="deeds">
           {props.paths}
           <button type="button" disabled={props.isBusy} onClick={() => setDraft(props.turn.text)}>
@@ -108,10 +131,34 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
         onKeyDown={(event) => event.key === "Escape" && setDraft(null)}
       />
       <div class="deeds">
-        <button type="button" onClick={() => setDraft(null)}>Cancel</button>
-        <button type="button" class="main" disabled={!draft.trim()} onClick={send}>Send</button>
+        <button type="button" onClick={() => setDraft(null)}>
+          Cancel
+        </button>
+        <button type="button" class="main" disabled={!draft.trim()} onClick={send}>
+          Send
+        </button>
       </div>
     </article>
+  );
+}
+
+const FOLDED = 2000; // characters of a question; more is folded
+
+function Said({ text }: { text: string }) {
+  const [isWhole, setWhole] = useState(false);
+  if (text.length <= FOLDED)
+    return (
+      <p class="said" dir="auto">
+        {text}
+      </p>
+    );
+  return (
+    <div class="said" dir="auto">
+      {isWhole ? text : `${text.slice(0, FOLDED)} …`}
+      <button type="button" onClick={() => setWhole(!isWhole)}>
+        {isWhole ? "Fold" : `Show all ${text.length.toLocaleString("en")} characters`}
+      </button>
+    </div>
   );
 }
 
@@ -125,30 +172,58 @@ function Answer(props: {
   paths: ComponentChildren;
 }) {
   const { turn, index, isRunning, deeds } = props;
-  const isEmpty = !turn.text && !turn.reasoning && !turn.calls.length;
+  const [hasTokens, setHasTokens] = useState(() => Boolean(turn.body?.return_token_logprobs)); // shown
   return (
     <article class="turn assistant" aria-label="Assistant">
       {turn.reasoning && <Reasoning turn={turn} isOpen={isRunning && !turn.text && !turn.calls.length} />}
-      {isRunning && isEmpty && <p class="waiting">Waiting for the first token …</p>}
-      {turn.text && (turn.body?.response_format ? <Structured text={turn.text} /> : <Prose text={turn.text} isGrowing={isRunning} />)}
+      {turn.text &&
+        (turn.body?.response_format ? <Structured text={turn.text} /> : <Prose text={turn.text} isGrowing={isRunning} />)}
       {turn.calls.length > 0 && (
-        <Calls
-          calls={turn.calls}
-          isOpen={props.isLast && !props.isBusy}
-          send={(calls) => deeds.sendResults(index, calls)}
-        />
+        <Calls calls={turn.calls} isOpen={props.isLast && !props.isBusy} send={(calls) => deeds.sendResults(index, calls)} />
       )}
-      {turn.error && <p class="error" role="alert">{turn.error}</p>}
-      {turn.finish === "length" && <p class="note">The answer was cut off at the token limit.</p>}
+      {isRunning && <Waiting turn={turn} />}
+      {turn.restarts.map((each, at) => (
+        <p key={at} class="survived">
+          Engine restarted after {each.after} tokens. The answer continued {waited(each.ms)} later.
+        </p>
+      ))}
+      {turn.error && (
+        <p class="error" role="alert">
+          {turn.error}
+        </p>
+      )}
+      {!isRunning && turn.isCut && (
+        <p class="error" role="alert">
+          The connection was cut after {turn.tokenIds.length} tokens.
+        </p>
+      )}
+      {turn.finish === "length" && <p class="note">The answer ended at the token limit.</p>}
       {turn.finish === "stopped" && <p class="note">Stopped.</p>}
+      {!isRunning && hasTokens && <TokenView turn={turn} canContinue={!props.isBusy} index={index} deeds={deeds} />}
       {!isRunning && (
         <div class="deeds">
           {props.paths}
           <Figures stats={turn.stats} />
-          <button type="button" onClick={(event) => void copy(copied(turn), event.currentTarget)}>Copy</button>
-          <button type="button" disabled={props.isBusy} onClick={() => deeds.retry(index)}>Retry</button>
+          {props.isLast && canResume(turn) && (
+            <button type="button" class={turn.isCut ? "main" : ""} disabled={props.isBusy} onClick={() => deeds.resume(index)}>
+              Continue
+            </button>
+          )}
+          <button type="button" onClick={(event) => void copy(copied(turn), event.currentTarget)}>
+            Copy
+          </button>
+          <button type="button" disabled={props.isBusy} onClick={() => deeds.retry(index)}>
+            Retry
+          </button>
+          {turn.tokenIds.length > 0 && (
+            <button type="button" aria-pressed={hasTokens} onClick={() => setHasTokens(!hasTokens)}>
+              Tokens
+            </button>
+          )}
           {turn.body && (
-            <button type="button" onClick={() => deeds.details(index)}>Request &amp; raw</button>
+            <button type="button" onClick={() => deeds.details(index)}>
+              Request &amp; raw
+            </button>
           )}
         </div>
       )}
@@ -156,12 +231,44 @@ function Answer(props: {
   );
 }
 
+const canResume = (turn: AssistantTurn) =>
+  turn.tokenIds.length > 0 && !turn.calls.length && (turn.isCut || turn.finish === "stopped" || turn.finish === "length");
+
+function TokenView({
+  turn,
+  index,
+  canContinue,
+  deeds,
+}: {
+  turn: AssistantTurn;
+  index: number;
+  canContinue: boolean;
+  deeds: Deeds;
+}) {
+  if (!turn.tokens.length) {
+    return (
+      <p class="note">
+        Probabilities were not asked for with this answer.{" "}
+        <button type="button" disabled={!canContinue} onClick={() => deeds.askForTokens(index)}>
+          Ask again with them
+        </button>
+      </p>
+    );
+  }
+  const continueWith = (at: number, rival: Rival) => deeds.continueWith(index, at, rival);
+  return <Later load={TOKENS} props={{ tokens: turn.tokens, canContinue, continueWith }} />;
+}
+
 /** What the Copy button of an answer gives: its text, or its calls. */
 const copied = (turn: AssistantTurn) => turn.text || turn.calls.map((call) => `${call.name}(${call.arguments})`).join("\n");
 
 /** An answer by a schema: code, set in lines as soon as it is whole. */
 function Structured({ text }: { text: string }) {
-  return <div class="structured"><Code text={pretty(text)} lang="json" isDone={pretty(text) !== text} /></div>;
+  return (
+    <div class="structured">
+      <Code text={pretty(text)} lang="json" isDone={pretty(text) !== text} />
+    </div>
+  );
 }
 
 function pretty(text: string): string {
@@ -225,7 +332,9 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
         </fieldset>
       ))}
       {props.isOpen && (
-        <button type="button" class="main" onClick={send}>Send results</button>
+        <button type="button" class="main" onClick={send}>
+          Send results
+        </button>
       )}
     </div>
   );
@@ -233,19 +342,3 @@ function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) =>
 
 /** As high as the text needs, so that a whole call is seen at once. */
 const rowsOf = (text: string) => Math.min(8, text.split("\n").length + Math.floor(text.length / 70));
-
-const waited = (ms: number) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
-
-function Figures({ stats }: { stats: Stats | null }) {
-  if (!stats?.usage || stats.firstTokenMs === null) return <span class="figures" />;
-  const { prompt_tokens, completion_tokens, prompt_tokens_details } = stats.usage;
-  const writing = Math.max(stats.totalMs - stats.firstTokenMs, 1) / 1000;
-  const rate = completion_tokens > 1 ? `${((completion_tokens - 1) / writing).toFixed(1)} tokens/s` : "";
-  const cached = prompt_tokens_details?.cached_tokens;
-  const parts = [
-    rate,
-    `first after ${waited(stats.firstTokenMs)}`,
-    `${prompt_tokens}${cached ? ` (${cached} cached)` : ""} + ${completion_tokens} tokens`,
-  ];
-  return <span class="figures">{parts.filter(Boolean).join(" · ")}</span>;
-}

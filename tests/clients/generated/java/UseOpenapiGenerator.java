@@ -21,8 +21,9 @@ public class UseOpenapiGenerator {
             new ChatRequest().model(model).messages(List.of(new ChatRequestMessagesInner(user))));
         System.out.println(chat.getChoices().get(0).getMessage().getContent());
 
+        String noHeader = null; // OpenResponses-Version, which is optional
         ResponseObject response = new ResponsesApi(client).createResponse(
-            new ResponseRequest().model(model).input(new ResponseRequestInput("Hi")));
+            new ResponseRequest().model(model).input(new ResponseRequestInput("Hi")), noHeader);
         OutputMessage answer = response.getOutput().get(response.getOutput().size() - 1).getOutputMessage();
         System.out.println(answer.getContent().get(0).getText());
 

@@ -95,7 +95,7 @@ def test_a_part_that_is_damaged_as_soon_as_it_is_made_is_not_used(tmp_path: Path
     def is_never_right(found: StoredPart) -> str:
         raise Damaged("always")
 
-    with pytest.raises(NotKept, match="again and again"):
+    with pytest.raises(NotKept, match="damaged repeatedly"):
         Store(tmp_path).use(FITS, recipe(), is_never_right)
 
 
@@ -139,6 +139,7 @@ def make_and_die(folder: Path) -> None:
     Store(folder).use(FITS, Recipe(1, write), read)
 
 
+@pytest.mark.heavy
 def test_a_maker_killed_half_way_leaves_no_part_and_no_lock(tmp_path: Path) -> None:
     maker = multiprocessing.get_context("spawn").Process(target=make_and_die, args=(tmp_path,))
     maker.start()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engines.native.backends import fp8
 from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.variants import Choices
 from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.random_model import random_weights
-from engines.native.backends.cuda.reference import Outcome, forward_reference
 from engines.native.backends.cuda.sampler import Sampler
 from engines.native.backends.cuda.shape import Shape
 from engines.native.config import ModelConfig
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.reference import Outcome, forward_reference
+from tools.benchmarks.random_model import random_weights
 
 Past = list[tuple[Tensor, Tensor]]
 
@@ -23,7 +24,13 @@ class DecodeCase:
     """Sequences whose past is random K/V; the next step is checked."""
 
     def __init__(
-        self, config: ModelConfig, lengths: list[int], block_size: int, seed: int | None = None
+        self,
+        config: ModelConfig,
+        lengths: list[int],
+        block_size: int,
+        seed: int | None = None,
+        *,
+        is_fp8: bool = False,
     ) -> None:
         torch.manual_seed(len(lengths) if seed is None else seed)
         self.shape, self.lengths, self.block_size = Shape(config), lengths, block_size
@@ -34,9 +41,8 @@ class DecodeCase:
         kinds = config.layer_types
         group = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
         # Full and window layers share the pool, so that either finds the other's blocks beside its.
-        self.cache = torch.randn(
-            (group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE
-        )
+        kv = torch.randn((group, 2 * num_blocks, values), dtype=torch.bfloat16, device=DEVICE)
+        self.cache = fp8.stored(kv, fp8.STORED) if is_fp8 else kv
         self.slots = SlotTensors.allocate(len(lengths), per_sequence, DEVICE)
         self.inputs = Rows(len(lengths), DEVICE)
         self.inputs.slots.copy_(torch.randperm(len(lengths)))
@@ -73,7 +79,7 @@ class DecodeCase:
             is_full = kind == "full_attention"
             tables = self.slots.full_tables if is_full else self.slots.window_tables
             layer = self.cache[config.layer_types[:index].count(kind)]
-            slots = layer[tables[slot].long()]
+            slots = fp8.read(layer[tables[slot].long()], torch.bfloat16)
             slots = slots.view(-1, 2, config.num_key_value_heads, config.head_dim)
             keys, values = slots[: self.lengths[row]].unbind(1)
             past.append((keys.clone(), values.clone()))

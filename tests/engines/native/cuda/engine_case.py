@@ -3,6 +3,7 @@ oracle."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,15 +14,19 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineError
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.reference import forward_reference
 from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.stages import ModelPart
 from engines.native.backends.cuda.verify import draft_capacity
 from engines.native.backends.cuda.weights import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
 from engines.native.eagle.head import EagleHead
+from engines.native.kv_pool import layers_per_group
+from engines.native.layer_split import part_of, split_layers
 from engines.native.sequence import Sequence
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.reference import forward_reference
+from tools.benchmarks.random_model import part_of_weights
 
 MARGIN = 0.15  # of logits of about unit variance: a choice nearer than this may go either way
 BLOCK = 16
@@ -42,15 +47,10 @@ class EngineCase:
     batch_invariant: bool = False
     head: EagleHead | None = None  # for speculation "eagle3"
     are_guesses_free: bool = False  # always some are verified
+    num_stages: int = 1  # on so many GPUs, where there are so many
+    num_host_blocks: int = 0
 
     def __post_init__(self) -> None:
-        kinds = self.config.layer_types
-        group = max(kinds.count("full_attention"), kinds.count("sliding_attention"))
-        cache = torch.zeros(
-            (group, self.num_blocks, BLOCK * 2 * self.config.kv_size),
-            dtype=torch.bfloat16,
-            device=DEVICE,
-        )
         head_values = 0 if self.head is None else self.head.num_values
         drafts = draft_capacity(self._options(self.speculation), self.config, head_values)
         if self.are_guesses_free:
@@ -60,14 +60,23 @@ class EngineCase:
             )
         self.backend = CudaBackend(
             self.config,
-            self.weights,
-            cache,
+            [*self._parts()],
             Capacity(self.num_blocks, BLOCK, self.max_model_len, **drafts),
             self.max_num_seqs,
             self.chunk,
             is_batch_invariant=self.batch_invariant,
             head=self.head,
+            num_host_blocks=self.num_host_blocks,
         )
+
+    def _parts(self) -> Iterator[ModelPart]:
+        split = split_layers(self.config.num_hidden_layers, self.num_stages)
+        for index, layers in enumerate(split):
+            shape, device = part_of(self.config, layers), device_of(index)
+            size = (layers_per_group(shape), self.num_blocks, BLOCK * 2 * shape.kv_size)
+            cache = torch.zeros(size, dtype=torch.bfloat16, device=device)
+            weights = part_of_weights(self.weights, layers, device)
+            yield ModelPart(shape, weights, cache)
 
     def _options(self, speculation: Speculation) -> NativeConfig:
         return NativeConfig(
@@ -131,6 +140,13 @@ class EngineCase:
             for piece in known.split(PIECE)
         ]
         return torch.cat(pieces).log_softmax(1)
+
+
+def device_of(stage: int) -> torch.device:
+    """The GPU of a stage; the stages share what there is where there are fewer GPUs."""
+    if DEVICE.type != "cuda":
+        return DEVICE
+    return torch.device("cuda", stage % torch.cuda.device_count())
 
 
 def submit(core: EngineCore, name: str, prompt: list[int], params: SamplingParams) -> Sequence:

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-from engines.native.backends.cuda.random_model import gpt_oss  # noqa: E402
+from engines.native.backends.cuda.offline.published import gpt_oss  # noqa: E402
 
 ON_GPU_ONLY = pytest.mark.skipif(
     not IS_GPU, reason="too slow through Triton's interpreter; make test-gpu runs it"

@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.published import write_published
 from engines.errors import EngineStartError
 from engines.native.artefact import upload
 from engines.native.artefact.store import Store, checksum
@@ -30,9 +29,10 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
 from profiles.checkpoints.packed import delete_shards
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
+from tools.benchmarks.published import write_published
 
 from engines.native.backends.cuda.artefact import Artefact  # isort: skip
-from engines.native.backends.cuda.random_model import gpt_oss  # isort: skip
+from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 from engines.native.backends.cuda.load import load_weights  # isort: skip
 from engines.native.backends.cuda.weights import ModelWeights, PackedExperts  # isort: skip
 import triton  # isort: skip
@@ -48,6 +48,7 @@ MODEL = replace(
     num_local_experts=3,
     vocab_size=64,
 )
+EVERY = range(MODEL.num_hidden_layers)
 HOPPER = (9, 0)
 
 
@@ -65,7 +66,8 @@ def config(tmp_path: Path) -> NativeConfig:
 
 
 def load(config: NativeConfig) -> ModelWeights:
-    return Artefact(config, MODEL).weights(8, DEVICE)
+    (weights,) = Artefact(config, MODEL).weights(8, [(EVERY, DEVICE)])
+    return weights
 
 
 def tensors(weights: ModelWeights) -> list[torch.Tensor]:
@@ -187,7 +189,7 @@ def test_without_room_the_checkpoint_is_loaded_and_the_reason_told(
 ) -> None:
     monkeypatch.setattr("engines.native.artefact.store._SPARE_BYTES", 10**21)
     assert are_equal(load(config), directly(config))
-    assert "The packed weights are not kept" in caplog.text
+    assert "The packed weights cannot be saved" in caplog.text
     assert "GB are free" in caplog.text
 
 
@@ -322,9 +324,9 @@ def test_what_a_wheel_lacks_is_told_before_it_is_compiled_and_kept_apart(
     caplog.set_level(logging.INFO)
     with Artefact(config, MODEL).kernels(HOPPER):
         assert get_cache_manager("5060").get_group("router.json") is None
-        assert "Compiling kernels that are not there yet, first router.json" in caplog.text
+        assert "Compiling missing kernels, first router.json" in caplog.text
         compile_something("router")
-    assert "1 kernels were compiled" in caplog.text
+    assert "Compiled 1 kernels" in caplog.text
     assert config.artefact_dir is not None
     with tarfile.open(
         config.artefact_dir / kernels_of(config, MODEL, HOPPER).name / "triton.tar"
@@ -362,13 +364,13 @@ def test_without_being_asked_a_start_keeps_no_weights(config: NativeConfig) -> N
 
 def test_packed_weights_serve_without_the_checkpoint(config: NativeConfig) -> None:
     before = load(config)
-    expected = Artefact(config, MODEL).weights_bytes()
+    expected = Artefact(config, MODEL).weights_bytes([EVERY])
     size = sum(path.stat().st_size for path in config.model_dir.glob("*.safetensors"))
     assert delete_shards(config.model_dir) == size
     assert not [*config.model_dir.glob("*.safetensors")]
     for wanted in (config, replace(config, keep_weights=False)):
         assert are_equal(load(wanted), before)
-    assert Artefact(config, MODEL).weights_bytes() >= expected
+    assert Artefact(config, MODEL).weights_bytes([EVERY]) >= expected
     assert delete_shards(config.model_dir) == 0
     assert are_equal(load(config), before)
 
@@ -390,4 +392,45 @@ def test_packed_weights_that_are_damaged_or_gone_name_the_remedy(config: NativeC
         with pytest.raises(EngineStartError, match=r"packed-only.*packed\.json"):
             load(wanted)
         with pytest.raises(EngineStartError, match="packed-only"):
-            Artefact(wanted, MODEL).weights_bytes()
+            Artefact(wanted, MODEL).weights_bytes([EVERY])
+
+
+def test_each_gpu_gets_its_layers_alone_from_the_checkpoint_and_from_what_is_kept(
+    config: NativeConfig,
+) -> None:
+    """Of a model on two GPUs: the first has the embedding, the last the norm and the head."""
+    split = [range(1), range(1, MODEL.num_hidden_layers)]
+    whole, artefact = directly(config), Artefact(config, MODEL)
+    nothing = whole.embedding[:0]
+    wanted = [
+        replace(whole, layers=whole.layers[:1], norm=nothing, head=nothing),
+        replace(whole, layers=whole.layers[1:], embedding=nothing),
+    ]
+    sizes = artefact.weights_bytes(split)
+    assert sum(sizes) == sum(artefact.weights_bytes([EVERY]))
+    shares = [(layers, DEVICE) for layers in split]
+    for start in (replace(config, artefact_dir=None), config, config):
+        parts = Artefact(start, MODEL).weights(8, shares)
+        for part, expected, size in zip(parts, wanted, sizes, strict=True):
+            assert are_equal(part, expected)
+            kept = sum(each.nbytes for each in tensors(part))
+            assert kept == size + part.cosines.nbytes + part.sines.nbytes
+    delete_shards(config.model_dir)
+    alone = Artefact(config, MODEL)
+    for found, size in zip(alone.weights_bytes(split), sizes, strict=True):
+        assert size <= found < size + 10_000  # and the files' headers
+    assert all(map(are_equal, alone.weights(8, shares), wanted))
+
+
+def test_a_damaged_layer_is_found_by_the_gpu_that_has_it(config: NativeConfig) -> None:
+    load(config)
+    assert config.artefact_dir is not None
+    path = config.artefact_dir / weights_part(config).name / "layer-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 4
+    path.write_bytes(content)
+    shares = [(range(1), DEVICE), (range(1, 2), DEVICE)]
+    first, second = Artefact(config, MODEL).weights(8, shares)
+    whole = directly(config)
+    assert are_equal(second, replace(whole, layers=whole.layers[1:], embedding=whole.embedding[:0]))
+    assert torch.equal(first.embedding, whole.embedding)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
 
-from engines.native.backends.cuda.random_model import random_weights  # isort: skip
+from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.prompt_logprobs import unpacked  # isort: skip
 from tests.engines.native.cuda.engine_case import MARGIN, EngineCase, generate  # isort: skip
 

@@ -16,7 +16,6 @@ from engines.native.backends.cuda.buffers import Rows, SlotTensors
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
-from engines.native.eagle.random_heads import HeadShape, knowing_head, random_head
 from tests.engines.native.cuda.kernel_fixtures import (
     DEVICE,
     IS_GPU,
@@ -30,10 +29,12 @@ from tests.engines.native.eagle.reference import (
     head_tensors,
     write_head,
 )
+from tools.benchmarks.random_heads import HeadShape, knowing_head, random_head
 
 from engines.native.backends.cuda.eagle import DeviceHead, check_head  # isort: skip
 from engines.native.backends.cuda.prefill import PrefillBuffers, TokenRun  # isort: skip
-from engines.native.backends.cuda.random_model import gpt_oss, random_weights  # isort: skip
+from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
+from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.native.backends.cuda.shape import Shape  # isort: skip
 from engines.native.backends.cuda.verify import Guesses  # isort: skip
 

@@ -9,7 +9,8 @@ from tests.engines.native.cuda.kernel_fixtures import DEVICE, ON_GPU_ONLY
 
 from engines.base import SamplingParams, TokenEvent  # isort: skip
 from engines.errors import OutOfMemory  # isort: skip
-from engines.native.backends.cuda.random_model import gpt_oss, random_weights  # isort: skip
+from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
+from tools.benchmarks.random_model import random_weights  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip
 
 pytestmark = ON_GPU_ONLY
@@ -74,6 +75,26 @@ def test_who_is_preempted_goes_on_as_the_model_would() -> None:
     assert core.scheduler.counters.num_preemptions
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer) == 150
+        assert case.share_greedy(prompt, answer) >= 0.9
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_evicted_prefixes_come_back_and_go_on_as_the_model_would(num_stages: int) -> None:
+    """Room for two of six prompts on the GPU; of the others' blocks, on the host."""
+    config = gpt_oss("20b", 2)
+    weights = random_weights(config, LONGEST, DEVICE)
+    case = EngineCase(
+        config, weights, 120, LONGEST, num_stages=num_stages, num_host_blocks=500
+    )  # fmt: skip
+    core, prompts = case.core(), case.prompts(6, [500, 501, 502, 503, 504, 505])
+    for _ in range(2):
+        for prompt in prompts:
+            answers, events = generate(core, [prompt], 40, temperature=0)
+            assert case.share_greedy(prompt, answers[0]) >= 0.9
+    assert events[0].num_cached_tokens >= 496
+    assert core.stats().host_cache_hits >= 4 * 496
+    together, _ = generate(core, prompts, 40, temperature=0)
+    for prompt, answer in zip(prompts, together, strict=True):
         assert case.share_greedy(prompt, answer) >= 0.9
 
 

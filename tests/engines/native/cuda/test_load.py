@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.published import write_published
 from engines.native.config import ModelConfig
 from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import model_config
+from tools.benchmarks.published import write_published
 
 from engines.native.backends.cuda import fragment_order  # isort: skip
 from engines.native.backends.cuda import packed_files  # isort: skip

@@ -13,8 +13,8 @@ import pytest
 
 from engines.native.backends.cuda.card import KNOWN
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.offline.launches import launches_of
-from engines.native.backends.cuda.random_model import gpt_oss
+from engines.native.backends.cuda.offline.launches import fp8_launches_of, launches_of
+from engines.native.backends.cuda.offline.published import gpt_oss
 
 MOST_REGISTERS = 255
 MOST_STACK = 256  # bytes of a thread: what spills of registers
@@ -71,3 +71,14 @@ def test_every_kernel_of_a_step_is_found_without_a_gpu() -> None:
     assert {"rows_kernel", "decode_attention_kernel", "gate_up_grouped_kernel"} <= names
     assert {"gate_up_kernel", "route_few_kernel", "draw_kernel", "embed_guesses_kernel"} <= names
     assert any(launch.options.get("M") == 1024 for launch in launches)
+
+
+def test_kernels_of_a_cache_in_8_bits_are_compiled_too() -> None:
+    """Hopper's own kernel of deep chunks reads bf16: the portable one takes its place."""
+    launches = fp8_launches_of(gpt_oss("20b"), CardChoices(KNOWN[90]))
+    assert {launch.name for launch in launches} == {
+        "decode_attention_kernel",
+        "prefill_attention_kernel",
+        "rotate_write_kernel",
+        "write_kv_kernel",
+    }

@@ -12,7 +12,7 @@ from engines.native.backends.cuda.replay import cheapest_parts, equal_parts, joi
 from engines.native.core import EngineCore
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
 
-from engines.native.backends.cuda.random_model import random_weights  # isort: skip
+from tools.benchmarks.random_model import random_weights  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish  # isort: skip
 
 LENGTHS = [40, 300, 700, 3] if IS_GPU else [5]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -21,16 +23,18 @@ from engines.native.backends.cuda.room import (
     work_bytes,
 )
 from engines.native.config import ModelConfig, NativeConfig
-from engines.native.kv_pool import choose_num_blocks
+from engines.native.kv_pool import block_bytes, choose_num_blocks
+from engines.native.layer_split import part_of, split_layers
+from engines.native.weights import Checkpoint
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits
 from profiles.selection.memory import memory_need
 from tests.engines.native.cuda.kernel_fixtures import IS_GPU
 from tests.engines.native.small_model import small_config, write_small
 
-from engines.native.backends.cuda import backend  # isort: skip
+from engines.native.backends.cuda import loading, packed_files  # isort: skip
 from engines.native.backends.cuda.artefact import Artefact  # isort: skip
-from engines.native.backends.cuda.random_model import gpt_oss  # isort: skip
+from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 
 GB = 10**9
 CONFIG = NativeConfig(
@@ -87,7 +91,7 @@ def test_a_full_gpu_is_told_before_the_weights_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = "GPU:0\nprocess  4711 uses 80000.000 MB GPU memory"
-    monkeypatch.setattr(backend, "check_computable", lambda *_: None)
+    monkeypatch.setattr(loading, "check_computable", lambda *_: None)
     monkeypatch.setattr(Artefact, "weights", lambda *_: pytest.fail("they are loaded"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GB // 2, 85 * GB))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
@@ -97,7 +101,7 @@ def test_a_full_gpu_is_told_before_the_weights_are_loaded(
     config = NativeConfig(folder, device="cuda", dtype="bfloat16")
     words = r"NVIDIA H100 has 0\.5 GB of 85\.0 GB free, .*process 4711: 83\.9 GB"
     with pytest.raises(EngineStartError, match=words):
-        backend.CudaBackend.load(config, ModelConfig.from_dir(folder))
+        loading.load_cuda(config, ModelConfig.from_dir(folder))
 
 
 @pytest.mark.skipif(not IS_GPU, reason="it fills a GPU; make test-gpu runs it")
@@ -160,3 +164,18 @@ def test_the_work_space_is_what_the_selector_takes_it_for() -> None:
     assert work_bytes(gpt_oss("20b"), CONFIG) == pytest.approx(
         memory_need(found).workspace_bytes, rel=0.05
     )
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 4])
+def test_each_gpu_of_a_split_model_holds_what_the_selector_counts(num_gpus: int) -> None:
+    """Weights of the fullest GPU, and K/V of one sequence; the selector leaves out the padding."""
+    published = cast(Checkpoint, SimpleNamespace(packed=lambda name: True))
+    model, base = gpt_oss("120b"), "ada" if num_gpus > 1 else "hopper"
+    title = f"gpt-oss-120b/native-{base}-mxfp4-tp1-pp{num_gpus}-throughput"
+    found = next(p for p in catalogue.load().profiles if p.title == title)
+    need, split = memory_need(found), split_layers(model.num_hidden_layers, num_gpus)
+    weights = max(packed_files.num_bytes(published, model, layers) for layers in split)
+    assert weights == pytest.approx(need.weights_bytes, rel=0.03)
+    parts = [part_of(model, layers) for layers in split]
+    one_block = max(block_bytes(part, CONFIG) for part in parts)
+    assert need.kv_bytes_per_token * CONFIG.block_size == one_block

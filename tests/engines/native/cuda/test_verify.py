@@ -26,8 +26,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
     relative_error,
 )
 
-from engines.native.backends.cuda.random_model import random_weights  # isort: skip
-from engines.native.backends.cuda.reference import forward_reference
+from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.native.backends.cuda.verify import (
     MAX_DRAFTS,
     Guesses,
@@ -38,6 +37,7 @@ from engines.native.backends.cuda.verify import (
 from engines.native.config import NativeConfig, Speculation
 from engines.native.core import EngineCore
 from engines.native.sequence import Sequence
+from tests.engines.native.cuda.reference import forward_reference
 
 from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip

@@ -144,6 +144,23 @@ def test_prefix_hits_change_neither_tokens_nor_guesses(certain: tuple[Path, Path
     assert (stats.num_steps - steps, stats.draft_tokens - drafts) == (steps, drafts)
 
 
+def test_a_heads_blocks_come_back_from_host_memory(certain: tuple[Path, Path]) -> None:
+    """With them it guesses as well as if the prefix had stayed."""
+    model, head = certain
+    room: dict[str, Any] = {"num_kv_blocks": 60, "max_model_len": 80, "host_kv_bytes": 4 << 20}
+    core = core_of(model, head, **room)
+    first = answers(core, [(LONG, {})])
+    drafts, right = core.stats().draft_tokens, core.stats().accepted_draft_tokens
+    for token in range(4):
+        answers(core, [([token] * 50, {})])
+    before = core.stats()
+    assert answers(core, [(LONG, {})]) == first
+    stats = core.stats()
+    assert stats.host_cache_hits == 44
+    assert stats.draft_tokens - before.draft_tokens == drafts
+    assert stats.accepted_draft_tokens - before.accepted_draft_tokens == right
+
+
 def test_an_abort_disturbs_nobody(certain: tuple[Path, Path]) -> None:
     model, head = certain
     expected = answers(core_of(model, None), SEEDED)

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from engines.base import SamplingParams
 from engines.native.backends.base import Sampled, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
-from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import Llama3Rope
 from engines.native.eagle.rope import rotation_tables
+from engines.native.host.slots import Slot, Span
 from tests.engines.native.eagle.reference import ReferenceHead, head_config
 
 TEXT = [(7 * i * i + 3) % 60 for i in range(23)]

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 import torch
 
-from benchmarks.checkpoint import write_random
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text
+from tools.benchmarks.checkpoint import write_random
 
 MakeEngine = Callable[..., Awaitable[NativeEngine]]
 

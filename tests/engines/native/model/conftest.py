@@ -16,8 +16,8 @@ from torch import Tensor
 from engines.base import SamplingParams
 from engines.native.backends.base import Capacity, SlotStart
 from engines.native.backends.cpu.backend import TorchModel
-from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.host.slots import Slot, Span
 from tests.engines.native.small_model import ROPE, THETA
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from torch import Tensor
 from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart
 from engines.native.backends.cpu.attention import Attention, attend, attend_reference
-from engines.native.backends.cpu.layout import LayoutBuilder, Slot, Span
+from engines.native.backends.cpu.layout import LayoutBuilder
+from engines.native.host.slots import Slot, Span
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(1, 1), (4, 208), (70, 1100)])

@@ -181,14 +181,14 @@ def test_an_index_names_files_of_its_folder_only(make_checkpoint: Any, name: obj
     folder = make_checkpoint().path
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
-    with pytest.raises(EngineStartError, match="no plain file name"):
+    with pytest.raises(EngineStartError, match="not a plain file name"):
         stored_shapes(folder)
 
 
 def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(EngineStartError, match="is no regular file"):
+    with pytest.raises(EngineStartError, match="is not a regular file"):
         read_json(tmp_path / "config.json")
-    with pytest.raises(EngineStartError, match="is no regular file"):
+    with pytest.raises(EngineStartError, match="is not a regular file"):
         stored_shapes(tmp_path)

@@ -39,6 +39,28 @@ def test_a_pool_above_the_free_memory_is_refused(make_checkpoint: Any) -> None:
         make_checkpoint().load(num_kv_blocks=10**12)
 
 
+def test_host_memory_for_blocks_is_counted_and_refused_where_it_is_not_there(
+    make_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block takes 2,048 bytes."""
+    monkeypatch.setattr(memory_module, "available_bytes", lambda: 2048 * 4 * 500)
+    capacity = make_checkpoint().capacity(num_kv_blocks=None, host_kv_bytes=2048 * 4 * 100)
+    assert (capacity.num_blocks, capacity.host.num_blocks) == (400, 400)
+    assert capacity.host.block_bytes == 2048
+    assert make_checkpoint().capacity(num_kv_blocks=None).host is None
+    with pytest.raises(EngineStartError, match="lower NIM_KV_CACHE_HOST_MEM_FRACTION"):
+        make_checkpoint().load(host_kv_bytes=2048 * 4 * 501)
+
+
+def test_blocks_in_8_bits_take_a_quarter_of_those_in_32(make_checkpoint: Any) -> None:
+    sizes = {"num_kv_blocks": None, "host_kv_bytes": 2048 * 400}
+    assert make_checkpoint().capacity(**sizes).host.num_blocks == 400
+    capacity = make_checkpoint().capacity(**sizes, kv_dtype="fp8")
+    assert (capacity.host.num_blocks, capacity.host.block_bytes) == (1600, 512)
+    with pytest.raises(EngineStartError, match="kv_dtype is 'int4'"):
+        make_checkpoint().load(kv_dtype="int4")
+
+
 def test_a_length_above_the_model_is_refused(make_checkpoint: Any) -> None:
     with pytest.raises(EngineStartError, match="max_model_len is 4096, above"):
         make_checkpoint().load(max_model_len=4096)

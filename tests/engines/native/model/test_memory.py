@@ -40,7 +40,6 @@ def test_the_estimate_is_what_loading_holds(
 ) -> None:
     """On a CPU that multiplies float32 alone; matrices here have 2,048 to 32,768 values."""
     monkeypatch.setattr(linear, "has_bfloat16", lambda: False)
-    monkeypatch.setattr(linear, "_MAX_COPIED", most_copied)
     monkeypatch.setattr(linear, "_PLAIN_ROWS", ((most_copied, 1),))
     monkeypatch.setattr(experts, "_MAX_COPIED", most_copied)
     checkpoint = make_checkpoint(**shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,21 @@ from engines.native.backends.base import (
     Backend,
     Batch,
     Capacity,
+    HostCapacity,
+    Move,
     Sampled,
     SlotStart,
     TokenMasks,
 )
 from engines.native.backends.cpu.backend import CpuBackend
-from engines.native.backends.cpu.layers import Logits
-from engines.native.backends.cpu.layout import Slot, Span
 from engines.native.block_manager import BlockManager
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core
-from engines.native.scheduler import Scheduler, SchedulerLimits
+from engines.native.host.logits import Logits
+from engines.native.host.slots import Slot, Span
+from engines.native.host_tier import HostTier
+from engines.native.limits import SchedulerLimits
+from engines.native.scheduler import Scheduler
 from engines.native.sequence import Sequence
 
 VOCAB_SIZE = 50
@@ -64,6 +68,9 @@ class HashModel:
     max_model_len: int = 200
     kv: dict[tuple[int, int], int] = field(default_factory=dict)
     num_steps: int = 0
+    num_host_blocks: int = 0
+    host: dict[tuple[int, int], int] = field(default_factory=dict)  # by (place, offset)
+    before_moves: Callable[[Sequence_[Move]], None] = lambda moves: None
     before_step: Callable[[Sequence_[Span]], None] = lambda spans: None
     repetition: float = 0.0  # what the logit of the token that is next in a circle of 5 has more
 
@@ -88,9 +95,31 @@ class HashModel:
 
     def backend(self) -> CpuBackend:
         capacity = Capacity(
-            self.num_blocks, self.block_size, self.max_model_len, max_drafts=8, step_cost=step_cost
+            self.num_blocks,
+            self.block_size,
+            self.max_model_len,
+            max_drafts=8,
+            step_cost=step_cost,
+            host=self.host_capacity,
         )
-        return CpuBackend(capacity, self.forward)
+        return CpuBackend(capacity, self.forward, move=self.move)
+
+    @property
+    def host_capacity(self) -> HostCapacity | None:
+        if not self.num_host_blocks:
+            return None
+        return HostCapacity(self.num_host_blocks, block_bytes=100, load_s=1e-9)
+
+    def move(self, moves: Sequence_[Move]) -> None:
+        """Copy K/V between blocks and places; what a copy replaces is gone."""
+        self.before_moves(moves)
+        for block, place, is_save in moves:
+            for offset in range(self.block_size):
+                source, target = (block, offset), (place, offset)
+                if is_save:
+                    self.host[target] = self.kv[source]
+                else:
+                    self.kv[source] = self.host[target]
 
     def core(self, backend: Backend, **options: Any) -> EngineCore:
         """The overlapped loop over a backend of this model."""
@@ -126,11 +155,15 @@ def make_model() -> Callable[..., HashModel]:
 class LateBackend:
     """Computes a step when it is collected and no sooner: a device that is as far behind as can be.
 
+    What a step loads from the host and does not need comes when it has computed all else.
+
     Whatever the core reads or changes too early then shows as a wrong token.
     """
 
-    def __init__(self, inner: Backend) -> None:
-        self._inner = inner
+    def __init__(
+        self, inner: Backend, move: Callable[[Sequence_[Move]], None] = lambda moves: None
+    ) -> None:
+        self._inner, self.move = inner, move
         self._queue: list[LateStep] = []
 
     @property
@@ -149,6 +182,10 @@ class LateBackend:
             self._queue.pop(0).compute(self._inner)
 
 
+def _is_load(move: Move) -> bool:
+    return not move.is_save
+
+
 class LateStep:
     """A step in the queue; its error comes out when it is collected."""
 
@@ -163,12 +200,17 @@ class LateStep:
         self._masks = {row: mask.copy() for row, mask in masks.items()}
 
     def compute(self, backend: Backend) -> None:
+        batch = self._batch
+        later = [] if batch.needs_moves else [*takewhile(_is_load, reversed(batch.moves))][::-1]
+        sooner = batch.moves[: len(batch.moves) - len(later)]
         try:
-            step = backend.launch(self._batch)
+            step = backend.launch(batch._replace(moves=sooner))
             if any(row.is_masked for row in self._batch.rows):
                 assert self._masks is not None, "masks come before the step is collected"
                 step.mask(self._masks)
             self._sampled = step.collect()
+            if later:
+                self._backend.move(later)
         except Exception as error:
             self._error = error
 
@@ -194,7 +236,9 @@ def assemble(is_overlapped: bool) -> Callable[[NativeConfig, HashModel], EngineC
 
     def make(config: NativeConfig, model: HashModel) -> EngineCore:
         config = replace(config, overlap_steps=is_overlapped)
-        backend: Backend = LateBackend(model.backend()) if is_overlapped else model.backend()
+        backend: Backend = (
+            LateBackend(model.backend(), model.move) if is_overlapped else model.backend()
+        )
         return assemble_core(config, backend, model.window, VOCAB_SIZE)
 
     return make
@@ -214,9 +258,15 @@ def make_core(is_overlapped: bool) -> Iterator[Callable[..., EngineCore]]:
         is_prefix_caching = options.pop("is_prefix_caching", True)
         drafter = options.pop("drafter", None)
         model = HashModel(**options)
-        backend: Backend = LateBackend(model.backend()) if is_overlapped else model.backend()
+        backend: Backend = (
+            LateBackend(model.backend(), model.move) if is_overlapped else model.backend()
+        )
         blocks = BlockManager(
-            model.num_blocks, BLOCK_SIZE, WINDOW, is_prefix_caching=is_prefix_caching
+            model.num_blocks,
+            BLOCK_SIZE,
+            WINDOW,
+            is_prefix_caching=is_prefix_caching,
+            host=None if model.host_capacity is None else HostTier(model.host_capacity),
         )
         scheduler = Scheduler(blocks, SchedulerLimits(**limits, max_drafts=8), drafter)
         cores.append(EngineCore(backend, scheduler, VOCAB_SIZE, is_overlapped=is_overlapped))

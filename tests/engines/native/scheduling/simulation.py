@@ -10,21 +10,35 @@ from itertools import count, pairwise
 from typing import Any
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
-from engines.native.backends.base import Batch, Capacity, Sampled, TokenMasks
+from engines.native.backends.base import Batch, Capacity, HostCapacity, Sampled, TokenMasks
 from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
-from engines.native.scheduler import Scheduler, SchedulerLimits
+from engines.native.host_tier import HostTier
+from engines.native.limits import SchedulerLimits
+from engines.native.scheduler import Scheduler
 from engines.native.sequence import Sequence as EngineSequence
 from engines.native.step_costs import StepCosts, StepWork
 
 # Milliseconds by rows and by tokens of a chunk: gpt-oss-20b on one H200, by calibration.py.
 H200: dict[str, Any] = {
-    "decode": {1: 1.9, 8: 3.5, 32: 5.3, 64: 6.4, 128: 7.7, 256: 11.6, 512: 17.3},
-    "prefill": {64: 6.1, 128: 8.6, 256: 9.7, 512: 12.5, 1024: 17, 2048: 28, 4096: 57, 8192: 112},
-    "per_context": 2.8e-5,
-    "per_pair": 5.5e-7,
-    "least_tokens": 493,
+    "decode": {1: 1.9, 8: 3.4, 32: 5.1, 64: 6.0, 128: 7.2, 256: 10.7, 512: 16.1},
+    "prefill": {
+        64: 6.1,
+        128: 7.7,
+        256: 8.8,
+        512: 11.8,
+        1024: 17.1,
+        2048: 28.9,
+        4096: 56,
+        8192: 107,
+    },
+    "per_context": 1.4e-5,
+    "per_pair": 3.4e-7,
+    "round_tokens": 384,
+    "beside": 0.48,
 }
+BLOCK_BYTES = 12 * 64 * 2 * 512 * 2  # of 64 tokens of gpt-oss-20b
+COPY_S = BLOCK_BYTES / 50e9
 VOCAB_SIZE = 201_088
 TOKEN = 7  # that every step samples
 
@@ -66,14 +80,28 @@ class SimulatedStep:
 
 
 class SimulatedBackend:
-    """A device that is busy for as long as its costs say; implements backends.base.Backend."""
+    """A device that is busy for as long as its costs say; implements backends.base.Backend.
 
-    def __init__(self, clock: Clock, costs: StepCosts, num_blocks: int) -> None:
-        self.capacity = Capacity(num_blocks, 64, 131_072)
+    Copies between host and device follow one another beside the steps, at 50 GB/s.
+    """
+
+    def __init__(
+        self, clock: Clock, costs: StepCosts, num_blocks: int, num_host_blocks: int = 0
+    ) -> None:
+        host = HostCapacity(num_host_blocks, BLOCK_BYTES, COPY_S) if num_host_blocks else None
+        self.capacity = Capacity(num_blocks, 64, 131_072, host=host)
         self.works: list[StepWork] = []
         self._clock, self._costs, self._free_s = clock, costs, 0.0
+        self._copied_s = self._loaded_s = 0.0  # when all copies are done, and those that load
 
     def launch(self, batch: Batch) -> SimulatedStep:
+        begun_s = max(self._free_s, self._clock(), self._loaded_s)
+        if batch.moves:
+            self._copied_s = max(self._copied_s, begun_s) + len(batch.moves) * COPY_S
+        if not all(move.is_save for move in batch.moves):
+            self._loaded_s = self._copied_s
+        if batch.needs_moves:
+            begun_s = max(begun_s, self._loaded_s)
         work = StepWork()
         for row in batch.rows:
             if row.is_last and row.end - row.start == 1:
@@ -81,7 +109,7 @@ class SimulatedBackend:
             else:
                 work += self._costs.chunk(row.start, row.end - row.start)
         self.works.append(work)
-        self._free_s = max(self._free_s, self._clock()) + self._costs.seconds(work)
+        self._free_s = begun_s + self._costs.seconds(work)
         return SimulatedStep(self._clock, self._free_s, sum(row.is_last for row in batch.rows))
 
 
@@ -115,12 +143,15 @@ class Simulation:
         believed: StepCosts | None = None,
         max_num_seqs: int = 512,
         num_blocks: int = 70_000,
+        num_host_blocks: int = 0,
     ) -> None:
         """`costs`: of steps; `believed`: what the scheduler starts with, else the same."""
         self.clock = Clock()
-        self.backend = SimulatedBackend(self.clock, costs or h200(), num_blocks)
+        self.backend = SimulatedBackend(self.clock, costs or h200(), num_blocks, num_host_blocks)
+        host = self.backend.capacity.host
         limits = SchedulerLimits(131_072, max_num_seqs, 8192, max_token_gap_s=max_token_gap_s)
-        blocks = BlockManager(num_blocks, 64, 128)
+        tier = None if host is None else HostTier(host)
+        blocks = BlockManager(num_blocks, 64, 128, host=tier)
         scheduler = Scheduler(blocks, limits, None, believed or h200(), self.clock)
         self.core = EngineCore(
             self.backend, scheduler, VOCAB_SIZE, is_overlapped=True, clock=self.clock

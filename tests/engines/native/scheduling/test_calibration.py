@@ -8,7 +8,7 @@ import pytest
 
 from engines.native.backends.base import Batch
 from engines.native.calibration import calibrate
-from engines.native.scheduler import SchedulerLimits
+from engines.native.limits import SchedulerLimits
 from engines.native.step_costs import StepCosts, StepWork
 from tests.engines.native.scheduling.simulation import Clock, SimulatedBackend, h200
 

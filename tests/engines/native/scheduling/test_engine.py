@@ -24,10 +24,10 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.native.backends.cpu.layout import Span
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.engine import NativeEngine
+from engines.native.host.slots import Span
 
 MakeRequest = Callable[..., EngineRequest]
 GreedyAnswer = Callable[[Sequence_[int], int], list[int]]
@@ -117,6 +117,34 @@ async def test_answers_stream_token_by_token(
     again = await rig.collect(make_request(PROMPT, 6))
     assert {e.num_cached_tokens for e in again} == {20}
     assert {e.logprobs for e in again} == {None}
+
+
+async def test_a_long_prompt_whose_beginning_is_cached_passes_one_that_is_not(
+    make_rig: MakeRig, make_request: MakeRequest, greedy_answer: GreedyAnswer
+) -> None:
+    rig = await make_rig(num_blocks=128, max_num_batched_tokens=8)
+    await rig.collect(make_request(PROMPT, 2))
+    rig.gate.is_open.clear()
+    prompts = [[first, *PROMPT] for first in range(1, 11)]  # longer than a step, nothing cached
+    prompts.append([*PROMPT, 7, 8, 9])
+    answers: dict[int, list[int]] = {}  # in the order of their first tokens
+    are_whole = asyncio.Event()
+
+    def receiver(number: int) -> Callable[[Any], None]:
+        def receive(event: TokenEvent) -> None:
+            answers.setdefault(number, []).extend(event.token_ids)
+            if sum(map(len, answers.values())) == 3 * len(prompts):
+                are_whole.set()
+
+        return receive
+
+    for number, prompt in enumerate(prompts):
+        await rig.engine.open(make_request(prompt, 3), receiver(number))
+    rig.gate.is_open.set()
+    async with asyncio.timeout(TIMEOUT_S):
+        await are_whole.wait()
+    assert [answers[n] for n in range(11)] == [greedy_answer(prompt, 3) for prompt in prompts]
+    assert [*answers].index(10) < 4
 
 
 async def test_many_at_once_and_the_counts_are_true(
@@ -242,7 +270,7 @@ async def test_broken_bookkeeping_is_fatal(
 ) -> None:
     rig = await make_rig()
     await rig.collect(make_request([1], 1))
-    lost, _ = rig.core.scheduler.blocks._free.popitem()
+    lost, _ = rig.core.scheduler.blocks._spare.popitem()
     async with asyncio.timeout(TIMEOUT_S):
         while (error := await rig.death()) is None:
             await asyncio.sleep(0.01)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from engines.base import EngineRequest
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity
-from engines.native.backends.cpu.layers import Logits
-from engines.native.backends.cpu.layout import Slot
-from engines.native.backends.cpu.sampler import verify
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
+from engines.native.host.logits import Logits
+from engines.native.host.sampler import verify
+from engines.native.host.slots import Slot
 from engines.native.ngrams import NgramLookup
 from engines.native.sequence import Sequence
 from tests.engines.native.scheduling.conftest import HashModel, step_cost
@@ -180,5 +180,5 @@ def test_the_option_names_the_drafter() -> None:
 def test_speculation_that_cannot_be_is_refused() -> None:
     with pytest.raises(EngineStartError, match="speculation is 'eager'; use one of"):
         NativeConfig(Path(), speculation="eager")  # type: ignore[arg-type]
-    with pytest.raises(EngineStartError, match="this device verifies no guesses; use 'none'"):
+    with pytest.raises(EngineStartError, match="this device cannot verify drafts; use 'none'"):
         drafter_of("ngram", Capacity(2, 16, 32))

@@ -15,9 +15,9 @@ import torch
 
 from engines.base import EngineRequest
 from engines.errors import EngineDead, OutOfMemory
-from engines.native.backends.cpu.layout import Span
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
+from engines.native.host.slots import Span
 
 Start = Callable[..., Any]
 LONG = [(7 * i) % 50 for i in range(60)]

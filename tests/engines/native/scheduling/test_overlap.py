@@ -71,7 +71,7 @@ class EveryThird:
 
     def accept(self, token_id: int) -> None:
         if token_id % 3 != len(self.taken) % 3:
-            raise RuntimeError(f"the grammar does not take the token {token_id}")
+            raise RuntimeError(f"the grammar does not allow the token {token_id}")
         self.taken.append(token_id)
 
 

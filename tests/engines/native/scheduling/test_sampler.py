@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from engines.base import SamplingParams
 from engines.native.backends.base import Sampled, SlotStart
-from engines.native.backends.cpu import sampler
-from engines.native.backends.cpu.layers import Columns, Logits
-from engines.native.backends.cpu.layout import Slot
+from engines.native.host import sampler
+from engines.native.host.logits import Columns, Logits
+from engines.native.host.slots import Slot
 from tests.examples import examples
 
 MakeSlot = Callable[..., Slot]

@@ -32,7 +32,8 @@ def test_streams_keep_their_gap_beside_a_long_prompt(gap_s: float, num_tokens: i
     beside = streams(simulation, 32)
     long = simulation.ask(0.5, num_tokens, 4)
     simulation.run()
-    assert max(gaps_of(beside)) <= 1.1 * gap_s
+    assert quantile(gaps_of(beside), 0.99) <= 0.03
+    assert max(gaps_of(beside)) <= 1.05 * gap_s
     assert long.is_done
     assert long.ttft_s < 12
 
@@ -160,7 +161,7 @@ def test_between_the_sizes_of_a_table_are_lines() -> None:
 def test_the_longest_chunk_within_a_budget() -> None:
     costs = h200()
     row = StepWork(rows=32)
-    assert costs.most_tokens(row, 0, 8192, costs.seconds(row) + 0.0292) == 2051
+    assert costs.most_tokens(row, 0, 8192, costs.seconds(row) + 0.0292) == 2208
     assert costs.most_tokens(row, 0, 700, 0.04) == 700
     assert costs.most_tokens(row, 100_000, 8192, 0.001) == 0
 
@@ -180,6 +181,15 @@ def test_a_pause_hardly_changes_what_a_step_is_taken_to_cost() -> None:
         costs.note(work, expected_s)
     costs.note(work, 100 * expected_s)
     assert expected_s <= costs.seconds(work) < 1.11 * expected_s
+
+
+def test_attention_comes_in_rounds() -> None:
+    costs = h200()
+    assert costs.chunk(100_000, 64).pairs == pytest.approx(
+        costs.chunk(100_000, 384).pairs, rel=0.01
+    )
+    one, two = (costs.seconds(costs.chunk(100_000, n)) for n in (384, 385))
+    assert two > 1.5 * one
 
 
 def test_costs_survive_json() -> None:

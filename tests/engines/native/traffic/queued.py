@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from engines.admission import QueuedEngine
 from engines.base import (
     EngineInfo,
     EngineRequest,
@@ -25,7 +24,9 @@ from engines.base import (
 )
 from engines.errors import EngineError
 from engines.native.core import EngineCore
+from engines.native.prefix_lookup import find_prefix
 from engines.native.sequence import Sequence
+from engines.queueing.admission import QueuedEngine
 from tests.engines.native.scheduling.simulation import VOCAB_SIZE, Clock, Simulation
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Run:
     """One request inside the engine."""
 
     request: EngineRequest
+    num_cached_tokens: int
     receive: Receive | None = None
     arrived_s: float = 0.0
     sequence: Sequence | None = None
@@ -96,7 +98,11 @@ class SimulatedRunner:
     async def start(self) -> None: ...
 
     async def prepare(self, request: EngineRequest) -> Run:
-        return Run(request)
+        blocks, most = self._core.scheduler.blocks, self.info.max_model_len
+        return Run(request, find_prefix(request, most, blocks).num_tokens)
+
+    def num_cached_tokens(self, run: Run) -> int | None:
+        return run.num_cached_tokens
 
     def begin(self, run: Run, receive: Receive, arrived_s: float) -> None:
         run.receive, run.arrived_s = receive, arrived_s

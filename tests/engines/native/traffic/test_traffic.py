@@ -33,10 +33,10 @@ def assert_whole(answers: Sequence[Told]) -> None:
     assert [told.error for told in answers if not told.is_whole] == []
 
 
-def test_targets_hold_at_30_requests_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_hold_at_40_requests_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(clock: Clock) -> list[Told]:
         async with serving(clock) as client:
-            return await asyncio.gather(*poisson(client, 30, 1000))
+            return await asyncio.gather(*poisson(client, 40, 1000))
 
     answers = simulate(monkeypatch, run)
     assert_whole(answers)
@@ -44,7 +44,7 @@ def test_targets_hold_at_30_requests_a_second(monkeypatch: pytest.MonkeyPatch) -
     gaps = [gap for told in answers for gap in told.gaps_s]
     assert quantile(ttfts, 0.5) < 0.060
     assert quantile(ttfts, 0.99) < 0.150
-    assert max(gaps) < 0.051
+    assert max(gaps) < 0.045
 
 
 def test_a_burst_of_ten_times_what_runs_is_served_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,9 @@ def test_a_burst_of_ten_times_what_runs_is_served_whole(monkeypatch: pytest.Monk
         assert_whole(answers)
 
 
-def test_later_turns_of_agents_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_turns_of_agents_are_cached_and_do_not_wait_for_first_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run(clock: Clock) -> list[tuple[Told, int]]:
         later: list[tuple[Told, int]] = []
 
@@ -85,6 +87,7 @@ def test_later_turns_of_agents_are_cached(monkeypatch: pytest.MonkeyPatch) -> No
     later = simulate(monkeypatch, run)
     num_prompt = sum(num for _, num in later)
     assert sum(told.num_cached for told, _ in later) >= 0.9 * num_prompt
+    assert quantile([told.ttft_s for told, _ in later], 0.99) < 1.0
 
 
 def test_a_tenant_is_served_beside_another_that_floods(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,7 @@ def test_nobody_is_rejected_who_would_have_begun_within_the_limit(
     could_begin = sum(told.ttft_s < limit_s for told in unlimited)
     answers = simulate(monkeypatch, lambda clock: run(clock, limit_s))
     whole = [told for told in answers if told.is_whole]
-    assert max(told.ttft_s for told in whole) <= limit_s
+    assert max(told.ttft_s for told in whole) <= limit_s + 0.1  # the limit is for the wait alone
     assert len(whole) >= 0.95 * could_begin
 
 

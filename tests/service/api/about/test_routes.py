@@ -115,7 +115,21 @@ async def test_metadata_says_what_was_chosen_and_why(
     found = (await client.get("/v1/metadata")).json()
     assert found["licenseInfo"]["name"] == "Apache-2.0"
     assert found["description"] == "small"
-    assert found["profile"] == asdict(told)
+    assert found["profile"] == asdict(told) | {"notes": []}
+
+
+async def test_the_engine_can_be_killed_only_where_the_operator_allows_it(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    client = await make_client(runtime)
+    refused = await client.post("/v1/engine/kill")
+    assert refused.status_code == 404
+    assert "NIM_ALLOW_ENGINE_KILL" in refused.json()["error"]["message"]
+    client = await make_client(replace(runtime, kill_engine=lambda: 1))
+    assert (await client.get("/v1/metadata")).json()["may_kill_engine"] is True
+    killed = await client.post("/v1/engine/kill")
+    assert (killed.status_code, killed.json()) == (202, {"killed": 1})
 
 
 async def test_metadata_names_the_files_and_the_licence_has_its_text(
@@ -274,6 +288,8 @@ async def test_a_request_id_comes_back_on_every_answer(client: Any, path: str, s
     response = await client.get(path, headers={"X-Request-Id": "abc-1"})
     assert response.status_code == status
     assert response.headers["x-request-id"] == "abc-1"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert 0 <= int(response.headers["openai-processing-ms"]) < 60_000
     made = [(await client.get(path)).headers["x-request-id"] for _ in range(2)]
     assert made[0] != made[1]
 

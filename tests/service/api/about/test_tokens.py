@@ -55,6 +55,27 @@ async def test_a_conversation_is_tokenized_as_the_model_would_read_it(client: An
     assert closed["tokens"] == rendered["token_ids"][:-2]
 
 
+async def test_llm_ds_router_gets_the_tokens_of_both_routes(client: Any) -> None:
+    """What its endpoint picker sends: template fields with nothing in them."""
+    body = {"model": "gpt-oss-20b", "messages": USER}
+    plain = (await client.post("/v1/chat/completions/render", json=body)).json()["token_ids"]
+    fields = {"add_generation_prompt": True, "continue_final_message": False, "chat_template": None}
+    sent = await client.post("/v1/chat/completions/render", json=body | fields)
+    assert sent.json()["token_ids"] == plain
+    closed = await client.post(
+        "/v1/chat/completions/render", json=body | {"add_generation_prompt": False}
+    )
+    assert closed.json()["token_ids"] == plain[:-2]
+    refused = await client.post(
+        "/v1/chat/completions/render", json=body | {"continue_final_message": True}
+    )
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "continue_final_message"
+    prompts = {"model": "gpt-oss-20b", "prompt": ["One", "Two"]}
+    rendered = (await client.post("/v1/completions/render", json=prompts)).json()
+    assert rendered == [{"token_ids": encode_text("One")}, {"token_ids": encode_text("Two")}]
+
+
 async def test_the_rendered_prompt_is_the_one_that_runs(
     make_runtime: Fixture, make_client: Fixture, chat_body: Fixture
 ) -> None:

@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 import torch
 
-from benchmarks.checkpoint import write_random
-from benchmarks.schemas import random_schema
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from service.harmony.vocabulary import CALL, CHANNEL, END, RETURN, encode_text
 from service.run.server import create_app
+from tests.guided.schemas import random_schema
+from tools.benchmarks.checkpoint import write_random
 
 Fixture = Callable[..., Any]
 

@@ -245,3 +245,13 @@ async def test_an_echo_is_repeated_up_to_a_bound(
     error = (await client.post(PATH, json=body)).json()["error"]
     assert (error["param"], error["type"]) == ("echo", "invalid_request_error")
     assert "25600000 characters" in error["message"]
+
+
+async def test_a_request_of_a_thousand_answers_is_served_by_an_engine_of_four_places(
+    make_runtime: Fixture, make_client: Fixture
+) -> None:
+    client = await make_client(make_runtime("Hi<|return|>", max_num_seqs=4, step_s=0.001))
+    body = {"model": "gpt-oss-20b", "prompt": ["a"] * 8, "n": 128, "max_tokens": 2}
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    assert [choice["index"] for choice in answer.json()["choices"]] == list(range(1024))

@@ -256,7 +256,7 @@ async def test_none_is_begun_while_no_engine_answers(
 
     class Restarting(FakeEngine):
         async def stats(self) -> EngineStats:
-            raise EngineDead("it is started again in 0.5 s")
+            raise EngineDead("restarting it in 0.5 s")
 
     engine = Restarting(FakeOptions(script=ENDLESS))
     await engine.start()

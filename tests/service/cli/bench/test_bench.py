@@ -81,14 +81,14 @@ async def test_a_server_without_ignore_eos_is_measured_too() -> None:
     assert not measured.load.ignores_end
     assert (point.failed, point.output_tokens, point.prompt_tokens) == (0, 4, None)
     told = " ".join(notes(measured.load, [point]))
-    assert "does not know ignore_eos" in told
-    assert "gives no usage" in told
+    assert "does not support ignore_eos" in told
+    assert "reports no usage" in told
 
 
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (streamed(CHUNK), "without its end mark"),
+        (streamed(CHUNK), "before its end marker"),
         (streamed(DONE), "no text"),
         (streamed('data: {"error":{"message":"the engine stopped"}}\n\n'), "the engine stopped"),
         (lambda _: httpx.Response(429, json={"error": {"message": "too many"}}), "too many"),
@@ -116,8 +116,8 @@ def test_the_figures_are_what_their_names_say() -> None:
     assert point.tokens_per_event == pytest.approx(10 / 6)
     assert point.failed == 1
     told = " ".join(notes(LOAD, [point]))
-    assert "most of a core" in told
-    assert "more tokens than events" in told
+    assert "most of a CPU core" in told
+    assert "Some events carry several tokens" in told
     assert "1 of 3 failed at 2 streams: too many" in told
 
 

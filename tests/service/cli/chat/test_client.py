@@ -30,7 +30,7 @@ def test_a_stream_that_is_cut_is_told_as_such(sent: bytes) -> None:
         answer = Answer()
         with (
             Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client,
-            pytest.raises(ChatError, match="The answer was cut off"),
+            pytest.raises(ChatError, match="The answer is incomplete"),
         ):
             list(client.ask({"model": "m", "messages": []}, answer))
         server.join()

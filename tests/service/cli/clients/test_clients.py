@@ -72,7 +72,7 @@ def test_without_a_name_they_are_listed(capsys: pytest.CaptureFixture[str]) -> N
     [
         ({"id": "x; rm -rf ~", "max_model_len": 10}, "cannot be written in a shell"),
         ({"id": "x' '", "max_model_len": 10}, "cannot be written in a shell"),
-        ({"id": "x"}, "does not tell the context"),
+        ({"id": "x"}, "does not report the context"),
     ],
 )
 def test_what_cannot_be_pasted_is_not_printed(

@@ -25,7 +25,7 @@ def test_a_held_worker_is_replaced_and_sigterm_ends_the_server(serve: Fixture) -
     held.send_signal(signal.SIGSTOP)
     with pytest.raises(httpx.TimeoutException):
         httpx.get(f"{server.url}/v1/health/live", timeout=1)
-    assert f"did not answer for {HANG_TIMEOUT_S:.0f} s" in server.wait_for("is started again")
+    assert f"did not respond for {HANG_TIMEOUT_S:.0f} s" in server.wait_for("restarting it in")
     server.until(lambda: len(server.workers) == 1 and server.workers[0].pid != held.pid)
     assert httpx.get(f"{server.url}/v1/health/live", timeout=60).status_code == 200
     assert server.engine.pid == engine.pid

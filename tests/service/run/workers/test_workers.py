@@ -102,7 +102,7 @@ def test_a_killed_worker_ends_its_own_streams_only_and_is_replaced(serve: Fixtur
             list(cut_lines)
         server.until(lambda: metric(probe, RUNNING) == 1)  # the engine has its blocks back
         assert plain.get(f"{server.url}/v1/health/ready", timeout=PATIENCE_S).status_code == 200
-        assert "SIGKILL" in server.wait_for("is started again")
+        assert "SIGKILL" in server.wait_for("restarting it in")
         assert list(lines)[-2] == "data: [DONE]"
     server.until(lambda: len(server.workers) == 2)
     [successor] = [worker for worker in server.workers if worker.pid != other.pid]

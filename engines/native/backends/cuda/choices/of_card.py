@@ -42,12 +42,11 @@ class CardChoices:
     """The kernel variants for every size of step on one card."""
 
     def __init__(self, card: Card, table: Table | None = None) -> None:
-        """`table`: what was measured on this card; without, the one of its architecture."""
+        """`table`: measured on this card; default: the one of its architecture."""
         self.card, self.table = card, table or table_for(card)
 
     @classmethod
     def of(cls, device: torch.device) -> CardChoices:
-        """The variants of the card that a device is."""
         return cls(Card.of(device))
 
     @property
@@ -56,7 +55,7 @@ class CardChoices:
         return any(self.card.name.startswith(name) for name in self.table.measured_on)
 
     def tell(self) -> None:
-        """Log where the variants come from if nobody measured them here."""
+        """Log where the variants come from if they were not measured here."""
         if not self.is_measured:
             log.info(
                 "%s: kernel choices are not tuned for this GPU; `harmonium build-engine --tune` "
@@ -78,7 +77,6 @@ class CardChoices:
         return replace(choices, splits=self._splits(choices.splits))
 
     def prefill(self, tokens: int, model: ModelConfig) -> PrefillChoices:
-        """The variants of a chunk of so many tokens."""
         tokens_an_expert = tokens * model.num_experts_per_tok // model.num_local_experts
         table = self.table.prefill
         choices = table[max(n for n in table if n <= tokens_an_expert)]
@@ -89,6 +87,10 @@ class CardChoices:
         group = model.num_attention_heads // model.num_key_value_heads
         is_taken = model.head_dim == 64 and 64 % group == 0 and not IS_INTERPRETED.value
         return self.table.hopper if is_taken else None
+
+    def without_hopper(self) -> CardChoices:
+        """The same without a variant of its own for deep chunks."""
+        return CardChoices(self.card, replace(self.table, hopper=None))
 
     def _splits(self, splits: int) -> int:
         """Parts of a context, for this number of SMs: half as many on half of them."""

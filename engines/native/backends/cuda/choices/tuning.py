@@ -28,7 +28,7 @@ class Steps(Protocol):
         ...
 
     def time(self, rows: int, choices: Choices, parts: frozenset[str]) -> float | None:
-        """Milliseconds of these parts of a step of so many rows; None if they do not run here."""
+        """Milliseconds of these parts of a step of this many rows; None if they do not run here."""
         ...
 
     def agree(self, rows: int, choices: Choices, others: Choices) -> bool:
@@ -38,7 +38,7 @@ class Steps(Protocol):
 
 _NOISE: Final = 0.02
 _MOST_SPLITS: Final = 16
-_MOST_ROWS_SPLIT: Final = 2048  # rows times splits: buffers.py has room for so many parts
+_MOST_ROWS_SPLIT: Final = 2048  # rows times splits: buffers.py has room for this many parts
 _GROUPS: Final = {
     "qkv": frozenset({"qkv"}),
     "out": frozenset({"out"}),
@@ -72,7 +72,7 @@ def tuned(table: Table, card_name: str, most_rows: int, steps: Steps) -> Table:
         if steps.agree(rows, fastest, decode[bucket]):
             decode[bucket] = fastest
         else:
-            log.warning("%d rows: the fastest variants give other logits; they are left", rows)
+            log.warning("%d rows: the fastest variants change the logits; not used", rows)
         if bucket >= most_rows:
             break
     return replace(table, decode=decode, measured_on=(card_name,))
@@ -95,7 +95,7 @@ def _fastest(rows: int, choices: Choices, steps: Steps) -> Choices:
 
 
 def candidates(group: str, choices: Choices, rows: int) -> Iterator[Choices]:
-    """Variants of one group of parts, near those given, for steps of so many rows."""
+    """Variants of one group of parts, near those given, for steps of this many rows."""
     if group == "attention":
         for name, values in {
             "context_tile": (32, 64, 128),

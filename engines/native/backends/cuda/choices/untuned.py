@@ -1,4 +1,4 @@
-"""Architectures on which nobody has measured yet: Hopper's choices, made to fit.
+"""Architectures that were not measured yet: Hopper's choices, adapted to their limits.
 
 Compiled and limit-checked (tests/engines/native/cuda/test_offline.py), not run on these cards.
 """
@@ -30,7 +30,7 @@ def _without_overlap(table: Table) -> Table:
 
 
 def _in_fewer_registers(table: Table) -> Table:
-    """Eight warps for wide tiles, whose sums stand in the registers of the warps."""
+    """Eight warps for wide tiles, whose sums are in the registers of the warps."""
 
     def wider(rows: int, tiles: Tiles) -> Tiles:
         is_wide = tiles.bk and min(rows, tiles.bm) * tiles.bn >= _WIDE

@@ -5,7 +5,8 @@ programs, whose parts the last to arrive combines in order; a split holds at lea
 positions, so that one captured graph serves a short context without a combination and a long one.
 
 The cache of one layer is (slots, 2, kv_heads, head_dim): slot = block * block_size + offset, keys
-before values. `tables` (sequences, blocks) has each sequence's blocks, `slots` a row's sequence.
+before values, of a float type or as the bytes of e4m3 numbers. `tables` (sequences, blocks) has
+each sequence's blocks, `slots` a row's sequence.
 """
 
 from __future__ import annotations
@@ -23,6 +24,25 @@ from engines.native.backends.cuda.kernels.launch import dot
 def rotated(low, high, cos, sin):
     """Both halves of a head, rotated."""
     return low * cos - high * sin, high * cos + low * sin
+
+
+@triton.jit
+def read(cached):
+    """K/V of the cache in the type that is multiplied."""
+    if cached.dtype == tl.uint8:
+        cached = cached.to(tl.float8e4nv, bitcast=True).to(tl.bfloat16)
+    return cached
+
+
+@triton.jit
+def stored(value, cache):
+    KV: tl.constexpr = cache.dtype.element_ty
+    if tl.uint8 == KV:
+        value = tl.minimum(tl.maximum(value.to(tl.float32), -448.0), 448.0)
+        value = value.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    else:
+        value = value.to(KV)
+    return value
 
 
 @triton.jit
@@ -48,7 +68,7 @@ def _tile(
     k_low = tl.load(at[None, :] + d[:, None], mask=is_t[None, :], other=0)
     k_high = tl.load(at[None, :] + HALF + d[:, None], mask=is_t[None, :], other=0)
     v = tl.load(at[:, None] + KV_HEADS * D + dv[None, :], mask=is_t[:, None], other=0)
-    return k_low, k_high, v, is_t
+    return read(k_low), read(k_high), read(v), is_t
 
 
 @triton.jit
@@ -137,29 +157,30 @@ def decode_attention_kernel(
         low = tl.load(q, mask=is_i[:, None], other=0)
         high = tl.load(q + HALF, mask=is_i[:, None], other=0)
         low, high = rotated(low, high, cos[None, :], sin[None, :])
-        q_low = (low * SCALE).to(cache.dtype.element_ty)
-        q_high = (high * SCALE).to(cache.dtype.element_ty)
+        KV: tl.constexpr = cache.dtype.element_ty
+        q_low = (low * SCALE).to(tl.bfloat16 if tl.uint8 == KV else KV)
+        q_high = (high * SCALE).to(tl.bfloat16 if tl.uint8 == KV else KV)
         peak = tl.full([16], -1e30, tl.float32)
         total = tl.zeros([16], tl.float32)
         acc = tl.zeros([16, D], tl.float32)
         if split == 0:  # the token itself, and the sink
             k = source + Q + head * D + d
             its_low, its_high = rotated(tl.load(k), tl.load(k + HALF), cos, sin)
-            its_low = its_low.to(cache.dtype.element_ty)
-            its_high = its_high.to(cache.dtype.element_ty)
-            its_v = tl.load(source + Q + KV_HEADS * D + head * D + dv).to(cache.dtype.element_ty)
+            its_low = stored(its_low, cache)
+            its_high = stored(its_high, cache)
+            its_v = stored(tl.load(source + Q + KV_HEADS * D + head * D + dv), cache)
             slot = tl.load(table + position // BLOCK).to(tl.int64) * BLOCK + position % BLOCK
             to = cache + slot * SLOT + head * D
             tl.store(to + d, its_low)
             tl.store(to + HALF + d, its_high)
             tl.store(to + KV_HEADS * D + dv, its_v)
-            own = q_low.to(tl.float32) * its_low.to(tl.float32)[None, :]
-            own += q_high.to(tl.float32) * its_high.to(tl.float32)[None, :]
+            own = q_low.to(tl.float32) * read(its_low).to(tl.float32)[None, :]
+            own += q_high.to(tl.float32) * read(its_high).to(tl.float32)[None, :]
             score = tl.sum(own, 1)
             peak = tl.maximum(score, sink)
             weight = tl.exp(score - peak)
             total = weight + tl.exp(sink - peak)
-            acc = weight[:, None] * its_v.to(tl.float32)[None, :]
+            acc = weight[:, None] * read(its_v).to(tl.float32)[None, :]
         if IS_EARLY:
             peak, total, acc = _attend(q_low, q_high, k_low, k_high, v, is_t, peak, total, acc, BT)
             first += BT
@@ -216,7 +237,7 @@ def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attention_reference(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int) -> Tensor:
     """The last tokens of one sequence: q (queries, heads, d) rotated, k and v (keys, kv_heads, d),
     sinks (heads) -> (queries, heads * d). Query i sees keys up to keys - queries + i; of a window
-    above 0 only so many of the last."""
+    above 0 only the last ones."""
     num_queries, num_heads, d = q.shape
     k, v = (t.to(q.dtype).repeat_interleave(num_heads // t.shape[1], 1) for t in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * d**-0.5

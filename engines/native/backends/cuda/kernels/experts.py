@@ -47,7 +47,7 @@ def _multiply(
     """SIDE * GROUPS groups of rows times the 8 columns at base + x.
 
     Warps stand side by side over SIDE groups or, if that is 1, over STEP supertiles of the inputs;
-    either way each thread has GROUPS groups, SIDE apart, which share its activations. STAGES: so
+    either way each thread has GROUPS groups, SIDE apart, which share its activations. STAGES: this
     many steps less one of weights are on their way to shared memory while one is multiplied;
     without, the next step's are loaded into registers. IS_WAITING: the first are asked for before
     the wait for the kernel that makes x. Returns two accumulators (SIDE, 128),
@@ -321,7 +321,7 @@ def down_reference(
 
 
 def _apply(rows: Tensor, weight: Matrices, bias: Tensor, experts: Tensor) -> Tensor:
-    """Each expert's matrix is asked for once, as it may have to be made."""
+    """Apply the experts; each expert's matrix is requested once, because it may have to be made."""
     out = rows.new_empty(len(rows), bias.shape[1])
     for expert in experts.unique().tolist():
         mine = experts == expert

@@ -86,7 +86,7 @@ fma.rn.bf16x2 $3,t,$6,z; }""")
 
 @triton.jit
 def place(k):
-    """Where input k of a row stands for `decode_tile`: within its 32 neighbours, as threads of
+    """The place of input k of a row for `decode_tile`: within its 32 neighbours, as threads of
     the tensor cores hold them."""
     return (k & -32) | ((k & 4) << 2) | ((k & 2) << 2) | ((k >> 2) & 6) | (k & 1)
 

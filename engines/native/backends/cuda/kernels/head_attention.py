@@ -1,4 +1,4 @@
-"""Attention of an EAGLE3 head's guesses over its paged K/V, which are all written before.
+"""Attention of an EAGLE3 head's drafts over its paged K/V, which are all written before.
 
 The cache is (slots, 2, kv_heads, head_dim), as kernels/attention.py has it. A long context is split
 over programs (Flash-Decoding, Dao et al. 2023); `combined` puts the parts together.

@@ -81,7 +81,6 @@ def dot(a, b, acc):
 
 @triton.jit
 def ask_for(lines):
-    """Have the L2 cache fetch what these point at."""
     if not IS_INTERPRETED:
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [lines], tl.int32, False, 1

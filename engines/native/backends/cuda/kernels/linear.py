@@ -94,7 +94,7 @@ def rows_kernel(
     Neighbouring programs share their weights. K is shared out over SPLITS programs; the last of
     them to arrive adds the parts (splits, M, N) in their order, so equal inputs give equal bits.
     IS_SWAPPED: the weights are the tensor cores' first operand, of which they take 64 rows, and
-    the rows of x the second, of which 8 suffice. PREFETCH: of so many steps (a power of 2) the
+    the rows of x the second, of which 8 suffice. PREFETCH: of this many steps (a power of 2) the
     weights are asked for before the wait for the kernel that makes x.
     """
     tile = tl.program_id(0)

@@ -1,6 +1,6 @@
 """Attention of a chunk of prompts: rotation and KV write, then flash attention over the pages.
 
-A tile is BQ query tokens of one sequence, whose heads of one group stand beside each other: the
+A tile is BQ query tokens of one sequence, whose heads of one group are neighbours: the
 product's rows are token * group + head. `tiles` (tiles, 4) int32: the row of `tables`, the first
 token's row in the chunk, its position, the number of tokens (0: nothing to do).
 """
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engines.native.backends.cuda.kernels.attention import rotated
+from engines.native.backends.cuda.kernels.attention import read, rotated, stored
 from engines.native.backends.cuda.kernels.launch import dot
 
 
@@ -39,10 +39,10 @@ def rotate_write_kernel(
     What follows a sequence's last token in its block gets values of zero: a kernel that copies
     whole blocks may then multiply by what was there before, which another request left.
     qkv (tokens, (heads + 2 * kv_heads) * d), q (tokens, heads * d) and the cache as
-    kernels/attention.py has it, all bf16; `tables` (slots, blocks), `slots` (tokens) the row of it,
-    -1 for padding, and `positions` (tokens) int32; cosines and sines (positions, d / 2) float32.
-    BH: a power of two, at least the query heads. RoPE: Su et al. 2021, arXiv 2104.09864, halves
-    apart.
+    kernels/attention.py has it, the others bf16; `tables` (slots, blocks), `slots` (tokens) the row
+    of it, -1 for padding, and `positions` (tokens) int32; cosines and sines (positions, d / 2)
+    float32. BH: a power of two, at least the query heads. RoPE: Su et al. 2021, arXiv 2104.09864,
+    halves apart.
     """
     token = tl.program_id(0).to(tl.int64)
     if IS_DEPENDENT:
@@ -76,12 +76,12 @@ def rotate_write_kernel(
         )
         block = tl.load(tables + slot.to(tl.int64) * TABLE_STRIDE + position // BLOCK)
         to = cache + (block.to(tl.int64) * BLOCK + position % BLOCK) * SLOT
-        tl.store(to + at, low.to(cache.dtype.element_ty))
-        tl.store(to + at + HALF, high.to(cache.dtype.element_ty))
+        tl.store(to + at, stored(low, cache))
+        tl.store(to + at + HALF, stored(high, cache))
         values = tl.arange(0, KV_HEADS * D)
         v = tl.load(source + KV_HEADS * D + values)
         to += KV_HEADS * D + values
-        tl.store(to, v.to(cache.dtype.element_ty))
+        tl.store(to, stored(v, cache))
         is_next = token + 1 < tl.num_programs(0)
         if tl.load(slots + token + 1, mask=is_next, other=-1) != slot:
             for _ in range(position % BLOCK + 1, BLOCK):
@@ -115,6 +115,7 @@ def _walk(
         else:
             k = tl.load(source[None, :] + dv[:, None])
             v = tl.load(source[:, None] + HEAD_STRIDE + dv[None, :])
+        k, v = read(k), read(v)
         score = dot(query, k, tl.zeros([query.shape[0], BT], tl.float32))
         if IS_MASKED:
             is_seen = t[None, :] <= position[:, None]

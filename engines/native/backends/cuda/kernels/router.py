@@ -76,7 +76,7 @@ def route_one_kernel(
     EACH: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (E / EACH): norm and logits of one row; who reads these chooses (`nth_best`).
+    """Grid (E / EACH): norm and logits of one row; the readers choose (`nth_best`).
 
     x (H) and logits (E) float32, gain (H), weight (E, H) and bias (E) bf16, normed (H) fp16.
     """
@@ -186,6 +186,7 @@ def choose_kernel(
     weight,
     bias,
     num_rows,
+    is_wanted,
     experts,
     weights,
     M,
@@ -197,11 +198,13 @@ def choose_kernel(
     BK: tl.constexpr,
     STAGES: tl.constexpr,
     TOP_K: tl.constexpr,
+    IS_CHOSEN: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Grid (M / BM): experts int32 and weights float32 (M, TOP_K) of rows; -1 for padding.
 
-    x (M, STRIDE) normed, weight (E, H) and bias (E) bf16; num_rows (1) int32.
+    x (M, STRIDE) normed, weight (E, H) and bias (E) bf16; num_rows (1) and is_wanted (M) int32.
+    IS_CHOSEN: rows that are not wanted are padding, too.
     """
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -210,6 +213,8 @@ def choose_kernel(
     e = tl.arange(0, BE)
     is_e = e < E
     is_row = m < tl.load(num_rows)
+    if IS_CHOSEN:
+        is_row = is_row & (tl.load(is_wanted + m, mask=m < M, other=0) != 0)
     acc = tl.zeros([BM, BE], tl.float32)
     for first in tl.range(0, H, BK, num_stages=STAGES):
         k = first + tl.arange(0, BK)

@@ -47,7 +47,7 @@ def draw_kernel(
 
     logits (rows, V) float32; slots (rows) int32; `temperatures` float32 and `seeds` int64
     (slots); `generated` (rows) int32: tokens of the answer so far; part_best float32 and part_token
-    int32 (rows, CHUNKS). Logits under floors[row] are out. A logit that is no number wins with
+    int32 (rows, CHUNKS). Logits under floors[row] are out. A logit that is not a number wins with
     token -1. The largest of logit / temperature - ln(exponential noise) is a draw of the softmax
     (the Gumbel-max trick); noise: Philox 4x32, Salmon et al. 2011.
     """

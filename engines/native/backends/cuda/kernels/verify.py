@@ -1,7 +1,7 @@
-"""What a step that verifies guesses does beside decoding: several rows are of one sequence.
+"""What a step that verifies drafts does besides decoding: several rows are of one sequence.
 
-Rows of a sequence stand one after another: its last token, then the guesses that follow it. They
-are decoded at once, each attending to those before it. `guesses` (rows) int32: the token of a
+Rows of a sequence are contiguous: its last token, then its drafts. They
+are decoded at once, each attending to those before it. `drafts` (rows) int32: the token of a
 row that is a guess; -1 for a sequence's first row.
 """
 
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from engines.native.backends.cuda.kernels.attention import rotated
+from engines.native.backends.cuda.kernels.attention import rotated, stored
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def embed_guesses_kernel(
     BLOCK: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows): norm.embed_kernel, of the guess where the row is one."""
+    """Grid (rows): norm.embed_kernel, of the draft if the row is one."""
     row = tl.program_id(0)
     if IS_DEPENDENT:
         gdc_launch_dependents()
@@ -79,9 +79,9 @@ def write_kv_kernel(
         table = tables + tl.load(slots + row).to(tl.int64) * TABLE_STRIDE
         slot = tl.load(table + position // BLOCK).to(tl.int64) * BLOCK + position % BLOCK
         to = cache + slot * SLOT + head * D
-        tl.store(to + d, low.to(cache.dtype.element_ty))
-        tl.store(to + HALF + d, high.to(cache.dtype.element_ty))
-        tl.store(to + KV_HEADS * D + dv, v.to(cache.dtype.element_ty))
+        tl.store(to + d, stored(low, cache))
+        tl.store(to + HALF + d, stored(high, cache))
+        tl.store(to + KV_HEADS * D + dv, stored(v, cache))
 
 
 @triton.jit
@@ -95,9 +95,9 @@ def accept_kernel(
     MOST: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Grid (rows): the token after a sequence's right guesses becomes its next input.
+    """Grid (rows): the token after a sequence's accepted drafts becomes its next input.
 
-    `firsts` (rows): the first row of the row's sequence. MOST: a power of two, above the guesses
+    `firsts` (rows): the first row of the row's sequence. MOST: a power of two, above the drafts
     of a sequence.
     """
     row = tl.program_id(0)

@@ -24,7 +24,6 @@ from engines.native.backends.cuda.offline.building import MODELS, compile_model,
 
 
 def main() -> None:
-    """Compile each architecture's kernels of each model."""
     arguments = _parsed()
     report = []
     for architecture in arguments.architectures:

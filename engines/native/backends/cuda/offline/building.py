@@ -19,11 +19,12 @@ from engines.native.backends.cuda.offline.compiling import (
     compiling_for,
     resources,
 )
-from engines.native.backends.cuda.offline.launches import launches_of
-from engines.native.backends.cuda.random_model import gpt_oss
+from engines.native.backends.cuda.offline.launches import fp8_launches_of, launches_of
+from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.config import ModelConfig
 
 MODELS: Final = ("20b", "120b")
+FIRST_WITH_FP8: Final = 89
 
 
 def _model(name: str) -> ModelConfig:
@@ -51,7 +52,10 @@ def _compile_share(
     choices = CardChoices(KNOWN[architecture])
     with compiled_kernels.cache_at(folder), compiling_for(architecture):
         # Checkpoints of gpt-oss are packed; another model's, such as nano's, are not.
-        launches = launches_of(model, choices, is_packed=name in MODELS)[index::jobs]
+        launches = launches_of(model, choices, is_packed=name in MODELS)
+        if architecture >= FIRST_WITH_FP8:
+            launches += fp8_launches_of(model, choices)
+        launches = launches[index::jobs]
         kernels = [compiled(launch) for launch in launches]
         build_launchers(kernels)
     pairs = zip(launches, kernels, strict=True)
@@ -59,7 +63,6 @@ def _compile_share(
 
 
 def keep(architecture: int, name: str, folder: Path, store: Path) -> None:
-    """Make the part of what is compiled in a folder."""
     part = kernels_part(_model(name), divmod(architecture, 10))
     with Store(store).alone(part) as slot:
         slot.make(compiled_kernels.recipe(folder), is_anew=True)

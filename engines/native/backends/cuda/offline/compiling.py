@@ -79,7 +79,7 @@ def compiled(launch: DistinctLaunch) -> Any:
 
 
 def resources(launch: DistinctLaunch, kernel: Any) -> Resources:
-    """What the compiled kernel takes, read from its machine code."""
+    """The compiled kernel's resources, read from its machine code."""
     tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])

@@ -14,8 +14,10 @@ from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
 from engines.native.backends.cuda.kernels.launch import Launch, instead
 from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.stages import ModelPart
 from engines.native.backends.cuda.verify import MAX_DRAFTS
 from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.fp8 import STORED
 from engines.native.config import ModelConfig
 
 MAX_TOKENS: Final = 8192  # of a chunk, in any profile
@@ -56,9 +58,16 @@ class DistinctLaunch:
 
 
 def launches_of(
-    model: ModelConfig, choices: CardChoices, *, is_packed: bool = True
+    model: ModelConfig,
+    choices: CardChoices,
+    *,
+    is_packed: bool = True,
+    kv_dtype: torch.dtype = torch.bfloat16,
 ) -> list[DistinctLaunch]:
-    """The launches of all sizes of step of any profile, guesses included, each once."""
+    """The launches of all step sizes of any profile, drafts included, each once.
+
+    `kv_dtype`: of the cache.
+    """
     found: dict[Any, DistinctLaunch] = {}
 
     def note(launch: Launch) -> None:
@@ -71,11 +80,21 @@ def launches_of(
     capacity = Capacity(_NUM_BLOCKS, BLOCK_SIZE, longest, max_drafts=MAX_DRAFTS)
     values = BLOCK_SIZE * 2 * model.kv_size
     layers = max(model.layer_types.count(kind) for kind in model.layer_types)
-    cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=torch.bfloat16, device=_META)
+    cache = torch.empty((layers, _NUM_BLOCKS, values), dtype=kv_dtype, device=_META)
     with instead(note), torch.inference_mode():
         weights = _weights(model, longest, is_packed)
-        CudaBackend(model, weights, cache, capacity, MAX_ROWS, MAX_TOKENS, choices=choices)
+        parts = [ModelPart(model, weights, cache)]
+        CudaBackend(model, parts, capacity, MAX_ROWS, MAX_TOKENS, choices=choices)
     return list(found.values())
+
+
+def fp8_launches_of(model: ModelConfig, choices: CardChoices) -> list[DistinctLaunch]:
+    """Those that read or write a KV cache in 8 bits."""
+    return [
+        launch
+        for launch in launches_of(model, choices, kv_dtype=STORED)
+        if any(isinstance(arg, Pointer) and arg.dtype == STORED for arg in launch.args)
+    ]
 
 
 def _short(model: ModelConfig) -> ModelConfig:
@@ -86,7 +105,7 @@ def _short(model: ModelConfig) -> ModelConfig:
 
 
 def _specialised(arg: Any) -> tuple[Any, ...]:
-    """What of an argument Triton compiles for."""
+    """The properties of an argument that Triton specialises on."""
     if isinstance(arg, Pointer):
         return (str(arg.dtype), arg.data_ptr() % 16 == 0)
     if isinstance(arg, TensorDescriptor):

@@ -1,0 +1,39 @@
+"""The native engine."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any, Final
+
+from engines.about import About
+from engines.adding import command_for
+from engines.native.compiler import missing_for_triton
+from engines.queueing.admission import QueuedEngine
+from engines.spec import EngineSpec
+
+
+def _create(spec: EngineSpec) -> QueuedEngine[Any]:
+    from engines.native.config import NativeConfig
+    from engines.native.engine import NativeEngine
+
+    return NativeEngine(NativeConfig.from_spec(spec))
+
+
+def _missing() -> str | None:
+    if find_spec("torch") is not None:
+        return None
+    return "not installed: PyTorch is missing (pip install torch)"
+
+
+def _cpu_only() -> str | None:
+    if find_spec("torch") is not None and ("+cpu" in version("torch") or not find_spec("triton")):
+        return (
+            "built for CPUs only: PyTorch is its CPU build, without Triton; for the CUDA build "
+            f"{command_for()}"
+        )
+    missing = missing_for_triton(version("triton")) if find_spec("triton") else None
+    return missing and f"built for CPUs only: {missing}"
+
+
+ABOUT: Final = About(_create, _missing, _cpu_only, has_our_scheduler=True)

@@ -1,0 +1,271 @@
+"""From logits to the next tokens.
+
+The order is vLLM's: log-probabilities from the model's own logits; the mask of a grammar;
+logit_bias and penalties; temperature; min_p, top_k and top_p; the draw. A draw depends only on the
+request's seed, the position of the token in the answer and the logits: neither batch
+neighbours nor a preemption can change it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engines.base import TokenLogprob
+from engines.native.backends.base import Sampled, TokenMask, TokenMasks
+from engines.native.host.logits import Logits
+from engines.native.host.slots import Slot
+
+Floats = NDArray[np.floating[Any]]
+
+T = TypeVar("T")
+
+_NO_TOKEN = Sampled(())
+_BLOCK = 128  # a row is searched in two levels: blocks of this many tokens, then tokens
+
+
+@torch.inference_mode()
+def sample(
+    logits: Logits, slots: list[Slot], masks: Mapping[int, TokenMask] | None = None
+) -> list[Sampled]:
+    """Choose the next token of each slot; none where its logits are not finite.
+
+    logits: a row for each slot; they may be overwritten. masks: what a grammar allows, by row.
+    """
+    masks = masks or {}
+    is_free = [i not in masks and _is_free(slot) for i, slot in enumerate(slots)]
+    if all(is_free):
+        return _sample_free(logits, slots)
+    each_mask = [masks.get(i) for i in range(len(slots))]
+    if logits.columns is None or not any(is_free):
+        return _sample_spread(logits.spread().cpu(), slots, each_mask)
+    bound = [not free for free in is_free]
+    free_tokens = iter(_sample_free(logits.rows(is_free), _taken(slots, is_free)))
+    others = iter(
+        _sample_spread(
+            logits.rows(bound).spread().cpu(), _taken(slots, bound), _taken(each_mask, bound)
+        )
+    )
+    return [next(free_tokens if free else others) for free in is_free]
+
+
+def verify(
+    logits: Logits, slot: Slot, drafts: tuple[int, ...], masks: TokenMasks | None = None
+) -> Sampled:
+    """Sample one token after another for as long as each is the draft, and one more.
+
+    logits: a row after each draft, and one before them. What is drawn is what would be without
+    drafts; so every token has the distribution of the model.
+    """
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    num_known = len(slot.token_ids)
+    for i, draft in enumerate((*drafts, None)):
+        [one] = sample(logits.row(i), [slot], None if masks is None else {0: masks[i]})
+        token_ids += one.token_ids
+        logprobs += one.logprobs or ()
+        if one.token_ids != (draft,):
+            break
+        slot.token_ids += one.token_ids
+    del slot.token_ids[num_known:]
+    if not one.token_ids:
+        return _NO_TOKEN
+    return Sampled(tuple(token_ids), tuple(logprobs) or None)
+
+
+def _is_free(slot: Slot) -> bool:
+    """Whether the token is greedy, or sampled from the unmodified distribution."""
+    if slot.is_biased or _wants_logprobs(slot):
+        return False
+    return slot.is_greedy or not slot.is_filtered
+
+
+def _taken(items: list[T], is_taken: list[bool]) -> list[T]:
+    return [item for item, taken in zip(items, is_taken, strict=True) if taken]
+
+
+def _sample_free(logits: Logits, slots: list[Slot]) -> list[Sampled]:
+    """Choose without spreading the columns: with nano that takes a sixth of the time."""
+    token_ids = _argmax(logits)
+    drawing = _drawing(slots, token_ids)
+    if drawing and logits.columns is None:
+        _draw_random(logits.values.cpu(), slots, token_ids)
+    elif drawing and logits.columns is not None:
+        scores = _tempered(logits.values.cpu(), slots, drawing)
+        weights = torch.softmax(scores, dim=1).numpy()
+        drawn = logits.columns.draw(weights, [_uniform(slots[i]) for i in drawing])
+        for i, token_id in zip(drawing, drawn, strict=True):
+            token_ids[i] = token_id
+    return [_NO_TOKEN if token_id is None else Sampled((token_id,)) for token_id in token_ids]
+
+
+def _sample_spread(
+    scores: torch.Tensor, slots: list[Slot], masks: list[TokenMask | None]
+) -> list[Sampled]:
+    """Choose from scores (slots, vocabulary), which are overwritten."""
+    rows: Floats = scores.numpy()  # the same memory
+    raw = {i: _log_softmax(scores[i]) for i, slot in enumerate(slots) if _wants_logprobs(slot)}
+    for row, slot, mask in zip(rows, slots, masks, strict=True):
+        if mask is not None:
+            _exclude(row, mask)
+        if slot.is_biased:
+            _bias(row, slot)
+    token_ids = _argmax(Logits(scores))
+    _draw_random(scores, slots, token_ids)
+    sampled = []
+    for i, (token_id, slot) in enumerate(zip(token_ids, slots, strict=True)):
+        if token_id is None:
+            sampled.append(_NO_TOKEN)
+        elif i in raw:
+            sampled.append(Sampled((token_id,), (_logprob(raw[i], token_id, slot),)))
+        else:
+            sampled.append(Sampled((token_id,)))
+    return sampled
+
+
+def _exclude(row: Floats, mask: TokenMask) -> None:
+    """Set the logits of disallowed tokens to -inf."""
+    allowed = np.unpackbits(mask.view(np.uint8), bitorder="little")[: len(row)]
+    np.copyto(row, -np.inf, where=allowed == 0)
+
+
+def _argmax(logits: Logits) -> list[int | None]:
+    """The best token of each row; None where the row has a score that is not a number."""
+    token_ids, scores = logits.best()
+    is_finite = np.isfinite(scores)
+    if is_finite.all():
+        return [*token_ids]
+    return [i if finite else None for i, finite in zip(token_ids, is_finite, strict=True)]
+
+
+def _wants_logprobs(slot: Slot) -> bool:
+    return slot.sampling.logprobs is not None
+
+
+def _log_softmax(row: torch.Tensor) -> Floats:
+    return torch.log_softmax(row, dim=0).numpy()
+
+
+def _logprob(logprobs: Floats, token_id: int, slot: Slot) -> TokenLogprob:
+    num_top = slot.sampling.logprobs or 0
+    ids: list[int] = _largest(logprobs, num_top).tolist()
+    top = tuple((i, float(logprobs[i])) for i in ids)
+    return TokenLogprob(token_id, float(logprobs[token_id]), top)
+
+
+def _bias(row: Floats, slot: Slot) -> None:
+    """Apply logit_bias and the penalties to one row, in place."""
+    sampling, generated = slot.sampling, slot.token_ids[slot.num_prompt_tokens :]
+    if sampling.logit_bias:
+        row[list(sampling.logit_bias)] += np.fromiter(sampling.logit_bias.values(), np.float32)
+    if sampling.repetition_penalty != 1.0:
+        seen = list(set(slot.token_ids))
+        values = row[seen]
+        factor = np.where(values > 0, 1 / sampling.repetition_penalty, sampling.repetition_penalty)
+        row[seen] = values * factor
+    if generated and (sampling.presence_penalty or sampling.frequency_penalty):
+        counts = Counter(generated)
+        num_times = np.fromiter(counts.values(), np.float32)
+        row[list(counts)] -= sampling.presence_penalty + sampling.frequency_penalty * num_times
+
+
+def _drawing(slots: list[Slot], token_ids: list[int | None]) -> list[int]:
+    """The rows whose token is sampled rather than greedy."""
+    rows = zip(slots, token_ids, strict=True)
+    return [i for i, (slot, best) in enumerate(rows) if best is not None and not slot.is_greedy]
+
+
+def _draw_random(logits: torch.Tensor, slots: list[Slot], token_ids: list[int | None]) -> None:
+    drawing = _drawing(slots, token_ids)
+    if not drawing:
+        return
+    rows: Floats = torch.softmax(_tempered(logits, slots, drawing), dim=1).numpy()
+    for i, row in zip(drawing, rows, strict=True):
+        if slots[i].is_filtered:
+            row *= row >= _cut(row, slots[i])
+    for i, row, sums in zip(drawing, rows, _block_sums(rows), strict=True):
+        token_ids[i] = _draw(row, sums, _uniform(slots[i]))
+
+
+def _tempered(scores: torch.Tensor, slots: list[Slot], drawing: list[int]) -> torch.Tensor:
+    """The rows of those that draw, divided by their temperatures; may overwrite scores."""
+    if len(drawing) < len(slots):
+        scores = scores[drawing]
+    temperatures = [slots[i].sampling.temperature for i in drawing]
+    if any(temperature != 1.0 for temperature in temperatures):
+        scores.div_(torch.tensor(temperatures).unsqueeze(1))
+    return scores
+
+
+def _cut(row: Floats, slot: Slot) -> float:
+    """The probability a token needs to stay in the draw; equals stay or go together."""
+    sampling = slot.sampling
+    cut = sampling.min_p * float(row.max())
+    if 0 < sampling.top_k < len(row):
+        cut = max(cut, float(row[_largest(row, sampling.top_k)[-1]]))
+    return _nucleus_cut(row, cut, sampling.top_p) if sampling.top_p < 1.0 else cut
+
+
+def _nucleus_cut(row: Floats, cut: float, top_p: float) -> float:
+    """The least probability among the fewest tokens that make up top_p of those above cut."""
+    mass = float(row[row >= cut].sum(dtype=np.float64)) if cut > 0.0 else 1.0
+    # All tokens below this share of the rest are together lighter than the rest: no need to
+    # sort them.
+    floor = 0.99 * (1.0 - top_p) * mass / len(row)
+    best_first = np.sort(row[row >= max(cut, floor)])[::-1]
+    reached = np.cumsum(best_first, dtype=np.float64)
+    last = min(int(np.searchsorted(reached, top_p * mass)), len(best_first) - 1)
+    return float(best_first[last])
+
+
+def _largest(row: Floats, k: int) -> NDArray[np.intp]:
+    """Ids of the k largest values, largest first."""
+    num_whole = len(row) // _BLOCK
+    if not 0 < k < num_whole:
+        return _top_ids(row, k)
+    # The k largest values lie in the k blocks with the largest maxima, or in the short last one.
+    maxima = row[: num_whole * _BLOCK].reshape(num_whole, _BLOCK).max(axis=1)
+    starts = _top_ids(maxima, k)[:, np.newaxis] * _BLOCK
+    ids = np.concatenate(
+        [(starts + np.arange(_BLOCK)).ravel(), np.arange(num_whole * _BLOCK, len(row))]
+    )
+    best: NDArray[np.intp] = ids[_top_ids(row[ids], k)]
+    return best
+
+
+def _top_ids(values: Floats, k: int) -> NDArray[np.intp]:
+    ids: NDArray[np.intp] = torch.from_numpy(values).topk(k).indices.numpy()
+    return ids
+
+
+def _block_sums(rows: Floats) -> Floats:
+    """(rows, vocab_size) -> (rows, blocks); the last block has the remainder."""
+    num_whole = rows.shape[1] // _BLOCK
+    whole = torch.from_numpy(rows[:, : num_whole * _BLOCK]).view(len(rows), num_whole, _BLOCK)
+    rest = rows[:, num_whole * _BLOCK :].sum(axis=1, keepdims=True)
+    return np.concatenate([whole.sum(dim=2).numpy(), rest], axis=1)
+
+
+def _draw(weights: Floats, block_sums: Floats, uniform: float) -> int:
+    """The token at which the running sum of weights passes uniform times their total."""
+    sums = np.cumsum(block_sums, dtype=np.float64)
+    target = uniform * sums[-1]
+    block = int(np.searchsorted(sums, target, side="right"))
+    left = target - (sums[block - 1] if block else 0.0)
+    inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    # The two sums of a block differ in their last bits: never step past its last real weight.
+    last = int(np.searchsorted(inside, inside[-1], side="left"))
+    return block * _BLOCK + min(int(np.searchsorted(inside, left, side="right")), last)
+
+
+def _uniform(slot: Slot) -> float:
+    """A number in [0, 1) that depends on nothing but the seed and the position."""
+    key = f"{slot.seed}/{slot.num_generated_tokens}"
+    digest = blake2b(key.encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / (1 << 48)

@@ -1,7 +1,0 @@
-# The pictures of docs/pictures, from the real things.
-
-.PHONY: pictures
-pictures: installed-browser ## Draw the pictures of docs/ anew, from a real start, real pages and real metrics
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python packaging/pictures/terminal.py
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python packaging/pictures/pages.py
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python packaging/pictures/dashboard.py

@@ -1,0 +1,173 @@
+"""The checkpoint that NIM_MODEL_PATH names: a folder or GGUF file, or a place it is fetched from.
+
+What a place holds is listed once and kept beside the files (`.listing.json`), with the revision
+that was current then: later starts use it without network access. config.json is fetched with
+the list, or of a GGUF model its head, because that decides on the profile; the weights come when
+the engine is to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from profiles.checkpoints.checkpoint import GGUF_HEAD, Checkpoint, read_json
+from profiles.checkpoints.gguf import config_of, files_of, models_among
+from profiles.download.fetch import fetch, fetch_head, list_files, missing
+from profiles.download.progress import amount
+from profiles.download.source import RemoteFile, Source, read_source
+from profiles.errors import DownloadError, ModelStoreError
+from profiles.store.store import Fetching
+
+LISTING = ".listing.json"
+CONFIG = "config.json"
+_SETTING = "NIM_MODEL_PATH"
+_SERVED = (".safetensors", ".json", ".jinja")  # what is fetched, of the top folder
+_HEAD_BYTES = 32 << 20  # of a GGUF file; gpt-oss's vocabulary, which is most of it, takes 13 MB
+
+
+@dataclass(frozen=True, slots=True)
+class UserCheckpoint:
+    """A folder, and where what it lacks is fetched from."""
+
+    folder: Path  # or the operator's GGUF file
+    name: str | None = None  # what requests call a model of its own shape; None: the folder's
+    source: Source | None = None  # None: the folder is the operator's and holds it all
+    files: tuple[RemoteFile, ...] = ()
+
+    def opened(self) -> Checkpoint:
+        """The checkpoint in its present state; raises ModelStoreError."""
+        return Checkpoint.open(self.folder)
+
+    @property
+    def place(self) -> str:
+        """Its source, in the form of manifests."""
+        return str(self.folder) if self.source is None else self.source.place
+
+    @property
+    def to_fetch(self) -> tuple[RemoteFile, ...]:
+        return tuple(missing(self.files, self.folder))
+
+    def obtain(self, fetching: Fetching) -> None:
+        """Fetch what is missing; raises DownloadError."""
+        if self.source is not None and self.to_fetch:
+            fetch(str(self.name), self.files, self.folder, self.source, fetching.ngc)
+
+
+def open_user(
+    model_path: Path | str,
+    cache_dir: Path,
+    fetching: Fetching,
+    folder: Path | None = None,
+    setting: str = _SETTING,
+) -> UserCheckpoint:
+    """Find the folder for `model_path`, which is its path or a URI such as `hf://org/name@main`.
+
+    `folder`: where a URI's files are to lie, if not in the cache. `setting`: what names the place.
+
+    Raises ModelStoreError where the place cannot be read, holds no checkpoint, or may not be asked.
+    """
+    if isinstance(model_path, Path):
+        return UserCheckpoint(model_path)
+    source = read_source(model_path, setting)
+    name = source.location.rpartition("/")[2]
+    digest = hashlib.sha256(str(source).encode()).hexdigest()[:12]
+    folder = folder or cache_dir / "models" / f"{name}-{digest}"
+    if not (folder / LISTING).is_file():
+        _check_allowed(source, folder, fetching, setting)
+        _list(source, folder, fetching, setting)
+    known = read_json(folder / LISTING)
+    files = tuple(RemoteFile(**entry) for entry in known["files"])
+    pinned = replace(source, revision=known["revision"])
+    if missing(files, folder):
+        _check_allowed(source, folder, fetching, setting)
+        _describe(name, files, folder, pinned, fetching)
+    return UserCheckpoint(folder, name, pinned, files)
+
+
+def _describe(
+    name: str, files: Sequence[RemoteFile], folder: Path, source: Source, fetching: Fetching
+) -> None:
+    """Download the small files that say which model it is."""
+    config = [file for file in files if file.name == CONFIG]
+    if config:
+        if missing(config, folder):
+            fetch(f"{name}'s {CONFIG}", config, folder, source, fetching.ngc)
+    elif not (folder / GGUF_HEAD).is_file():
+        title = f"the head of {files[0].name}"
+        head = fetch_head(title, files[0], _HEAD_BYTES, folder, source, fetching.ngc)
+        content = config_of(head, sum(file.size_bytes for file in files))
+        _keep(content, folder / GGUF_HEAD)
+
+
+def _check_allowed(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
+    if not fetching.is_allowed:
+        raise ModelStoreError(
+            f"{setting} is {source}, which is incomplete in {folder}, and "
+            f"NIM_DISABLE_MODEL_DOWNLOAD forbids downloads: run `harmonium download-to-cache` "
+            "without that, or copy the folder from a machine that has it"
+        )
+
+
+def _list(source: Source, folder: Path, fetching: Fetching, setting: str) -> None:
+    """List the source's files, and cache the list."""
+    listing = list_files(source, fetching.ngc)
+    files = _served(source, listing.files, setting)
+    content = {"source": str(source), "revision": listing.revision, "files": [*map(asdict, files)]}
+    _keep(content, folder / LISTING)
+
+
+def _keep(content: Any, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        unfinished.write_text(json.dumps(content, indent=2))
+        unfinished.replace(path)
+    except OSError as error:
+        raise DownloadError(
+            f"{path} cannot be written: {error.strerror or error}; "
+            "set NIM_CACHE_PATH to a writable folder"
+        ) from error
+
+
+def _served(source: Source, files: Sequence[RemoteFile], setting: str) -> list[RemoteFile]:
+    """The files of a checkpoint in the hub's format, or of one GGUF model, and nothing else."""
+    kept = [file for file in files if "/" not in file.name and file.name.endswith(_SERVED)]
+    names = {file.name for file in kept}
+    is_checkpoint = CONFIG in names and any(name.endswith(".safetensors") for name in names)
+    if is_checkpoint and source.file is None:
+        return kept
+    by_name = {file.name: file for file in files}
+    model = files_of(_gguf(source, by_name, setting))
+    if lost := [name for name in model if name not in by_name]:
+        raise DownloadError(f"{setting} is {source}, which lacks {lost[0]}, a file of that model")
+    return [by_name[name] for name in model]
+
+
+def _gguf(source: Source, files: Mapping[str, RemoteFile], setting: str) -> str:
+    """The first file of the chosen GGUF model."""
+    models = models_among(files)
+    if source.file is not None and files_of(source.file)[0] in models:
+        return source.file
+    if source.file is None and len(models) == 1:
+        return models[0]
+    if not models and source.file is None:
+        raise DownloadError(
+            f"{setting} is {source}, which has no {CONFIG} with *.safetensors beside it, and no "
+            "GGUF model; name a checkpoint of gpt-oss in the hub's format, or in llama.cpp's"
+        )
+    problem = "has several GGUF models" if source.file is None else f"has no {source.file}"
+    listed = "".join(f"\n  {source.place}?file={name}{_size_of(name, files)}" for name in models)
+    remedy = f"name one:{listed}" if models else "and no known GGUF model"
+    raise DownloadError(f"{setting} is {source.place}, which {problem}; {remedy}")
+
+
+def _size_of(model: str, files: Mapping[str, RemoteFile]) -> str:
+    """Total size of the model's files that are present."""
+    size = sum(files[name].size_bytes for name in files_of(model) if name in files)
+    return f" ({amount(size)})"

@@ -1,0 +1,80 @@
+"""What a start shows on a terminal: a few wrapped lines, one line of progress, the URL last."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from profiles.hardware.machine import GB
+from service.run.startup import Launch
+from service.settings.settings import Settings, allows_colour
+
+_FRAMES: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_DRAW_S: Final = 0.15
+_CLEAR: Final = "\r\x1b[2K"
+_WIDEST: Final = 100
+
+
+def is_shown(settings: Settings) -> bool:
+    """Whether the start is shown to a person, and the log lines are left out: on a terminal, where
+    no log was asked for."""
+    is_asked_for = "log_level" in settings.model_fields_set or settings.jsonl_logging
+    return sys.stderr.isatty() and not is_asked_for
+
+
+def show_chosen(launch: Launch, release: str) -> None:
+    """Say how to get a better model here, and what is served on what."""
+    selection, chosen = launch.selection, launch.selection.chosen
+    for note in selection.notes:
+        _line(note, fg="yellow")
+    cpu = launch.hardware.cpu
+    own = f"{cpu.num_cores} CPU cores ({cpu.model}), {cpu.total_bytes / GB:.0f} GB memory"
+    place = launch.hardware.summary if launch.hardware.gpus else own
+    _line(
+        f"Harmonium {release}: {chosen.profile.model.name} by the {chosen.profile.engine} engine "
+        f"on {place}; a context of {chosen.max_model_len:,} tokens. "
+        "`harmonium profiles` says why."
+    )
+
+
+def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None:
+    """Say that requests are answered, how to chat, and the URL."""
+    port = "" if settings.server_port == 8000 else f" --url {url}"
+    _line(f"Ready after {seconds:.1f} s: {model}. In another terminal: `harmonium chat{port}`")
+    where = "The API is at" if settings.disable_playground else "In a browser:"
+    _line(f"{where} {url}", fg="green", bold=True)
+
+
+def _line(text: str, fg: str | None = None, bold: bool | None = None) -> None:
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
+        click.echo(click.style(line, fg=fg, bold=bold) if allows_colour() else line, err=True)
+
+
+async def progress(step: Callable[[], str]) -> None:
+    """Draw one line until it is cancelled: what the start does now, and for how long."""
+    text, began, frame = step(), time.monotonic(), 0
+    while True:
+        if step() != text:
+            text, began = step(), time.monotonic()
+        seconds = time.monotonic() - began
+        shown = f"{_FRAMES[frame % len(_FRAMES)]} {text} … {seconds:.0f} s"
+        sys.stderr.write(f"{_CLEAR}{shown[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
+        frame += 1
+        await asyncio.sleep(_DRAW_S)
+
+
+def end_progress(shown: asyncio.Task[None]) -> None:
+    """Remove the line of progress."""
+    if not shown.cancelling():
+        shown.cancel()
+        sys.stderr.write(_CLEAR)
+        sys.stderr.flush()

@@ -1,0 +1,152 @@
+// One question, two settings, side by side; either answer can be kept in the conversation.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { answer } from "./chat";
+import { type AssistantTurn, branch, type Conversation, type Settings, type Turn, titleOf, type UserTurn } from "./conversation";
+import { Figures } from "./figures";
+import { Prose } from "./prose";
+import { Sampling } from "./settings";
+import { change, now, useStore } from "./store";
+
+interface Side {
+  settings: Settings;
+  turns: Turn[]; // after the question
+}
+
+export function Compare({ chat, close }: { chat: Conversation; close: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const stop = useRef<AbortController | null>(null);
+  const [text, setText] = useState(chat.draft);
+  const [asked, setAsked] = useState<UserTurn | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  const [sides, setSides] = useState<[Side, Side]>([
+    { settings: { ...chat.settings, effort: "low" }, turns: [] },
+    { settings: { ...chat.settings, effort: "high" }, turns: [] },
+  ]);
+  const server = useStore((all) => all.server);
+  useEffect(() => {
+    dialog.current!.showModal();
+    return () => stop.current?.abort();
+  }, []);
+  const put = (at: number, part: Partial<Side>) =>
+    setSides((both) => both.map((side, index) => (index === at ? { ...side, ...part } : side)) as [Side, Side]);
+  const ask = async () => {
+    if (!server.model || !text.trim()) return;
+    const { signal } = (stop.current = new AbortController());
+    const question: UserTurn = { role: "user", text };
+    const before = [...chat.turns, question];
+    const { apiKey: key } = now();
+    const model = server.model.id;
+    setAsked(question);
+    setBusy(true);
+    await Promise.all(
+      sides.map(({ settings }, at) =>
+        answer(before, {
+          model,
+          key,
+          settings,
+          signal,
+          show: (turns) => put(at, { turns: turns.slice(before.length).map((turn) => ({ ...turn })) }),
+        }),
+      ),
+    );
+    setBusy(false);
+  };
+  const keep = (at: number) => {
+    const { turns, title } = chat;
+    const other: Conversation = { ...chat, turns: [...turns, asked!, ...sides[1 - at]!.turns] };
+    // The other answer stays as a course beside the one that is kept.
+    change(chat.id, {
+      ...branch(other, turns.length + 1),
+      turns: [...turns, asked!, ...sides[at]!.turns],
+      title: turns.length ? title : titleOf(asked!.text),
+      settings: sides[at]!.settings,
+      draft: "",
+    });
+    close();
+  };
+  return (
+    <dialog
+      ref={dialog}
+      class="details compare"
+      aria-label="Compare two settings"
+      onClose={close}
+      onClick={(event) => event.target === dialog.current && dialog.current!.close()}
+    >
+      <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
+        ×
+      </button>
+      <h2>Compare two settings</h2>
+      <form
+        class="row"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void ask();
+        }}
+      >
+        <textarea
+          rows={2}
+          dir="auto"
+          aria-label="Question"
+          placeholder="One question for both"
+          value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+        />
+        {isBusy ? (
+          <button type="button" class="main" onClick={() => stop.current?.abort()}>
+            Stop
+          </button>
+        ) : (
+          <button type="submit" class="main" disabled={!server.model || !text.trim()}>
+            Ask both
+          </button>
+        )}
+      </form>
+      <div class="sides">
+        {sides.map((side, at) => (
+          <section key={at} aria-label={at ? "Right" : "Left"}>
+            <Sampling settings={side.settings} change={(part) => put(at, { settings: { ...side.settings, ...part } })} />
+            <label class="check">
+              <input
+                type="checkbox"
+                checked={side.settings.usesSchema}
+                onChange={(event) => put(at, { settings: { ...side.settings, usesSchema: event.currentTarget.checked } })}
+              />
+              Answer by the JSON Schema of the panel
+            </label>
+            {side.turns.map((turn, index) => turn.role === "assistant" && <Shown key={index} turn={turn} isGrowing={isBusy} />)}
+            {!isBusy && side.turns.length > 0 && (
+              <button type="button" onClick={() => keep(at)}>
+                Keep this answer
+              </button>
+            )}
+          </section>
+        ))}
+      </div>
+    </dialog>
+  );
+}
+
+function Shown({ turn, isGrowing }: { turn: AssistantTurn; isGrowing: boolean }) {
+  return (
+    <article aria-label="Assistant">
+      {turn.reasoning && (
+        <details class="reasoning">
+          <summary>Thoughts</summary>
+          <p>{turn.reasoning}</p>
+        </details>
+      )}
+      {turn.calls.map((call) => (
+        <p key={call.id} class="note">
+          {call.name}({call.arguments}) → {call.result}
+        </p>
+      ))}
+      {turn.text && <Prose text={turn.text} isGrowing={isGrowing} />}
+      {turn.error && (
+        <p class="error" role="alert">
+          {turn.error}
+        </p>
+      )}
+      <Figures stats={turn.stats} />
+    </article>
+  );
+}

@@ -1,0 +1,106 @@
+// The first screen: what is served, and what can be tried.
+import { useEffect, useState } from "preact/hooks";
+import { getText, postJSON } from "./api";
+import { DEMOS, type Demo } from "./demos";
+import { parse, value } from "./metrics";
+import { send } from "./run";
+import { hardwareOf } from "./server";
+import { now, useStore } from "./store";
+
+const EXAMPLES = ["What is the capital of France?", "Plan a weekend in Lisbon.", "Write a haiku about the sea."];
+const OF_NANO = ["What can you do?", "What is nano?", "How do I list the models?"]; // it knows this service only
+
+const SPEED_AFTER_MS = 3000; // the metrics are larger than the page: first what a visitor waits for
+
+export function Welcome({ id }: { id: string }) {
+  const server = useStore((all) => all.server);
+  const apiKey = useStore((all) => all.apiKey);
+  const { model, metadata, needsKey } = server;
+  const [speed, setSpeed] = useState("");
+  useEffect(() => {
+    if (!model) return;
+    const look = () =>
+      getText("v1/metrics", apiKey).then(
+        (text) => setSpeed(speedOf(text)),
+        () => setSpeed(""), // a key may lack the scope
+      );
+    const timer = setTimeout(() => void look(), SPEED_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, [model?.id, apiKey]);
+  const isNano = model?.id === "nano";
+  const profile = metadata?.profile;
+  const facts = [
+    profile && `${profile.engine} engine`,
+    profile && hardwareOf(profile),
+    model?.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens of context`,
+    speed,
+  ];
+  const better = profile?.notes[0];
+  return (
+    <section class="welcome">
+      <h2>{model?.id ?? "Harmonium"}</h2>
+      {model && <p class="facts">{facts.filter(Boolean).join(" · ")}</p>}
+      {isNano && (
+        <p>
+          nano is a 6-million-parameter test model: it shows the API, not intelligence.{" "}
+          {better ? (
+            better
+          ) : (
+            <>
+              For a real model: <code>harmonium serve gpt-oss-20b</code>
+            </>
+          )}
+        </p>
+      )}
+      {needsKey && <p>First enter an API key at the top of the page.</p>}
+      <ul class="demos">
+        {DEMOS.map((demo) => {
+          const isRefused = demo.isCrash && metadata !== null && !metadata.may_kill_engine;
+          return (
+            <li key={demo.title}>
+              <button type="button" disabled={!model || isRefused} onClick={() => begin(id, demo)}>
+                <strong>{demo.title}</strong>
+                <span>{isRefused ? "The operator allows it with NIM_ALLOW_ENGINE_KILL=1." : demo.says}</span>
+              </button>
+            </li>
+          );
+        })}
+      </ul>
+      <div class="examples">
+        {(isNano ? OF_NANO : EXAMPLES).map((text) => (
+          <button key={text} type="button" disabled={!model} onClick={() => send(id, { role: "user", text })}>
+            {text}
+          </button>
+        ))}
+      </div>
+      <p class="note">Everything stays between this browser and this server.</p>
+    </section>
+  );
+}
+
+/** Tokens per second of one stream, as the server has measured; empty before the first answer. */
+function speedOf(text: string): string {
+  const sample = parse(text, 0);
+  const [sum, count] = [value(sample, "inter_token_latency_seconds_sum"), value(sample, "inter_token_latency_seconds_count")];
+  return sum && count ? `${Math.round(count / sum).toLocaleString("en")} tokens/s measured` : "";
+}
+
+const LOOK_MS = 4;
+const SHOWN_BEFORE = 4; // tokens, before the engine is killed
+
+function begin(id: string, demo: Demo): void {
+  send(id, { role: "user", text: demo.question }, demo.settings);
+  if (demo.isCrash) void killOnceItAnswers(id);
+}
+
+async function killOnceItAnswers(id: string): Promise<void> {
+  for (;;) {
+    await new Promise((done) => setTimeout(done, LOOK_MS));
+    const last = now()
+      .chats.find((each) => each.id === id)
+      ?.turns.at(-1);
+    if (!now().running.has(id)) return;
+    if (last?.role === "assistant" && last.tokenIds.length >= SHOWN_BEFORE) break;
+  }
+  await postJSON("v1/engine/kill", {}, now().apiKey);
+}

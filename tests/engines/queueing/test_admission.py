@@ -1,0 +1,408 @@
+"""What stands before every engine: how much it is given at a time, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engines.base import (
+    EngineInfo,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    Outcome,
+    Receive,
+    SamplingParams,
+    TokenEvent,
+)
+from engines.errors import EngineDead, EngineDraining, Overloaded, QueueFull, RequestFailed
+from engines.queueing import admission, entry
+from engines.queueing.admission import QueuedEngine
+from engines.queueing.entry import Entry
+
+BUDGET = 100  # tokens of a step
+
+
+class Recorder:
+    """A runner that runs nothing: the test says what it gives."""
+
+    def __init__(self, max_num_seqs: int = 8) -> None:
+        self.info = EngineInfo("recorder", "1", 1000, 1000, max_num_seqs, BUDGET)
+        self.begun: list[str] = []
+        self.aborted: list[str] = []
+        self.receive: dict[str, Receive] = {}
+        self.may_prepare = asyncio.Event()
+        self.may_prepare.set()
+        self.error: Exception | None = None
+        self.cached: dict[str, int] = {}  # of prepared requests, where it is known
+
+    async def start(self) -> None: ...
+
+    async def prepare(self, request: EngineRequest) -> EngineRequest:
+        await self.may_prepare.wait()
+        return request
+
+    def num_cached_tokens(self, run: EngineRequest) -> int | None:
+        return self.cached.get(run.request_id)
+
+    def begin(self, run: EngineRequest, receive: Receive, arrived_s: float) -> None:
+        self.begun.append(run.request_id)
+        self.receive[run.request_id] = receive
+        if self.error is not None:
+            raise self.error
+
+    def abort(self, run: EngineRequest) -> None:
+        self.aborted.append(run.request_id)
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(num_waiting=1)
+
+    async def check_health(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def give(self, name: str, *, cached: int = 0, is_last: bool = False) -> None:
+        reason = FinishReason.STOP if is_last else None
+        self.receive[name](TokenEvent((1,), None, reason, cached))
+
+
+class Clock:
+    """The time that the queue and its timers see; made inside the test's loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        for module in (admission, entry):
+            monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", self.monotonic)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def pass_to(self, now_s: float) -> None:
+        """Let the timers run that are due by then."""
+        self.now_s = now_s
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def engine_of(runner: Recorder, max_num_waiting: int = 100) -> QueuedEngine[EngineRequest]:
+    engine = QueuedEngine(runner, max_num_waiting)
+    await engine.start()
+    return engine
+
+
+def request(name: str, num_tokens: int = 1, **options: Any) -> EngineRequest:
+    return EngineRequest(name, (1,) * num_tokens, SamplingParams(100), **options)
+
+
+Open = Callable[[EngineRequest], Any]
+
+
+def opener(engine: QueuedEngine[EngineRequest]) -> tuple[Open, list[Outcome]]:
+    heard: list[Outcome] = []
+
+    async def open_(request: EngineRequest) -> Entry[EngineRequest]:
+        return await engine.open(request, heard.append)
+
+    return open_, heard
+
+
+async def test_no_more_than_the_engine_has_places_for() -> None:
+    runner = Recorder(max_num_seqs=2)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    for name in "abcd":
+        await open_(request(name))
+    assert runner.begun == ["a", "b"]
+    assert (await engine.stats()).num_waiting == 3  # one of them within the engine
+    runner.give("a")
+    assert runner.begun == ["a", "b"]
+    runner.give("a", is_last=True)
+    assert runner.begun == ["a", "b", "c"]
+
+
+async def test_prompts_of_two_steps_lie_ahead_of_the_engine_and_no_more() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abcde":
+        await open_(request(name, 60))
+    assert runner.begun == ["a", "b", "c"]  # 180 tokens; four would be 240
+    runner.give("a")
+    assert runner.begun == ["a", "b", "c", "d"]
+
+
+async def test_two_go_ahead_however_long_they_are() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abc":
+        await open_(request(name, 900))
+    assert runner.begun == ["a", "b"]
+
+
+async def test_the_urgent_are_not_held_by_what_is_less_so() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abc":
+        await open_(request(name, 900, priority=1))
+    await open_(request("urgent", 900, priority=0))
+    await open_(request("patient", 900, priority=2))
+    assert runner.begun == ["a", "b", "urgent"]
+
+
+async def test_what_was_cached_is_not_charged() -> None:
+    runner = Recorder(max_num_seqs=1)
+    open_, _ = opener(await engine_of(runner))
+    await open_(request("a1", 60, tenant="a"))
+    for name in ("b1", "a2"):
+        await open_(request(name, 50, tenant=name[0]))
+    runner.give("a1", cached=59, is_last=True)
+    runner.give("b1", is_last=True)
+    await open_(request("b2", 50, tenant="b"))
+    assert runner.begun == ["a1", "b1", "a2"]
+    await open_(request("a3", 50, tenant="a"))
+    runner.give("a2", is_last=True)
+    assert runner.begun[-1] == "b2"  # a: 1 + 50 + 4, b: 50 + 2
+
+
+async def test_who_has_waited_as_long_as_it_may_is_told_before_it_begins() -> None:
+    runner = Recorder(max_num_seqs=1)
+    open_, heard = opener(await engine_of(runner))
+    for name, limit_s in (("a", 0.01), ("b", 0.02), ("c", None)):  # who is inside may be late
+        await open_(request(name, max_wait_s=limit_s))
+    async with asyncio.timeout(60):
+        while not heard:
+            await asyncio.sleep(0.01)
+    assert [type(outcome) for outcome in heard] == [Overloaded]
+    runner.give("a", is_last=True)
+    runner.give("c", is_last=True)
+    assert (runner.begun, runner.aborted) == (["a", "c"], [])
+
+
+async def test_a_burst_is_served_whole_if_its_last_one_begins_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten times what runs at once, on an engine whose pace is known to be slow from before."""
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=4)
+    open_, heard = opener(await engine_of(runner))
+    for number in range(40):  # one answer takes 20 s: what is learnt of the pace is bad
+        await open_(request(f"slow{number}", max_wait_s=300.0))
+    for number in range(40):
+        await clock.pass_to(5.0 * number)
+        runner.give(f"slow{number}", is_last=True)
+    heard.clear()
+    for number in range(40):
+        await open_(request(str(number), max_wait_s=30.0))
+    for number in range(40):
+        await clock.pass_to(clock.now_s + 0.7)
+        runner.give(str(number), is_last=True)
+    assert [type(outcome) for outcome in heard] == [TokenEvent] * 40
+
+
+async def test_who_is_sure_to_wait_too_long_is_told_at_once_and_when_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice as much comes as is done; the refusals say when a request would be served."""
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    refused, begun = [], 0
+    for tick in range(400):  # of half a second, in which one comes; an answer takes a second
+        await clock.pass_to(tick / 2)
+        try:
+            await open_(request(str(tick), max_wait_s=10.0))
+        except Overloaded as error:
+            refused.append((tick, error.retry_s))
+        if tick % 2 and len(runner.begun) > begun:
+            runner.give(runner.begun[begun], is_last=True)
+            begun += 1
+    assert begun >= 198  # nothing is lost
+    assert refused
+    late = [outcome for outcome in heard if isinstance(outcome, Overloaded)]
+    assert len(late) + len(refused) > 150
+    assert all(1 <= retry_s <= 10 for _, retry_s in refused)
+    for _ in range(refused[-1][1]):  # nobody else comes
+        await clock.pass_to(clock.now_s + 1)
+        runner.give(runner.begun[begun], is_last=True)
+        begun += 1
+    await open_(request("again", max_wait_s=10.0))
+    came_s = clock.now_s
+    while runner.begun[-1] != "again":
+        await clock.pass_to(clock.now_s + 1)
+        runner.give(runner.begun[begun], is_last=True)
+        begun += 1
+    assert clock.now_s - came_s <= 10.0
+
+
+async def test_another_tenant_waits_for_its_own_share_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    for number in range(30):
+        await open_(request(str(number), tenant="flood"))
+    for number in range(10):
+        await clock.pass_to(1.0 + number)
+        runner.give(str(number), is_last=True)
+    waits = engine.expected_waits()
+    assert waits.of("flood").likely_s == pytest.approx(19, rel=0.2)
+    assert waits.of("other").likely_s < 2
+    assert waits.of("flood") == engine.expected_wait("flood")
+
+
+async def test_nothing_is_expected_without_a_queue() -> None:
+    runner = Recorder(max_num_seqs=2)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    await open_(request("a"))
+    await open_(request("b"))
+    assert engine.expected_wait("") == (0, 0)
+    assert engine.expected_waits().of("") == (0, 0)
+
+
+async def test_short_prompts_pass_long_ones_that_wait_for_their_turn() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    for name in "abc":
+        await open_(request(name, 900))
+    await open_(request("short", 60))
+    assert runner.begun == ["a", "b", "short"]
+    runner.give("a")
+    assert runner.begun == ["a", "b", "short", "c"]
+
+
+async def test_long_prompts_that_are_cached_count_as_short_ones() -> None:
+    runner = Recorder(max_num_seqs=50)
+    open_, _ = opener(await engine_of(runner))
+    for number in range(40):
+        await open_(request(f"first{number}", 900))
+        runner.give(f"first{number}", cached=890, is_last=True)
+    for name in "abcd":
+        await open_(request(name, 900))
+    assert runner.begun[-4:] == ["a", "b", "c", "d"]
+
+
+async def test_a_long_prompt_known_to_be_cached_passes_long_ones_that_are_not() -> None:
+    runner = Recorder(max_num_seqs=50)
+    open_, _ = opener(await engine_of(runner))
+    runner.cached = dict.fromkeys("abcd", 0) | {"turn": 890}
+    for name in "abcd":
+        await open_(request(name, 900))
+    await open_(request("turn", 900))
+    assert runner.begun == ["a", "b", "turn"]
+
+
+async def test_waiting_for_a_grammar_counts_as_waiting() -> None:
+    runner = Recorder()
+    open_, _ = opener(await engine_of(runner))
+    runner.may_prepare.clear()
+    with pytest.raises(Overloaded):
+        await open_(request("a", max_wait_s=0.01))
+    runner.may_prepare.set()
+    await open_(request("b"))
+    assert runner.begun == ["b"]
+
+
+async def test_any_number_may_wait_where_no_limit_is_set() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = QueuedEngine(runner)
+    await engine.start()
+    open_, _ = opener(engine)
+    for number in range(5000):
+        await open_(request(str(number)))
+    assert (await engine.stats()).num_waiting == 5000  # one of them within the engine
+
+
+async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner, max_num_waiting=2)
+    open_, _ = opener(engine)
+    await open_(request("running"))
+    runner.may_prepare.clear()
+    preparing = [asyncio.create_task(open_(request(name))) for name in "ab"]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="2 requests are waiting and max_num_waiting is 2"):
+        await open_(request("c"))
+    runner.may_prepare.set()
+    waiting = await asyncio.gather(*preparing)
+    with pytest.raises(QueueFull):
+        await open_(request("c"))
+    engine.close(waiting[0])
+    await open_(request("c"))
+    assert runner.aborted == []
+
+
+async def test_closing_aborts_what_runs_and_nothing_is_heard_of_it() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    entry = await open_(request("a"))
+    await open_(request("b"))
+    engine.close(entry)
+    engine.close(entry)
+    assert (runner.aborted, runner.begun) == (["a"], ["a", "b"])
+    runner.give("a")
+    assert heard == []
+
+
+async def test_a_request_that_cannot_begin_fails_alone() -> None:
+    runner = Recorder()
+    open_, heard = opener(await engine_of(runner))
+    runner.error = ValueError("a bug")
+    await open_(request("a"))
+    [error] = heard
+    assert isinstance(error, RequestFailed)
+    assert str(error) == "ValueError: a bug"
+    runner.error = None
+    await open_(request("b"))
+    runner.give("b")
+    assert len(heard) == 2
+
+
+async def test_drain_waits_for_those_that_wait_and_those_that_prepare() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, _ = opener(engine)
+    await open_(request("a"))
+    await open_(request("b"))
+    runner.may_prepare.clear()
+    preparing = asyncio.create_task(open_(request("c")))
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(engine.drain())
+    await asyncio.sleep(0)
+    with pytest.raises(EngineDraining):
+        await open_(request("d"))
+    runner.give("a", is_last=True)
+    runner.give("b", is_last=True)
+    await asyncio.sleep(0)
+    assert not draining.done()
+    runner.may_prepare.set()
+    await preparing
+    await asyncio.sleep(0)
+    assert not draining.done()
+    runner.give("c", is_last=True)
+    async with asyncio.timeout(60):
+        await draining
+
+
+async def test_stop_ends_what_waits_and_what_prepares() -> None:
+    runner = Recorder(max_num_seqs=1)
+    engine = await engine_of(runner)
+    open_, heard = opener(engine)
+    await open_(request("a"))
+    await open_(request("b"))
+    runner.may_prepare.clear()
+    preparing = asyncio.create_task(open_(request("c")))
+    await asyncio.sleep(0)
+    await engine.stop()
+    assert [type(outcome) for outcome in heard] == [EngineDead]
+    runner.may_prepare.set()
+    with pytest.raises(EngineDead):
+        await preparing
+    assert runner.begun == ["a"]

@@ -1,0 +1,127 @@
+"""Which tests `make test` leaves to `make test-all`, and what holds them to it.
+
+Heavy is what starts processes, runs Triton's interpreter, or needs the expanded nano: the files
+below, tests that have a fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the
+files are not even imported. In both lanes a test that is not heavy fails if it starts a process,
+and `--fast` fails if a file imports Triton.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+# Files and folders of which most is heavy.
+HEAVY: Final = (
+    "tests/auth/oidc/",
+    "tests/auth/test_first_key.py",
+    "tests/auth/test_secrets.py",
+    "tests/e2e/",
+    "tests/engines/contract/",
+    "tests/engines/llama_cpp/",
+    "tests/engines/native/cuda/",
+    "tests/engines/native/grammar/test_compiling.py",
+    "tests/engines/native/grammar/test_grammar.py",
+    "tests/engines/native/grammar/test_tokenizer.py",
+    "tests/engines/process/",
+    "tests/engines/recovery/",
+    "tests/engines/replicas/",
+    "tests/nano/test_shipped.py",
+    "tests/packaging/test_foreground.py",
+    "tests/packaging/test_install.py",
+    "tests/packaging/test_pins.py",
+    "tests/profiles/download/test_network.py",
+    "tests/service/api/chat/test_guided.py",
+    "tests/service/api/responses/test_restart.py",
+    "tests/service/cli/test_build_engine.py",
+    "tests/service/run/test_serve.py",
+    "tests/service/run/test_starting.py",
+    "tests/service/run/workers/",
+    "tests/service/telemetry/test_otlp.py",
+    "tests/service/telemetry/test_shared_metrics.py",
+)
+# Fixtures that start processes or expand nano: a test that has one is heavy.
+COSTLY: Final = {"nano_cache", "nano_checkpoint", "start_engine", "tool_urls", "mortal_tools"}
+# Tests with targets of their own, such as `make chart`: these may start what they like.
+OWN_TARGET: Final = {
+    *("browser", "chart", "clients", "cluster", "conformance", "faults", "image", "monitoring"),
+    *("oidc", "rolling", "sdks", "slow", "supply"),
+}
+_EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+# What the Python library asks the machine once, and no_leaks of tests/engines before each test.
+_HARMLESS: Final = {"uname", "/sbin/ldconfig", "true"}
+
+
+def is_heavy(path: str) -> bool:
+    """Whether a file, by its path from the root, is in HEAVY."""
+    return path.startswith(HEAVY)
+
+
+class Lanes:
+    """The plugin: leaves out, and fails, what is told above."""
+
+    def __init__(self, root: Path, *, is_fast: bool, only: Collection[str] = ()) -> None:
+        """`only`: the paths of the test files to run, if not all."""
+        self._root, self._is_fast, self._only = root, is_fast, only
+        self._started: list[str] | None = None  # by the test that runs, unless it is heavy
+        sys.addaudithook(self._on_event)
+        spawn: Any = multiprocessing.util.spawnv_passfds  # which audits nothing
+
+        def spawn_and_note(path: Any, *rest: Any) -> int:
+            self._on_event("subprocess.Popen", (path,))
+            pid: int = spawn(path, *rest)
+            return pid
+
+        vars(multiprocessing.util)["spawnv_passfds"] = spawn_and_note
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out the files and folders of HEAVY, and what is not asked for."""
+        if not self._is_fast or not collection_path.is_relative_to(self._root):
+            return None
+        path = collection_path.relative_to(self._root).as_posix()
+        if collection_path.is_dir():
+            return is_heavy(f"{path}/") or None
+        is_asked_for = not self._only or path in self._only or collection_path.suffix != ".py"
+        return is_heavy(path) or not is_asked_for or None
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Mark what HEAVY names; leave out single tests that are marked."""
+        for item in items:
+            is_costly = bool(COSTLY & {*getattr(item, "fixturenames", ())})
+            has_target = bool(OWN_TARGET & {mark.name for mark in item.iter_markers()})
+            if is_heavy(item.nodeid) or is_costly or has_target:
+                item.add_marker("heavy")
+        if self._is_fast:
+            if "triton" in sys.modules:
+                raise pytest.UsageError("a file outside tests/lanes.py's HEAVY imports triton")
+            left_out = [item for item in items if item.get_closest_marker("heavy")]
+            items[:] = [item for item in items if not item.get_closest_marker("heavy")]
+            config.hook.pytest_deselected(items=left_out)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Note what a test that is not heavy starts, its fixtures included."""
+        self._started = None if item.get_closest_marker("heavy") else []
+        try:
+            return (yield)
+        finally:
+            self._started = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Fail a test that is not heavy and has started a process."""
+        if self._started:
+            pytest.fail(f"{item.nodeid} starts {self._started[0]}: mark it heavy (tests/lanes.py)")
+
+    def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._started is not None and event in _EVENTS:
+            program = str(arguments[0]) if arguments else event
+            if program not in _HARMLESS:
+                self._started.append(program)

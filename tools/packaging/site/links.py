@@ -1,0 +1,39 @@
+"""Hooks of MkDocs: what the site says otherwise than the folder of docs.
+
+Links that lead out of docs/, or to a folder, name it: a site does not have it. Raises PluginError
+for one that leads nowhere. The decisions are listed as they are there.
+"""
+
+import re
+from pathlib import Path
+
+from mkdocs.exceptions import PluginError
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)]*)?\)")
+
+
+def on_config(config):
+    """The decisions, in their order, where the navigation names their folder."""
+    files = sorted(path.name for path in (DOCS / "decisions").glob("*.md"))
+    listed = [f"decisions/{name}" for name in files]
+    for section in config.nav[-1].values():
+        section[-1] = {"Decisions": listed}
+    return config
+
+
+def on_page_markdown(markdown: str, page, **_) -> str:
+    """The page with such links as `text (`file`)`."""
+    folder = Path(page.file.abs_src_path).parent
+
+    def told(link: re.Match[str]) -> str:
+        text, target = link[1], (folder / link[2]).resolve()
+        if target.is_relative_to(DOCS) and target.is_file():
+            return link[0]
+        if not target.exists():
+            raise PluginError(f"{page.file.src_uri} links to {link[2]}, which is not there")
+        name = str(target.relative_to(ROOT))
+        return f"`{name}`" if text.strip("`") in (name, target.name) else f"{text} (`{name}`)"
+
+    return _LINK.sub(told, markdown)
