@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -165,8 +166,22 @@ def version() -> None:
     click.echo(f"{NAME} {metadata.version(NAME)}")
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null for standard streams that the parent closed: a socket would get the number of
+    one, and a child process take it for its output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    sys.stdin = sys.stdin or os.fdopen(0)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     started_at = time.monotonic()
+    open_standard_streams()
     trust_certificates()
     try:
         color = None if allows_colour() else False  # None: on a terminal

@@ -178,3 +178,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"Left out: {targets} run their own tests.")
     if terminalreporter.config.getoption("--fast"):
         terminalreporter.write_line("Left out: what starts processes; `make test-all` runs it.")
+
+
+@pytest.fixture
+def closed_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that the user of the test may not open; root becomes another user for it."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(was)

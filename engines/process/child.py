@@ -84,7 +84,8 @@ class ChildProcess:
                 env=command.environment,
             )
         except OSError as error:
-            raise ChildError(f"{command.name} cannot be started: {error}") from error
+            problem = f"{error.strerror or error}: {command.python}"
+            raise ChildError(f"{command.name} cannot be started: {problem}") from error
         child = cls(command.name, process, watchdog)
         child.tell(command.first_words())
         return child

@@ -31,11 +31,25 @@ class Checkpoint:
     @classmethod
     def open(cls, place: Path) -> Checkpoint:
         """Read a checkpoint's description; raises ModelStoreError."""
+        try:
+            return cls._opened(place)
+        except OSError as error:
+            raise ModelStoreError(
+                f"{error.filename or place} cannot be read: {error.strerror}; NIM_MODEL_PATH must "
+                "name a folder or file that this user can read"
+            ) from None
+
+    @classmethod
+    def _opened(cls, place: Path) -> Checkpoint:
         if not place.is_dir() and not (place.is_file() and place.suffix == ".gguf"):
             problem = "neither a folder nor a *.gguf file" if place.exists() else "not there"
             raise ModelStoreError(
                 f"NIM_MODEL_PATH is {place}, which is {problem}; set it to a folder with a "
                 "config.json and *.safetensors files, or to a GGUF file"
+            )
+        if place.is_dir() and not any(place.iterdir()):
+            raise ModelStoreError(
+                f"{place} is empty; mount the volume with the model there, or name another folder"
             )
         path, head = place / "config.json", place / GGUF_HEAD
         if head.is_file():

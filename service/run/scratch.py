@@ -9,8 +9,24 @@ from functools import cache
 from pathlib import Path
 
 from engines.live_folder import LiveFolder
+from profiles.errors import ModelStoreError
 
 log = logging.getLogger(__name__)
+
+
+def check_readable(folder: Path) -> None:
+    """Raise ModelStoreError for a cache folder that this user may not open."""
+    try:
+        is_there = folder.is_dir()
+        may_open = not is_there or os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
+    except OSError:  # a folder above it is closed
+        may_open = False
+    if not may_open:
+        user = f"user {os.geteuid()}, group {os.getegid()}"
+        raise ModelStoreError(
+            f"The model cache {folder} cannot be read by {user}; give that user the folder, or set "
+            "NIM_CACHE_PATH to another"
+        )
 
 
 @cache

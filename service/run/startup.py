@@ -29,7 +29,7 @@ from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
-from service.run.scratch import writable
+from service.run.scratch import check_readable, writable
 from service.settings.foreign import VARIABLES, by_answer
 from service.settings.settings import Settings, engine_environment, ngc_access, unknown_names
 
@@ -55,6 +55,7 @@ class Launch:
 
 def prepare(settings: Settings) -> Launch:
     """Decide what to run on this machine; raises ProfileError with the reasons and the remedy."""
+    check_readable(settings.cache_path)
     known = catalogue.load()
     hardware = visible_hardware()
     model, profiles = settings.model_name, known.profiles

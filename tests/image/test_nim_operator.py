@@ -188,6 +188,20 @@ def test_it_becomes_ready_under_the_probes(store: Path) -> None:
             json.loads(line)  # NIM_JSONL_LOGGING
 
 
+def test_from_the_cache_it_is_ready_within_the_startup_limit(store: Path) -> None:
+    """What the Job brought is served as it is: nothing is downloaded or unpacked again."""
+    profile = nano_profile()
+    done = job(store, "download-to-cache", "--profiles", profile)
+    assert done.returncode == 0, done.stderr
+    brought = {path: path.stat().st_mtime_ns for path in (store / "models").rglob("*")}
+    assert brought
+    with service(store, NIM_MODEL_PROFILE=profile) as (name, url):
+        ready(name, url)
+        log = podman("logs", name)
+    assert "are missing: a start downloads them" not in log.stdout + log.stderr
+    assert {path: path.stat().st_mtime_ns for path in (store / "models").rglob("*")} == brought
+
+
 def test_the_operator_and_prometheus_read_without_a_key(store: Path) -> None:
     with service(store) as (name, url):
         ready(name, url)
@@ -259,6 +273,20 @@ def test_variables_of_a_proxy_are_understood(store: Path) -> None:
     done = job(store, "nim-serve", "--dry-run", NIM_MODEL_NAME="nano", **given)
     assert done.returncode == 0, done.stderr
     assert "is not a setting of this server" not in done.stdout + done.stderr
+
+
+def test_several_nodes_are_refused_in_words(store: Path) -> None:
+    done = job(store, "harmonium", "nim-serve-ray")
+    assert done.returncode == 2
+    assert "one server runs on one machine" in done.stderr
+    given = {"NIM_MULTI_NODE": "1", "NIM_NUM_COMPUTE_NODES": "2", "NIM_NODE_RANK": "0"}
+    done = job(store, "nim-serve", "--dry-run", NIM_MODEL_NAME="nano", **given)
+    assert "NIM_MULTI_NODE, NIM_NODE_RANK, NIM_NUM_COMPUTE_NODES: not supported" in done.stderr
+
+
+def test_no_label_selects_a_download_without_the_manifest() -> None:
+    labels = json.loads(checked("inspect", "--format", "{{json .Config.Labels}}", IMAGE))
+    assert "com.nvidia.nim.model_download_protocol" not in labels
 
 
 def authority(name: str) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 from profiles.catalogue.catalogue import Catalogue
 from profiles.catalogue.models import ArtifactFile, Artifacts, Profile
 from profiles.checkpoints import compact
+from profiles.checkpoints.checkpoint import Checkpoint
 from profiles.checkpoints.packed import delete_shards
 from profiles.download.verified import NAME as VERIFIED
 from profiles.errors import ModelStoreError
@@ -258,6 +259,16 @@ def test_what_is_wrong_with_an_operators_folder_is_named(
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, profile: Profile) -> None:
     with pytest.raises(ModelStoreError, match=r"NIM_MODEL_PATH is .*/nowhere, which is not there"):
         resolve(profile, tmp_path, tmp_path / "nowhere")
+
+
+def test_a_folder_that_this_user_may_not_open_is_named(closed_folder: Path) -> None:
+    with pytest.raises(ModelStoreError, match=r"cannot be read: Permission denied; NIM_MODEL_PATH"):
+        Checkpoint.open(closed_folder)
+
+
+def test_an_empty_folder_is_taken_for_a_volume_that_is_not_mounted(tmp_path: Path) -> None:
+    with pytest.raises(ModelStoreError, match="is empty; mount the volume"):
+        Checkpoint.open(tmp_path)
 
 
 def test_many_starts_at_once_expand_once(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ def script(harmony_ids: Fixture) -> list[int]:
 def serve(script: list[int]) -> Iterator[Fixture]:
     started: list[Serving] = []
 
-    def start(*flags: str, step_s: float = 0.0, options: Any = None, **environment: str) -> Serving:
+    def start(*flags: str, step_s: float = 0.0, options: Any = None, **given: Any) -> Serving:
         options = {"script": script, "step_s": step_s} if options is None else options
-        started.append(Serving(options, *flags, **environment))
+        started.append(Serving(options, *flags, **given))
         return started[-1]
 
     yield start

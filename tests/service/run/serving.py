@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,16 @@ BODY = {"model": "nano", "messages": [{"role": "user", "content": "Hi"}]}
 class Serving:
     """A running server; its log is read line by line as it comes."""
 
-    def __init__(self, options: dict[str, Any], *flags: str, **environment: str) -> None:
+    def __init__(
+        self, options: dict[str, Any], *flags: str, before: Sequence[str] = (), **environment: str
+    ) -> None:
+        """`before`: the command that runs the program with the arguments behind it."""
         self.lines: list[str] = []
         self._grown = threading.Condition()
+        options_text = json.dumps(options)
+        command = [sys.executable, str(PROGRAM), options_text, "serve", "--server-port=0"]
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(options), "serve", "--server-port=0", *flags],
+            [*before, *command, *flags],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},

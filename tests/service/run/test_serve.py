@@ -157,6 +157,16 @@ def test_one_of_two_engines_may_die_and_the_service_stays_ready(serve: Fixture) 
     assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.slow
+def test_it_serves_where_its_parent_closed_stdin_and_stdout(serve: Fixture) -> None:
+    """No socket gets their numbers, which its children take for their streams."""
+    server = serve(before=("sh", "-c", 'exec "$0" "$@" <&- >&-'))
+    answer = plain.post(f"{server.url}/v1/chat/completions", json=BODY, timeout=PATIENCE_S)
+    assert answer.status_code == 200
+    server.process.terminate()
+    assert server.exit_code() == 0
+
+
 def test_a_port_in_use_is_told_before_any_engine_starts(serve: Fixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

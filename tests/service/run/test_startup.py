@@ -222,6 +222,13 @@ def test_the_log_names_hardware_profile_and_reason(caplog: pytest.LogCaptureFixt
         assert words in caplog.text
 
 
+@pytest.mark.parametrize("below", [".", "cache"])
+def test_a_cache_that_this_user_may_not_open_is_named(closed_folder: Path, below: str) -> None:
+    with pytest.raises(ModelStoreError, match="cannot be read by user") as raised:
+        launch(cache_path=closed_folder / below)
+    assert "NIM_CACHE_PATH" in str(raised.value)
+
+
 @pytest.mark.parametrize(("mode", "is_told"), [(0o777, True), (0o1777, False), (0o775, False)])
 def test_a_cache_that_every_user_may_write_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_told: bool
