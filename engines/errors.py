@@ -4,13 +4,15 @@ EngineError
 ├── EngineStartError      the engine cannot start: bad checkpoint, missing library, no memory
 ├── EngineDead            the engine process is gone or does not answer
 ├── EngineDraining        the engine refuses new requests because it is stopping
-├── QueueFull             too many requests wait already
-├── Overloaded            the first token would come later than the request may wait
+├── Refused               the engine takes no more now
+│   ├── QueueFull         too many requests wait already
+│   └── Overloaded        the first token would come later than the request may wait
 ├── RequestQuarantined    the engine died twice under this request
 ├── InvalidRequest        this request can never be served as it is
 │   ├── InvalidGrammar    the grammar cannot be compiled
 │   └── PromptTooLong     the prompt does not fit the context
 ├── SlowReader            too much of the answer waited for a client that reads too slowly
+├── Paused                the reader is behind: the guard continues the request later
 └── RequestFailed         the engine failed while it served this request
     └── OutOfMemory       there was no memory left for this request's step
 """

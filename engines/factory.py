@@ -61,7 +61,7 @@ def about(engine: str) -> About:
     try:
         return abouts()[engine]
     except KeyError:
-        known = ", ".join(abouts())
+        known = ", ".join(name for name, each in abouts().items() if each.is_for_users)
         raise EngineStartError(f"engine {engine!r} is unknown; known engines: {known}") from None
 
 
@@ -80,8 +80,12 @@ def create(spec: EngineSpec) -> QueuedEngine[Any]:
     found = about(spec.engine)
     reason = found.missing()
     if reason is not None:
-        usable = ", ".join(name for name, why in installed_engines().items() if why is None)
-        raise EngineStartError(f"engine {spec.engine!r} is {reason}; usable engines: {usable}")
+        usable = ", ".join(
+            name for name, each in abouts().items() if each.is_for_users and each.missing() is None
+        )
+        raise EngineStartError(
+            f"engine {spec.engine!r} is {reason}; usable engines: {usable or 'none'}"
+        )
     return found.create(spec)
 
 

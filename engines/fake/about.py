@@ -16,4 +16,4 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     return FakeEngine.from_json({**spec.limits, **spec.options})
 
 
-ABOUT: Final = About(_create, needs_vocabulary=False)
+ABOUT: Final = About(_create, needs_vocabulary=False, is_for_users=False)

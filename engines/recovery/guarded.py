@@ -2,9 +2,9 @@
 
 A request continues where it was, on another replica, or on the same once it is restarted: its next
 run is given the tokens that were shown, and its sampling and its grammar continue from there. What
-ran in
-a death is on probation until it has come further than it had then (engines/recovery/attempt.py);
-those that had shown nothing run one at a time, so that a second death convicts one and no other.
+ran in a death is on probation until it has come further than it had then
+(engines/recovery/attempt.py); those that had shown nothing run one at a time, so that a second
+death convicts one and no other.
 In the same way an answer continues that the engine dropped because its reader was behind (Paused).
 """
 
@@ -90,9 +90,8 @@ class GuardedEngine:
             except QueueFull:
                 if not is_again:
                     raise
-                await asyncio.sleep(
-                    _LOOK_S
-                )  # all requests that ran before the death come back at once
+                # All requests that ran before the death come back at once.
+                await asyncio.sleep(_LOOK_S)
             finally:
                 if not attempt.is_lost:
                     self._attempts.discard(attempt)

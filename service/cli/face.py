@@ -52,6 +52,15 @@ def show_ready(settings: Settings, url: str, model: str, seconds: float) -> None
     _line(f"{where} {url}", fg="green", bold=True)
 
 
+def show_stopping() -> None:
+    """Say what a stop waits for, and how not to wait."""
+    _line("Stopping once running requests have ended. Ctrl-C stops at once.")
+
+
+def show_stopped() -> None:
+    _line("Stopped.")
+
+
 def _line(text: str, fg: str | None = None, bold: bool | None = None) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):

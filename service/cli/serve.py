@@ -235,13 +235,20 @@ async def _serve(
             face.end_progress(shown)
         tell_ready(settings, launch, url_of(listener), started_at)
 
+    def tell_stopping() -> None:
+        if shown is not None:
+            face.end_progress(shown)
+            face.show_stopping()
+
     try:
-        code = await service.run(tell)
+        code = await service.run(tell, tell_stopping)
     finally:
         if shown is not None:
             face.end_progress(shown)
             await asyncio.wait([shown])
         await telemetry.close()
+    if is_brief:
+        face.show_stopped()
     return code
 
 

@@ -64,6 +64,8 @@ TABLE: dict[type[Exception], ErrorKind] = {
     engine.InvalidGrammar: ErrorKind(400, INVALID_REQUEST, "invalid_grammar"),
     engine.PromptTooLong: ErrorKind(400, INVALID_REQUEST, "context_length_exceeded"),
     engine.SlowReader: ErrorKind(503, UNAVAILABLE, "slow_reader"),
+    # The engine's guard turns it into a retry or SlowReader; none should get here.
+    engine.Paused: ErrorKind(503, UNAVAILABLE, "slow_reader"),
     engine.RequestFailed: ErrorKind(500, "server_error", "request_failed"),
     engine.OutOfMemory: ErrorKind(503, UNAVAILABLE, "out_of_memory", _RETRY_HEADERS),
     StoreError: ErrorKind(

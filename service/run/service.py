@@ -78,7 +78,7 @@ class SharedService:
             return download.text
         return next((each.step for each in self._supervisors if each.step), "starting the engine")
 
-    async def run(self, on_ready: Callable[[], None]) -> int:
+    async def run(self, on_ready: Callable[[], None], on_stopping: Callable[[], None]) -> int:
         """Serve until a signal comes; always cleans up."""
         starting = asyncio.create_task(self._start())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspend)
@@ -87,6 +87,7 @@ class SharedService:
                 await starting
                 on_ready()
                 await self._stop.requested.wait()
+            on_stopping()
             await self._pool.drain(self._stop, self._settings.drain_grace_s)
         finally:
             starting.cancel()

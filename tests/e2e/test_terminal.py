@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import sys
@@ -53,8 +54,8 @@ class Shell:
 
     def serve(self, is_in_background: bool = False) -> None:
         self.type(f"{self._make} &\n" if is_in_background else f"{self._make}\n")
-        shown = self.read_until("/v1/chat/completions")
-        self.url = shown[shown.rindex("http://") :].removesuffix("/v1/chat/completions")
+        self.read_until("In a browser: http://")
+        self.url = "http://" + re.split("[^0-9.:]", self.read_until("\n"))[0]
 
     def to_foreground(self) -> None:
         self.type("fg\n")
@@ -128,7 +129,9 @@ def test_ctrl_z_gives_the_prompt_back_fg_goes_on_and_ctrl_c_drains(shell: Shell)
     shell.to_foreground()
     assert shell.is_live()
     shell.type(CTRL_C)
-    assert "Stopped." in shell.read_until(PROMPT)
+    shown = shell.read_until(PROMPT)
+    assert "Stopping once running requests have ended." in shown
+    assert "Stopped." in shown
     assert shell.exit_code() == 0
 
 

@@ -3,111 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from engines.base import (
-    EngineInfo,
-    EngineRequest,
-    EngineStats,
-    FinishReason,
-    Outcome,
-    Receive,
-    SamplingParams,
     TokenEvent,
 )
-from engines.errors import EngineDead, EngineDraining, Overloaded, QueueFull, RequestFailed
-from engines.queueing import admission, entry
+from engines.errors import Overloaded, QueueFull
 from engines.queueing.admission import QueuedEngine
-from engines.queueing.entry import Entry
-
-BUDGET = 100  # tokens of a step
-
-
-class Recorder:
-    """A runner that runs nothing: the test says what it gives."""
-
-    def __init__(self, max_num_seqs: int = 8) -> None:
-        self.info = EngineInfo("recorder", "1", 1000, 1000, max_num_seqs, BUDGET)
-        self.begun: list[str] = []
-        self.aborted: list[str] = []
-        self.receive: dict[str, Receive] = {}
-        self.may_prepare = asyncio.Event()
-        self.may_prepare.set()
-        self.error: Exception | None = None
-        self.cached: dict[str, int] = {}  # of prepared requests, where it is known
-
-    async def start(self) -> None: ...
-
-    async def prepare(self, request: EngineRequest) -> EngineRequest:
-        await self.may_prepare.wait()
-        return request
-
-    def num_cached_tokens(self, run: EngineRequest) -> int | None:
-        return self.cached.get(run.request_id)
-
-    def begin(self, run: EngineRequest, receive: Receive, arrived_s: float) -> None:
-        self.begun.append(run.request_id)
-        self.receive[run.request_id] = receive
-        if self.error is not None:
-            raise self.error
-
-    def abort(self, run: EngineRequest) -> None:
-        self.aborted.append(run.request_id)
-
-    async def stats(self) -> EngineStats:
-        return EngineStats(num_waiting=1)
-
-    async def check_health(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def give(self, name: str, *, cached: int = 0, is_last: bool = False) -> None:
-        reason = FinishReason.STOP if is_last else None
-        self.receive[name](TokenEvent((1,), None, reason, cached))
-
-
-class Clock:
-    """The time that the queue and its timers see; made inside the test's loop."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 0.0
-        for module in (admission, entry):
-            monkeypatch.setattr(module, "time", self)
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", self.monotonic)
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    async def pass_to(self, now_s: float) -> None:
-        """Let the timers run that are due by then."""
-        self.now_s = now_s
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-
-async def engine_of(runner: Recorder, max_num_waiting: int = 100) -> QueuedEngine[EngineRequest]:
-    engine = QueuedEngine(runner, max_num_waiting)
-    await engine.start()
-    return engine
-
-
-def request(name: str, num_tokens: int = 1, **options: Any) -> EngineRequest:
-    return EngineRequest(name, (1,) * num_tokens, SamplingParams(100), **options)
-
-
-Open = Callable[[EngineRequest], Any]
-
-
-def opener(engine: QueuedEngine[EngineRequest]) -> tuple[Open, list[Outcome]]:
-    heard: list[Outcome] = []
-
-    async def open_(request: EngineRequest) -> Entry[EngineRequest]:
-        return await engine.open(request, heard.append)
-
-    return open_, heard
+from tests.engines.queueing.recorder import Clock, Recorder, engine_of, opener, request
 
 
 async def test_no_more_than_the_engine_has_places_for() -> None:
@@ -336,73 +240,3 @@ async def test_who_does_not_fit_is_told_and_who_prepares_counts() -> None:
     engine.close(waiting[0])
     await open_(request("c"))
     assert runner.aborted == []
-
-
-async def test_closing_aborts_what_runs_and_nothing_is_heard_of_it() -> None:
-    runner = Recorder(max_num_seqs=1)
-    engine = await engine_of(runner)
-    open_, heard = opener(engine)
-    entry = await open_(request("a"))
-    await open_(request("b"))
-    engine.close(entry)
-    engine.close(entry)
-    assert (runner.aborted, runner.begun) == (["a"], ["a", "b"])
-    runner.give("a")
-    assert heard == []
-
-
-async def test_a_request_that_cannot_begin_fails_alone() -> None:
-    runner = Recorder()
-    open_, heard = opener(await engine_of(runner))
-    runner.error = ValueError("a bug")
-    await open_(request("a"))
-    [error] = heard
-    assert isinstance(error, RequestFailed)
-    assert str(error) == "ValueError: a bug"
-    runner.error = None
-    await open_(request("b"))
-    runner.give("b")
-    assert len(heard) == 2
-
-
-async def test_drain_waits_for_those_that_wait_and_those_that_prepare() -> None:
-    runner = Recorder(max_num_seqs=1)
-    engine = await engine_of(runner)
-    open_, _ = opener(engine)
-    await open_(request("a"))
-    await open_(request("b"))
-    runner.may_prepare.clear()
-    preparing = asyncio.create_task(open_(request("c")))
-    await asyncio.sleep(0)
-    draining = asyncio.create_task(engine.drain())
-    await asyncio.sleep(0)
-    with pytest.raises(EngineDraining):
-        await open_(request("d"))
-    runner.give("a", is_last=True)
-    runner.give("b", is_last=True)
-    await asyncio.sleep(0)
-    assert not draining.done()
-    runner.may_prepare.set()
-    await preparing
-    await asyncio.sleep(0)
-    assert not draining.done()
-    runner.give("c", is_last=True)
-    async with asyncio.timeout(60):
-        await draining
-
-
-async def test_stop_ends_what_waits_and_what_prepares() -> None:
-    runner = Recorder(max_num_seqs=1)
-    engine = await engine_of(runner)
-    open_, heard = opener(engine)
-    await open_(request("a"))
-    await open_(request("b"))
-    runner.may_prepare.clear()
-    preparing = asyncio.create_task(open_(request("c")))
-    await asyncio.sleep(0)
-    await engine.stop()
-    assert [type(outcome) for outcome in heard] == [EngineDead]
-    runner.may_prepare.set()
-    with pytest.raises(EngineDead):
-        await preparing
-    assert runner.begun == ["a"]

@@ -232,7 +232,7 @@ def test_settings_reach_what_they_set(serve: Fixture, tmp_path: Path) -> None:
     assert "NIM_SERVER_PORT" in warned["message"]
     ready = json.loads(server.wait_for("Ready after"))
     url = ready["message"].split(" on ")[-1]
-    assert "a context of 128 tokens" in server.wait_for("Model:")
+    assert "context of 128 tokens" in server.wait_for("Model:")
     assert "Authorization: Bearer" in server.wait_for("curl ")
     with plain.Client(base_url=url, headers={"X-API-Key": TWO}, timeout=PATIENCE_S) as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "my/model"
