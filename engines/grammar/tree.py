@@ -8,6 +8,7 @@ engine understands has one writer beside this module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -122,6 +123,10 @@ def written_parts(grammar: Grammar) -> list[Written]:
 
 def optional(part: Grammar) -> Grammar:
     return Repeat(part, 0, 1)
+
+
+def either(options: Sequence[Grammar]) -> Grammar:
+    return options[0] if len(options) == 1 else Alternation(tuple(options))
 
 
 NODES: Final[tuple[type[Grammar], ...]] = (

@@ -18,9 +18,8 @@ from engines.base import FinishReason, PromptLogprobs, TokenEvent
 from service.answer.logprobs import KeptLogprobs
 from service.answer.plan import Hosted, Plan
 from service.answer.text import RawText, StopStrings
-from service.harmony.parse import Parser
-from service.harmony.types import CALL_KINDS, Delta, DeltaKind
-from service.harmony.vocabulary import STOP_TOKEN_IDS
+from service.chat_format import CHAT_FORMAT, AnswerParser
+from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.tools.toolbox import ToolResult, ToolSession
 from service.work import rest
 
@@ -135,7 +134,8 @@ class Choice:
         self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for
         self._parser = _parser_of(plan)
         self._stops = StopStrings(plan.stop) if plan.stop else None
-        self._further_stop_ids = frozenset(plan.stop_token_ids).difference(STOP_TOKEN_IDS)
+        stop_ids = frozenset(plan.stop_token_ids)
+        self._further_stop_ids = stop_ids.difference(CHAT_FORMAT.stop_token_ids)
         self._max_calls = plan.max_calls
         self._has_logprobs = plan.sampling.logprobs is not None
         self._num_begun_reasoning = 0
@@ -231,7 +231,7 @@ class Choice:
         assert self.hosted is not None
         self.hosted.num_result_tokens += num_result_tokens
         self.hosted.round_ids.clear()
-        assert isinstance(self._parser, Parser)
+        assert not isinstance(self._parser, RawText)
         self._parser.resume()
         self.latencies.last_at = perf_counter()  # the tool's time is none between tokens
         return ChoiceStep(self.index, deltas)
@@ -301,13 +301,13 @@ class Choice:
         return "tool_calls" if self._has_call else "stop"
 
 
-def _parser_of(plan: Plan) -> Parser | RawText:
+def _parser_of(plan: Plan) -> AnswerParser | RawText:
     if plan.output == "harmony":
-        return Parser(
+        return CHAT_FORMAT.parser(
             plan.tool_names,
             plan.builtins,
             plan.custom_names,
-            is_endless=not set(STOP_TOKEN_IDS).intersection(plan.stop_token_ids),
+            is_endless=not set(CHAT_FORMAT.stop_token_ids).intersection(plan.stop_token_ids),
         )
     return RawText(plan.stop_token_ids, has_marks=plan.output == "marked")
 

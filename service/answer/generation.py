@@ -18,9 +18,8 @@ from engines.errors import InvalidGrammar, RequestFailed
 from engines.grammar.tree import written_parts
 from service.answer.choice import Choice, ChoiceStep
 from service.answer.plan import Plan
+from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
-from service.harmony.render import render_result
-from service.harmony.vocabulary import CALL
 from service.request import in_time, until
 from service.tools.toolbox import ToolSession
 from service.work import in_thread
@@ -195,7 +194,7 @@ async def _next_round(
     calls, hosted = choice.hosted, plan.hosted
     assert calls is not None
     assert hosted is not None
-    written = (*request.prompt_token_ids, *calls.round_ids[:-1], CALL)
+    written = (*request.prompt_token_ids, *calls.round_ids[:-1], CHAT_FORMAT.call_token_id)
     left = plan.sampling.max_tokens - choice.num_tokens
     # A result may fill the context but for a share: the model has to answer what it reads.
     room = max_model_len - max_model_len // _ANSWER_SHARE - len(written)
@@ -203,7 +202,7 @@ async def _next_round(
         return choice.end(), request
     name, result = await in_time(plan.context.deadline, calls.run(session))
     # Encoding a long result takes milliseconds.
-    added = await asyncio.to_thread(render_result, name, result.text, max_tokens=room)
+    added = await asyncio.to_thread(CHAT_FORMAT.render_result, name, result.text, max_tokens=room)
     prompt = (*written, *added)
     following = replace(
         request,

@@ -8,9 +8,9 @@ from typing import Literal
 
 from engines.base import EngineRequest, SamplingParams
 from engines.grammar.tree import Grammar
+from service.chat_format import CHAT_FORMAT
+from service.conversation import NO_BUILTINS, Builtins
 from service.guide.answer import AUTO, ToolChoice
-from service.harmony.types import NO_BUILTINS, Builtins, recipients_of
-from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.request import RequestContext
 from service.tools.toolbox import Toolbox
 
@@ -91,7 +91,7 @@ def offered_tools(
     if is_hidden:
         return NO_OFFERED_TOOLS
     tools = tuple(sorted(set(wanted) & toolbox.tools)) if toolbox else ()
-    hosted = recipients_of(tools)
+    hosted = CHAT_FORMAT.recipients_of(tools)
     return OfferedTools(tools, Builtins(hosted, returns_others=True), toolbox, max_calls)
 
 
@@ -119,7 +119,7 @@ class Plan:
     priority: int = 0  # lower runs first
     more_prompts: tuple[tuple[int, ...], ...] = ()  # text completions may have several
     output: Output = "harmony"
-    stop_token_ids: tuple[int, ...] = STOP_TOKEN_IDS
+    stop_token_ids: tuple[int, ...] = CHAT_FORMAT.stop_token_ids
     cache_salt: str | None = None  # of the client, beside the tenant's
 
     @property

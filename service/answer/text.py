@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from service.harmony.types import Delta, DeltaKind
-from service.harmony.vocabulary import TextPiece, TokenDecoder, is_ordinary, name_of
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Delta, DeltaKind, TextPiece
 
 
 class RawText:
-    """A parser of raw text, with Parser's interface: gives content only, knows no Harmony."""
+    """Parses raw text: everything is content, and no tool is called."""
 
     num_reasoning_tokens = 0
     num_resyncs = 0
@@ -19,19 +19,19 @@ class RawText:
     def __init__(self, stop_token_ids: Sequence[int], *, has_marks: bool) -> None:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._has_marks = has_marks  # control tokens are spelt out, else left out
-        self._decoder = TokenDecoder()
+        self._decoder = CHAT_FORMAT.decoder()
         self._num_tokens = 0
 
     def feed(self, token_ids: Sequence[int]) -> list[Delta]:
         """Take generated ids; a token that ends the answer is not part of its text."""
         pieces: list[TextPiece | None] = []
         for position, token_id in enumerate(token_ids, self._num_tokens):
-            if is_ordinary(token_id):
+            if CHAT_FORMAT.is_ordinary(token_id):
                 pieces.append(self._decoder.push(token_id, position))
                 continue
             pieces.append(self._decoder.flush())
             if self._has_marks and token_id not in self._stop_token_ids:
-                pieces.append((name_of(token_id), (position,)))
+                pieces.append((CHAT_FORMAT.name_of(token_id), (position,)))
         self._num_tokens += len(token_ids)
         return [_delta(piece) for piece in pieces if piece]
 

@@ -15,8 +15,6 @@ from typing import Any, Final, TypeVar
 from typing import Literal as OneOf
 
 from engines.grammar.tree import (
-    Alternation,
-    Concatenation,
     Gbnf,
     Grammar,
     JsonSchema,
@@ -24,14 +22,13 @@ from engines.grammar.tree import (
     Literal,
     Regex,
     Text,
-    Token,
-    optional,
+    either,
 )
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Tool
 from service.errors import RequestError
 from service.guide.format import format_grammar
 from service.guide.schema import schema_grammar
-from service.harmony.types import Tool, recipient_of
-from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from service.work import Budget, OverBudget, in_thread
 
 FormatKind = OneOf[
@@ -113,13 +110,11 @@ def answer_grammar(
     if not is_guided:
         return None
     is_forced = choice.mode == "required"
-    turns: list[Grammar] = [_call(tool, is_forced, budget) for tool in callable_tools]
-    turns += [_builtin_call(recipient) for recipient in hosted]
-    turns = [_sequence(optional(_message("commentary", Text())), _either(turns))] if turns else []
-    if not is_forced:
-        turns.append(_final(format, fields, budget))
-    analysis = _message("analysis", Text(max_reasoning_tokens))
-    return _sequence(optional(analysis), _either(turns))
+    calls = [_call(tool, is_forced, budget) for tool in callable_tools]
+    calls += map(CHAT_FORMAT.builtin_call_grammar, hosted)
+    content = text_grammar(format, fields, budget) if not is_forced else None
+    final = None if is_forced else CHAT_FORMAT.final_grammar(content)
+    return CHAT_FORMAT.answer_grammar(calls, final, max_reasoning_tokens)
 
 
 def text_grammar(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar | None:
@@ -150,55 +145,20 @@ def _callable(
     return chosen
 
 
-# Harmony's turns. The model spells a call in several ways; all are allowed.
-
-
 def _is_patterned(tool: Tool) -> bool:
     text = tool.free_text
     return text is not None and (text.pattern is not None or text.lark is not None)
 
 
 def _call(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
-    to = f" to={recipient_of(tool.name)}"
-    return _sequence(
-        _either(
-            [
-                _sequence(Literal(to), Token(CHANNEL), Literal("commentary")),
-                _sequence(Token(CHANNEL), Literal("commentary" + to)),
-            ]
-        ),
-        *_input(tool, is_forced, budget),
-        Token(CALL),
-    )
-
-
-def _input(tool: Tool, is_forced: bool, budget: Budget | None) -> list[Grammar]:
-    text = tool.free_text
-    if text is None:
-        return [_JSON_TYPE, Token(MESSAGE), _arguments(tool, is_forced, budget)]
-    content: Grammar = Text()
-    if text.pattern is not None:
-        content = Regex(text.pattern, tool.field)
-    elif text.lark is not None:
-        content = Lark(text.lark, tool.field)
-    return [optional(Literal(" code")), Token(MESSAGE), content]
-
-
-def _builtin_call(recipient: str) -> Grammar:
-    to = f" to={recipient}"
-    channel = _either([Literal("analysis"), Literal("commentary")])
-    return _sequence(
-        _either(
-            [
-                _sequence(Literal(to), Token(CHANNEL), channel),
-                _sequence(Token(CHANNEL), channel, Literal(to)),
-            ]
-        ),
-        _either([Literal(" code"), *_JSON_TYPES]),
-        Token(MESSAGE),
-        Text() if recipient == "python" else _ANY_OBJECT,
-        Token(CALL),
-    )
+    text, content = tool.free_text, _arguments(tool, is_forced, budget)
+    if text is not None:
+        content = Text()
+        if text.pattern is not None:
+            content = Regex(text.pattern, tool.field)
+        elif text.lark is not None:
+            content = Lark(text.lark, tool.field)
+    return CHAT_FORMAT.call_grammar(tool.name, content, is_free_text=text is not None)
 
 
 def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
@@ -207,18 +167,6 @@ def _arguments(tool: Tool, is_forced: bool, budget: Budget | None) -> Grammar:
     if not is_enforced or not tool.parameters:
         return _ANY_OBJECT
     return schema_grammar(tool.parameters, tool.field, budget)
-
-
-def _final(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar:
-    if format.kind == "text":
-        return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
-    return _sequence(
-        Token(CHANNEL),
-        Literal("final"),
-        _JSON_TYPE,
-        Token(MESSAGE),
-        _content(format, fields, budget),
-    )
 
 
 def _content(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Grammar:
@@ -230,42 +178,14 @@ def _content(format: AnswerFormat, fields: Fields, budget: Budget | None) -> Gra
         case "regex":
             return Regex(format.value, fields.format)
         case "choice":
-            return _either([Literal(text) for text in format.value])
+            return either([Literal(text) for text in format.value])
         case "grammar":
             return Gbnf(format.value, fields.format)
         case _:
             return format_grammar(format.value, fields.format, budget)
 
 
-def _message(channel: str, content: Grammar) -> Grammar:
-    """A message that another one follows."""
-    return _sequence(
-        Token(CHANNEL),
-        Literal(channel),
-        Token(MESSAGE),
-        content,
-        Token(END),
-        Token(START),
-        Literal("assistant"),
-    )
-
-
-def _sequence(*parts: Grammar) -> Grammar:
-    return Concatenation(parts)
-
-
-def _either(options: Sequence[Grammar]) -> Grammar:
-    return options[0] if len(options) == 1 else Alternation(tuple(options))
-
-
 _ANY_OBJECT: Final = JsonSchema('{"type":"object"}')
-_JSON_TYPES: Final[tuple[Grammar, ...]] = (
-    Literal(""),
-    Literal(" json"),
-    _sequence(Literal(" "), Token(CONSTRAIN), Literal("json")),
-    _sequence(Token(CONSTRAIN), Literal("json")),
-)
-_JSON_TYPE: Final = _either(_JSON_TYPES)
 
 
 async def read_in_turns(read: Callable[[Budget], R], param: str) -> R:

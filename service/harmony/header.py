@@ -9,12 +9,19 @@ reasons of each line of the choice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from service.harmony.types import ALL_RECIPIENTS, Builtins, DeltaKind
-from service.harmony.vocabulary import TextPiece
+from service.conversation import FUNCTIONS, Builtins, DeltaKind, TextPiece
+
+# The tools gpt-oss was trained with, as headers name them.
+RECIPIENTS = {
+    "browser": ("browser.search", "browser.open", "browser.find"),
+    "python": ("python",),
+}
+ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in names)
+
 
 # Recipients that are not tools: the message is an ordinary one.
 _NOBODY = frozenset({"assistant", "user", "all"})
@@ -23,6 +30,16 @@ _BY_CHANNEL = {
     "commentary": DeltaKind.CONTENT,
     "final": DeltaKind.CONTENT,
 }
+
+
+def recipient_of(name: str) -> str:
+    """The Harmony recipient of a call of the tool with this qualified name."""
+    return name if "." in name else f"{FUNCTIONS}.{name}"
+
+
+def recipients_of(tools: Iterable[str]) -> frozenset[str]:
+    """All Harmony recipients of these built-in tools."""
+    return frozenset(name for tool in tools for name in RECIPIENTS[tool])
 
 
 class HeaderPart(Enum):

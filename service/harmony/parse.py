@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from service.conversation import MESSAGE_BREAK, NO_BUILTINS, Builtins, Delta, DeltaKind, TextPiece
 from service.harmony.header import Header, HeaderPart, Reading, Route, route
-from service.harmony.types import NO_BUILTINS, Builtins, Delta, DeltaKind
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -22,13 +22,10 @@ from service.harmony.vocabulary import (
     RETURN,
     START,
     WHOLE_TEXTS,
-    TextPiece,
     TokenDecoder,
     is_ordinary,
 )
 
-# Stands between two messages that become one text.
-MESSAGE_BREAK = "\n\n"
 _CALLS = (DeltaKind.ARGUMENTS, DeltaKind.HOSTED_CALL)
 
 

@@ -9,15 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from service.harmony.types import (
-    ALL_RECIPIENTS,
-    Conversation,
-    Message,
-    ResponseFormat,
-    ToolCall,
-    UnknownToolCall,
-    recipient_of,
-)
+from service.conversation import Conversation, Message, ResponseFormat, ToolCall, UnknownToolCall
+from service.harmony.header import ALL_RECIPIENTS, recipient_of
 from service.harmony.typescript import MAX_STEPS, describe_tools
 from service.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, START, encode_text
 from service.work import rest
@@ -37,8 +30,6 @@ _VERBOSITY = {
     "high": "Answer in detail: explain steps and background, with examples where they help.",
 }
 _TOOL_CHANNEL = "\nCalls to these tools must go to the commentary channel: {namespaces}."
-
-NUM_OPENING_TOKENS = 2  # `<|start|>assistant`, with which every prompt ends
 
 
 def render(conversation: Conversation, max_steps: int = MAX_STEPS) -> list[int]:

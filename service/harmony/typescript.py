@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from service.conversation import FreeText, Tool, ToolTooLarge
 from service.harmony import json_schema
-from service.harmony.types import FreeText, Tool, ToolTooLarge
 from service.work import Budget, OverBudget, rest
 
 _NAMES = {

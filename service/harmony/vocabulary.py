@@ -17,12 +17,11 @@ from pathlib import Path
 
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
+from service.conversation import TextPiece
 from service.work import (
     count_tokens,
     rest,
 )
-
-TextPiece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
 
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 

@@ -24,7 +24,7 @@ from profiles.selection.verdicts import Constraints, Fit, Rejection, Selection
 from profiles.store import custom_shape, drafts, store
 from profiles.store.store import Fetching
 from profiles.store.user_checkpoint import UserCheckpoint, open_user
-from service.harmony.vocabulary import write_vocabulary
+from service.chat_format import CHAT_FORMAT
 from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
 from service.run.machine import visible_hardware
@@ -276,7 +276,7 @@ def _vocabulary(settings: Settings) -> Path | None:
     """Return the vocabulary as a file, for grammars: engines know no text."""
     folder = writable(settings.cache_path) / "vocabulary"
     try:
-        return write_vocabulary(folder)
+        return CHAT_FORMAT.write_vocabulary(folder)
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): requests with structured outputs will be refused; set "

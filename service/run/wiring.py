@@ -89,12 +89,12 @@ def build_runtime(
     `shared_folder`: where several workers count together; None when this is the only process.
     """
     from service.admission.lifecycle import Lifecycle
-    from service.harmony import vocabulary
+    from service.chat_format import CHAT_FORMAT
     from service.runtime import Runtime, ServerLimits
     from service.telemetry.collectors import EngineState
     from service.telemetry.metrics import Metrics
 
-    vocabulary.load()
+    CHAT_FORMAT.load()
     metrics = Metrics(
         launch.served_name,
         lambda: EngineState(

@@ -23,9 +23,9 @@ from auth.jwt_verify import TokenHeader, read_header
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from service.admission.lifecycle import Lifecycle
+from service.conversation import Tool
 from service.harmony import vocabulary
 from service.harmony.parse import Parser
-from service.harmony.types import Tool
 from service.harmony.typescript import describe_tools, write_type
 from service.run.server import create_app
 from service.runtime import Runtime, ServedModel

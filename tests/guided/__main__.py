@@ -24,10 +24,10 @@ from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from engines.native.grammar import GrammarCompiler
+from service.conversation import DeltaKind
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, answer_grammar
 from service.harmony.parse import Parser
-from service.harmony.types import DeltaKind
 from service.harmony.vocabulary import CALL, END, RETURN, encode_text, write_vocabulary
 from tests.guided.schemas import Schema, random_schema
 from tools.benchmarks.checkpoint import VOCAB_SIZE, write_random

@@ -12,7 +12,7 @@ import pytest
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from profiles.checkpoints.compact import MANIFEST, bundled_nano
-from service.harmony.types import Conversation, Message, Tool, ToolCall
+from service.conversation import Conversation, Message, Tool, ToolCall
 from tools.nano.about import UNKNOWN, intents
 from tools.nano.asking import config_for, generate
 from tools.nano.dialogues import Turn

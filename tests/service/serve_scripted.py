@@ -26,7 +26,7 @@ def prepare(settings: Settings) -> Launch:
     """The real choice of a profile, whose files are not looked for or made."""
     with (
         mock.patch.object(store, "resolve", return_value=Path("/scripted")),
-        mock.patch.object(startup, "write_vocabulary", return_value=Path("/scripted")),
+        mock.patch.object(startup, "_vocabulary", return_value=Path("/scripted")),
     ):
         return replace(startup.prepare(settings), spec=EngineSpec("fake", OPTIONS))
 

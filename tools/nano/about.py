@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from service.harmony.types import ReasoningEffort
+from service.conversation import ReasoningEffort
 from tools.nano.words import Words
 
 

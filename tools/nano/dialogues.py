@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from service.harmony.types import Conversation, Message, ReasoningEffort, Tool, ToolCall
+from service.conversation import Conversation, Message, ReasoningEffort, Tool, ToolCall
 from tools.nano import replies
 from tools.nano.about import NO_TOOL, UNKNOWN, Intent, intents, think
 from tools.nano.alike import is_near, is_rival

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.harmony.types import ResponseFormat, Tool
+from service.conversation import ResponseFormat, Tool
 from tools.nano.first_words import in_words, listed, phone, phrase_of_day, phrase_of_time
 from tools.nano.phrases import phrases
 from tools.nano.sdk_tools import Schema

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from tools.nano.first_request import First, shuffled
 from tools.nano.first_weather import weather
 from tools.nano.first_words import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from tools.nano.values import Value
 from tools.nano.words import Words
 

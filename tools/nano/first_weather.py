@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from tools.nano.first_request import First, shuffled
 from tools.nano.first_words import a_place, say
 from tools.nano.sdk_tools import Schema, any_tool, make_tool, text

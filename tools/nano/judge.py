@@ -9,8 +9,8 @@ from typing import Any
 
 import jsonschema
 
+from service.conversation import Delta, DeltaKind, Tool
 from service.harmony.parse import Parser
-from service.harmony.types import Delta, DeltaKind, Tool
 from tools.nano.dialogues import Turn
 from tools.nano.tokens import decode
 

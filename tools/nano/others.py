@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from service.harmony.types import Conversation, Message, Tool
+from service.conversation import Conversation, Message, Tool
 from tools.nano import replies
 from tools.nano.dialogues import Turn
 from tools.nano.requests import Request

@@ -20,8 +20,8 @@ from engines.grammar.tree import Grammar
 from engines.native.config import NativeConfig
 from engines.native.engine import NativeEngine
 from profiles.checkpoints.compact import bundled_nano, expand
+from service.conversation import Conversation
 from service.guide.answer import AUTO, TEXT, AnswerFormat, ToolChoice, answer_grammar
-from service.harmony.types import Conversation
 from service.harmony.vocabulary import write_vocabulary
 from tools.nano.asking import config_for, generate
 from tools.nano.dialogues import Turn

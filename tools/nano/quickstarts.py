@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from service.harmony.types import Conversation, Message, ResponseFormat, Tool
+from service.conversation import Conversation, Message, ResponseFormat, Tool
 from tools.nano.first_request import First
 from tools.nano.tools import listed_tools
 from tools.nano.values import Value

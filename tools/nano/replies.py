@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from service.harmony.types import ReasoningEffort
+from service.conversation import ReasoningEffort
 from tools.nano.about import think
 from tools.nano.spelling import copied, copy_of
 from tools.nano.tokens import ASSISTANT, CALL, CHANNEL, END, MESSAGE, RETURN, SPACE, START, encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from tools.nano.words import Words
 
 Schema = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from service.harmony.types import Message
+from service.conversation import Message
 from tools.nano.spelling import copied, copy_of, is_copyable
 from tools.nano.tokens import SPACE, encode, text_of
 from tools.nano.vocabulary import copyable_ids

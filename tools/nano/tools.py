@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from tools.nano.values import Param
 from tools.nano.words import Split
 

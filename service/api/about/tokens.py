@@ -30,9 +30,8 @@ from service.api.common.prompt import (
 from service.api.common.schema import ERRORS
 from service.api.completions.request import check_token_ids, encode_prompt, plan_completion
 from service.api.completions.schema import CompletionRequest
+from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
-from service.harmony.render import NUM_OPENING_TOKENS
-from service.harmony.vocabulary import decode_marked
 from service.http.body import JSONRoute
 from service.request import RequestContext
 from service.runtime import CurrentContext, CurrentRuntime, Runtime
@@ -91,7 +90,7 @@ async def render_chat(
     runtime.lifecycle.check_started()
     token_ids = (await plan_chat(body, runtime, context)).prompt_token_ids
     if not body.add_generation_prompt:
-        token_ids = token_ids[:-NUM_OPENING_TOKENS]
+        token_ids = token_ids[: -CHAT_FORMAT.num_opening_tokens]
     return _json(
         RenderedPrompt(
             model=runtime.model.id,
@@ -121,8 +120,8 @@ def _json(answer: TokenizeResponse | DetokenizeResponse | RenderedPrompt) -> Res
 
 async def _text(token_ids: Sequence[int]) -> str:
     if len(token_ids) <= _FEW_TOKENS:
-        return decode_marked(token_ids)
-    return await in_thread(partial(decode_marked, token_ids))
+        return CHAT_FORMAT.decode_marked(token_ids)
+    return await in_thread(partial(CHAT_FORMAT.decode_marked, token_ids))
 
 
 async def _texts(token_ids: Sequence[int]) -> list[str]:
@@ -132,7 +131,7 @@ async def _texts(token_ids: Sequence[int]) -> list[str]:
 
 
 def _each_text(token_ids: Sequence[int]) -> list[str]:
-    return [decode_marked([token_id]) for token_id in token_ids]
+    return [CHAT_FORMAT.decode_marked([token_id]) for token_id in token_ids]
 
 
 def _check(model: str | None, runtime: Runtime, context: RequestContext) -> None:
@@ -160,4 +159,4 @@ async def _conversation_ids(
     token_ids = await render_prompt(
         conversation, "messages[{}].tool_call_id".format, counting_bound("messages")
     )
-    return token_ids if body.add_generation_prompt else token_ids[:-NUM_OPENING_TOKENS]
+    return token_ids if body.add_generation_prompt else token_ids[: -CHAT_FORMAT.num_opening_tokens]

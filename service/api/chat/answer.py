@@ -14,7 +14,7 @@ from service.answer.generation import Generation
 from service.api.common.answer import StreamedUsage, entries, told_logprobs, usage_of
 from service.api.common.prompt_logprobs import shown
 from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
-from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
 
 _encode = msgspec.json.encode

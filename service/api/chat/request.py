@@ -29,7 +29,6 @@ from service.api.common.guidance import (
 )
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
-    EFFORTS,
     check_model,
     context_bound,
     current_date,
@@ -37,10 +36,11 @@ from service.api.common.prompt import (
 )
 from service.api.common.prompt_logprobs import not_streamed
 from service.api.common.schema import free_text
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Conversation, Message, Tool, ToolCall
+from service.conversation import ResponseFormat as ResponseFormatNote
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
-from service.harmony.types import Conversation, Message, Tool, ToolCall
-from service.harmony.types import ResponseFormat as ResponseFormatNote
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.tools.toolbox import Toolbox
@@ -89,7 +89,7 @@ def to_conversation(
         messages=tuple(_message(message, i) for i, message in enumerate(request.messages)),
         current_date=date,
         tools=() if request.tool_choice == "none" else tools,
-        reasoning_effort=EFFORTS[_effort(request)],
+        reasoning_effort=CHAT_FORMAT.efforts[_effort(request)],
         response_format=_described_format(request),
         builtins=offered.tools,
         verbosity=request.verbosity or "medium",

@@ -19,8 +19,8 @@ from service.api.common.schema import (
     StreamOptions,
     Usage,
 )
-from service.harmony.types import Delta
-from service.harmony.vocabulary import WHOLE_TEXTS, decode_bytes, is_ordinary, name_of
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Delta
 
 _FLOOR = -9999.0  # JSON has no minus infinity; OpenAI documents this value for it
 
@@ -87,7 +87,7 @@ def _told(chosen: TokenLogprob) -> dict[str, Any]:
 
 def _named(token_id: int, logprob: float) -> dict[str, Any]:
     """With its id, which the text does not tell; control tokens by their names."""
-    text = decode_bytes(token_id).decode("utf-8", "replace") or name_of(token_id)
+    text = CHAT_FORMAT.decode_marked([token_id])
     return {"id": token_id, "token": text, "logprob": clamped(logprob)}
 
 
@@ -106,7 +106,7 @@ def _raw(value: object) -> msgspec.Raw:
 
 
 def _token(token_id: int, logprob: float) -> dict[str, Any]:
-    raw = decode_bytes(token_id)
+    raw = CHAT_FORMAT.decode_bytes(token_id)
     return {
         "token": raw.decode("utf-8", "replace"),
         "logprob": clamped(logprob),
@@ -196,16 +196,16 @@ class EchoedLogprobs:
 
 def _num_chars(token_id: int, utf8: codecs.IncrementalDecoder) -> int:
     """Characters that a token adds to a text."""
-    if is_ordinary(token_id):
-        return len(utf8.decode(decode_bytes(token_id)))
-    return len(name_of(token_id))
+    if CHAT_FORMAT.is_ordinary(token_id):
+        return len(utf8.decode(CHAT_FORMAT.decode_bytes(token_id)))
+    return len(CHAT_FORMAT.name_of(token_id))
 
 
 def _spelling(token_id: int) -> str:
     """The token's text; its bytes, as OpenAI writes them, when it is no whole characters."""
-    if not is_ordinary(token_id):
-        return name_of(token_id)
-    text = WHOLE_TEXTS[token_id]
+    if not CHAT_FORMAT.is_ordinary(token_id):
+        return CHAT_FORMAT.name_of(token_id)
+    text = CHAT_FORMAT.whole_texts[token_id]
     if text is not None:
         return text
-    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in decode_bytes(token_id))
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in CHAT_FORMAT.decode_bytes(token_id))

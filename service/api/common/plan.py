@@ -13,6 +13,8 @@ from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
 from service.api.common.prompt_logprobs import check_budget
 from service.api.common.schema import SamplingFields
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Tool
 from service.errors import RequestError
 from service.guide.answer import (
     AUTO,
@@ -25,15 +27,13 @@ from service.guide.answer import (
     read_in_turns,
     text_grammar,
 )
-from service.harmony.types import Tool
-from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import Budget
 
 Ids = tuple[int, ...]
 
-STOP_IDS: Final = frozenset(STOP_TOKEN_IDS)
+STOP_IDS: Final = frozenset(CHAT_FORMAT.stop_token_ids)
 
 _PASSED_ON: Final = {
     "min_tokens",
@@ -268,7 +268,7 @@ def _stop_ids(fields: SamplingFields, vocab_size: int, *, is_guided: bool, is_ho
                 f"ends; leave one out.",
                 param=name,
             )
-    usual = () if fields.ignore_eos else STOP_TOKEN_IDS
+    usual = () if fields.ignore_eos else CHAT_FORMAT.stop_token_ids
     return (*usual, *sorted(set(asked).difference(usual)))
 
 

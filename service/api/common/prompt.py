@@ -3,7 +3,7 @@ others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,33 +11,19 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from engines.base import EngineInfo
-from service.errors import RequestError
-from service.harmony.render import render
-from service.harmony.types import (
+from service.chat_format import CHAT_FORMAT
+from service.conversation import (
     Conversation,
     FreeText,
     Message,
-    ReasoningEffort,
     Tool,
     ToolTooLarge,
     UnknownToolCall,
 )
-from service.harmony.vocabulary import LONGEST_TOKEN_CHARS
+from service.errors import RequestError
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import Budget, OverBudget, in_thread
-
-# gpt-oss knows three levels; the others of the published schemas mean the nearest of them.
-EFFORTS: Mapping[str | None, ReasoningEffort] = {
-    None: "medium",
-    "none": "low",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
 
 # Writing a longer prompt in this thread would hold up every stream of this process.
 LONG_PROMPT_CHARS: Final = 16_384
@@ -144,9 +130,9 @@ async def render_prompt(
         token_ids = None
         if _num_chars(conversation) <= LONG_PROMPT_CHARS:
             with suppress(ToolTooLarge):
-                token_ids = render(conversation, _FEW_STEPS)
+                token_ids = CHAT_FORMAT.render(conversation, _FEW_STEPS)
         if token_ids is None:
-            token_ids = await counted(bound, partial(render, conversation))
+            token_ids = await counted(bound, partial(CHAT_FORMAT.render, conversation))
     except UnknownToolCall as error:
         param = param_of(error.message_index)
         raise RequestError(
@@ -180,7 +166,7 @@ def _least_tokens(conversation: Conversation) -> int:
     messages = conversation.messages
     num_users = sum(message.role == "user" for message in messages)
     longest = max((len(m.content) for m in messages if m.role != "tool"), default=0)
-    return max(TURN_TOKENS * num_users, longest // LONGEST_TOKEN_CHARS)
+    return max(TURN_TOKENS * num_users, longest // CHAT_FORMAT.longest_token_chars)
 
 
 def _num_chars(conversation: Conversation) -> int:

@@ -10,8 +10,8 @@ import msgspec
 from engines.base import PromptLogprobs
 from engines.prompt_logprobs import PromptToken, unpacked
 from service.api.common.answer import clamped
+from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
-from service.harmony.vocabulary import decode_marked
 
 # Of one request: two values for each token of a context of 131,072 tokens. An answer of as many
 # is about 20 MB of JSON.
@@ -68,5 +68,5 @@ def _place(token: PromptToken, num_top: int, names: dict[int, str]) -> dict[str,
 
 def _name(token_id: int, names: dict[int, str]) -> str:
     if token_id not in names:
-        names[token_id] = decode_marked([token_id])
+        names[token_id] = CHAT_FORMAT.decode_marked([token_id])
     return names[token_id]

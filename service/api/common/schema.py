@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from service.harmony.types import FreeText
+from service.conversation import FreeText
 
 # What clients and gateways hang on the answers of other servers, and send back with the history:
 # notes about the past, which nothing here depends on.

@@ -19,12 +19,8 @@ from service.api.common.prompt import (
 )
 from service.api.common.prompt_logprobs import not_streamed
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
+from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
-from service.harmony.vocabulary import (
-    LONGEST_TOKEN_CHARS,
-    decode_marked,
-    encode_marked,
-)
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import in_thread
@@ -110,10 +106,9 @@ async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) ->
     is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
     encoded = []
     for text, bound in zip(texts, bounds, strict=True):
-        bound.check_least(len(text) // LONGEST_TOKEN_CHARS)
-        found = (
-            await counted(bound, partial(encode_marked, text)) if is_long else encode_marked(text)
-        )
+        bound.check_least(len(text) // CHAT_FORMAT.longest_token_chars)
+        encode = partial(CHAT_FORMAT.encode_marked, text)
+        found = await counted(bound, encode) if is_long else encode()
         bound.check(len(found))
         encoded.append(tuple(found))
         if is_long:
@@ -143,7 +138,7 @@ def _listed(request: CompletionRequest) -> list[str | list[int]]:
 
 
 def _given_text(prompt: str | list[int]) -> str:
-    return prompt if isinstance(prompt, str) else decode_marked(prompt)
+    return prompt if isinstance(prompt, str) else CHAT_FORMAT.decode_marked(prompt)
 
 
 def _param(request: CompletionRequest, index: int) -> str:

@@ -17,7 +17,7 @@ from service.api.messages.blocks import (
 )
 from service.api.messages.request import Cleared
 from service.api.messages.response_schema import AppliedEdits, ClearedThinking
-from service.harmony.types import DeltaKind
+from service.conversation import DeltaKind
 from service.http.failures import Failure
 
 _encode = msgspec.json.encode

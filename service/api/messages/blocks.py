@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from service.answer.choice import Choice
 from service.answer.generation import Generation
 from service.api.messages.response_schema import MessageTokensDetails, MessageUsage, StopReason
-from service.harmony.types import Delta, DeltaKind
+from service.conversation import Delta, DeltaKind
 
 # Replaces an input that is not a JSON object, so that the model's text is not lost.
 UNPARSED_KEY = "__unparsed__"

@@ -24,9 +24,8 @@ from service.api.messages.block_schema import (
     texts_of,
 )
 from service.api.messages.schema import CountTokensRequest
-from service.errors import RequestError
-from service.harmony.render import last_final
-from service.harmony.types import (
+from service.chat_format import CHAT_FORMAT
+from service.conversation import (
     Conversation,
     Message,
     ReasoningEffort,
@@ -34,6 +33,7 @@ from service.harmony.types import (
     Tool,
     ToolCall,
 )
+from service.errors import RequestError
 
 
 class History:
@@ -68,7 +68,7 @@ class History:
         if not limits:
             return
         thoughtful = [i for i, message in enumerate(self.messages) if message.reasoning]
-        spent = last_final(self.messages)  # up to here there are none in any prompt
+        spent = CHAT_FORMAT.last_final(self.messages)  # up to here there are none in any prompt
         # As if the edits ran one after the other, the one that keeps fewest turns counts.
         for index in thoughtful[: -min(limits)]:
             if index > spent:

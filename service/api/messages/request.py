@@ -9,7 +9,6 @@ from functools import partial
 from service.answer.plan import Plan, offered_tools
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
-    EFFORTS,
     MAX_COUNTED,
     PromptBound,
     check_model,
@@ -28,10 +27,10 @@ from service.api.messages.schema import (
     ThinkingDisabled,
     ThinkingEnabled,
 )
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Conversation, ReasoningEffort
 from service.errors import RequestError
 from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
-from service.harmony.render import thoughts_turn
-from service.harmony.types import Conversation, ReasoningEffort
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.work import Budget, OverBudget, in_thread
@@ -123,7 +122,7 @@ async def _count(cleared: list[str]) -> Cleared:
 
 
 def _num_tokens(cleared: list[str]) -> int:
-    return sum(len(thoughts_turn(thoughts)) for thoughts in cleared)
+    return sum(len(CHAT_FORMAT.thoughts_turn(thoughts)) for thoughts in cleared)
 
 
 def _check_thread(request: CountTokensRequest) -> None:
@@ -137,13 +136,13 @@ def _check_thread(request: CountTokensRequest) -> None:
 def effort_of(request: CountTokensRequest) -> ReasoningEffort:
     """The effort that was asked for by name, else the one that matches the thinking budget."""
     if request.output_config is not None and request.output_config.effort is not None:
-        return EFFORTS[request.output_config.effort]
+        return CHAT_FORMAT.efforts[request.output_config.effort]
     thinking = request.thinking
     if isinstance(thinking, ThinkingDisabled):
-        return EFFORTS["none"]
+        return CHAT_FORMAT.efforts["none"]
     if isinstance(thinking, ThinkingEnabled):
         return next(effort for size, effort in _BUDGET_EFFORTS if thinking.budget_tokens >= size)
-    return EFFORTS[None]
+    return CHAT_FORMAT.efforts[None]
 
 
 def has_thinking(request: CountTokensRequest) -> bool:

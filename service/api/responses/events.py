@@ -12,7 +12,7 @@ import msgspec
 
 from service.api.responses.output import Event, HostedItem, Item, ItemStatus, Output
 from service.api.responses.pieces import Piece
-from service.harmony.types import DeltaKind
+from service.conversation import DeltaKind
 from service.http.failures import Failure
 
 Json = dict[str, Any]

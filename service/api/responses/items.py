@@ -19,9 +19,8 @@ from service.api.responses.item_schema import (
     text_of,
 )
 from service.api.responses.output import item_key
+from service.conversation import MESSAGE_BREAK, Message, ToolCall, qualified_name
 from service.errors import RequestError
-from service.harmony.parse import MESSAGE_BREAK
-from service.harmony.types import Message, ToolCall, qualified_name
 
 Json = dict[str, Any]
 

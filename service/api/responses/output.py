@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from service.api.responses.pieces import Piece
-from service.harmony.types import CALL_KINDS, DeltaKind
+from service.conversation import CALL_KINDS, DeltaKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Json = dict[str, Any]

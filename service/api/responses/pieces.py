@@ -9,7 +9,7 @@ import msgspec
 from engines.base import TokenLogprob
 from service.answer.choice import ChoiceStep
 from service.api.common.answer import entries
-from service.harmony.types import CALL_KINDS, Delta, DeltaKind
+from service.conversation import CALL_KINDS, Delta, DeltaKind
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):

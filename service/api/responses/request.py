@@ -12,7 +12,6 @@ import msgspec
 from service.answer.plan import OfferedTools, Plan
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
-    EFFORTS,
     check_model,
     context_bound,
     counting_bound,
@@ -37,9 +36,10 @@ from service.api.responses.tools import (
     tools_of,
 )
 from service.api.responses.truncation import shortened
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Conversation, Message, ResponseFormat
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, Fields
-from service.harmony.types import Conversation, Message, ResponseFormat
 from service.request import RequestContext
 from service.runtime import Runtime
 from service.store.base import ResponseRecord
@@ -141,11 +141,12 @@ async def _conversation(
     if request.instructions:
         messages.insert(0, Message("system", request.instructions))
         params.insert(0, "instructions")
+    effort = request.reasoning.effort if request.reasoning else None
     conversation = Conversation(
         messages=tuple(messages),
         current_date=current_date(runtime.clock()),
         tools=() if request.tool_choice == "none" else tools_of(request),
-        reasoning_effort=EFFORTS[request.reasoning.effort if request.reasoning else None],
+        reasoning_effort=CHAT_FORMAT.efforts[effort],
         response_format=_described_format(request),
         namespaces=namespaces_of(request),
         builtins=offered.tools,

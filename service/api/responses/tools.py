@@ -17,9 +17,10 @@ from service.api.responses.schema import (
     NamespaceTool,
     ResponseRequest,
 )
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Tool, qualified_name
 from service.errors import RequestError
 from service.guide.answer import ToolChoice
-from service.harmony.types import Tool, qualified_name, recipients_of
 from service.runtime import Runtime
 
 
@@ -114,4 +115,4 @@ def _recipients(named: NamedBuiltin, offered: OfferedTools, param: str) -> froze
             param=param,
             code="unknown_tool",
         )
-    return recipients_of([tool])
+    return CHAT_FORMAT.recipients_of([tool])

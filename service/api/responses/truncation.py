@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from engines.base import EngineInfo
 from service.api.common.prompt import context_bound, render_prompt
+from service.conversation import Conversation, Message
 from service.errors import RequestError
-from service.harmony.types import Conversation, Message
 
 _INSTRUCTIONS = ("system", "developer")
 _ANSWER_SHARE = 8  # an eighth of the context is kept for an answer without a limit of its own

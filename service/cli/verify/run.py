@@ -12,9 +12,9 @@ from engines.adding import command_for
 from engines.base import Engine, EngineRequest, SamplingParams
 from engines.errors import EngineStartError
 from engines.process.supervisor import EngineSupervisor
+from service.chat_format import CHAT_FORMAT
 from service.cli.verify.report import Measured
 from service.cli.verify.texts import prompts, texts
-from service.harmony.vocabulary import STOP_TOKEN_IDS
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of
 from service.settings.settings import Settings
@@ -55,7 +55,7 @@ async def _measured(engine: Engine) -> Measured:
 
 async def _answer(engine: Engine, prompt: tuple[int, ...]) -> tuple[int, ...]:
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
-    request = EngineRequest("verify", prompt, sampling, STOP_TOKEN_IDS)
+    request = EngineRequest("verify", prompt, sampling, CHAT_FORMAT.stop_token_ids)
     events = engine.generate(request)
     return tuple([token async for event in events for token in event.token_ids])
 
@@ -81,7 +81,7 @@ async def by_transformers(python: Path, launch: Launch) -> tuple[Measured, list[
         "prompts": prompts(),
         "texts": texts(),
         "max_tokens": MAX_TOKENS,
-        "stop_token_ids": STOP_TOKEN_IDS,
+        "stop_token_ids": CHAT_FORMAT.stop_token_ids,
     }
     process = await asyncio.create_subprocess_exec(
         *(str(python), "-P", "-m", "engines.reference"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.harmony.render import render
-from service.harmony.types import Conversation, Message
-from service.harmony.vocabulary import encode_marked, encode_text
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Conversation, Message
 
 _CONVERSATIONS: Final = (
     (
@@ -32,7 +31,9 @@ _BEFORE_TEXT: Final = "<|channel|>final<|message|>"
 def prompts() -> tuple[tuple[int, ...], ...]:
     """The conversations as the model is asked them, up to its turn."""
     return tuple(
-        tuple(render(Conversation((Message("user", asked),), current_date="2025-08-05")))
+        tuple(
+            CHAT_FORMAT.render(Conversation((Message("user", asked),), current_date="2025-08-05"))
+        )
         for asked, _ in _CONVERSATIONS
     )
 
@@ -40,5 +41,6 @@ def prompts() -> tuple[tuple[int, ...], ...]:
 def texts() -> tuple[tuple[int, ...], ...]:
     """The answers that are scored after the prompts."""
     return tuple(
-        (*encode_marked(_BEFORE_TEXT), *encode_text(answer)) for _, answer in _CONVERSATIONS
+        (*CHAT_FORMAT.encode_marked(_BEFORE_TEXT), *CHAT_FORMAT.encode_text(answer))
+        for _, answer in _CONVERSATIONS
     )

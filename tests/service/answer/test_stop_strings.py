@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.answer.text import StopStrings
-from service.harmony.types import Delta, DeltaKind
+from service.conversation import Delta, DeltaKind
 
 LETTERS = st.text("ab", max_size=6)
 

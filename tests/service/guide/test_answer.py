@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from engines.grammar.tree import Grammar
+from service.conversation import FreeText, Tool
 from service.errors import RequestError
 from service.guide.answer import AnswerFormat, ToolChoice, answer_grammar
-from service.harmony.types import FreeText, Tool
 from service.harmony.vocabulary import RETURN
 
 Accepts = Callable[[Grammar | None, str], bool]

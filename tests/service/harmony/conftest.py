@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
+from service.conversation import Delta, DeltaKind
 from service.harmony.parse import Parser
-from service.harmony.types import Delta, DeltaKind
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,

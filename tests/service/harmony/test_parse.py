@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from service.conversation import Conversation, Delta, DeltaKind, Message, ToolCall
 from service.harmony.parse import Parser
 from service.harmony.render import render
-from service.harmony.types import Conversation, Delta, DeltaKind, Message, ToolCall
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "harmony_prompts.json"
 STEPS = pytest.mark.parametrize("step", [1, 3, 8, None])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.conversation import Conversation, Delta, DeltaKind, Message, ToolCall
 from service.harmony.parse import Parser
 from service.harmony.render import render
-from service.harmony.types import Conversation, Delta, DeltaKind, Message, ToolCall
 from service.harmony.vocabulary import (
     CALL,
     CHANNEL,

@@ -18,8 +18,8 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from profiles.catalogue.catalogue import load
+from service.conversation import Conversation, Message, Tool, ToolCall
 from service.harmony.render import render
-from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.harmony.vocabulary import decode_marked
 from tests.sdist import fetch_source
 

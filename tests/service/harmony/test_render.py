@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.harmony.render import render
-from service.harmony.types import (
+from service.conversation import (
     Conversation,
     Message,
     ResponseFormat,
@@ -18,6 +17,7 @@ from service.harmony.types import (
     ToolCall,
     UnknownToolCall,
 )
+from service.harmony.render import render
 from service.harmony.vocabulary import decode_bytes, encode_text, is_ordinary
 
 DATE = "2026-01-31"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_harmony import DeveloperContent, HarmonyEncoding, Message, Role, ToolDescription
 
-from service.harmony.types import Tool
+from service.conversation import Tool
 from service.harmony.typescript import describe_tools, write_type
 from tests.examples import any_text, examples
 

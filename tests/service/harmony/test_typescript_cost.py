@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.harmony.types import Tool, ToolTooLarge
+from service.conversation import Tool, ToolTooLarge
 from service.harmony.typescript import MAX_STEPS, describe_tools, write_type
 from service.work import Budget, OverBudget
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import openai_harmony as theirs
 import pytest
 
+from service.conversation import Conversation, Message, Tool, ToolCall
 from service.harmony.render import render
-from service.harmony.types import Conversation, Message, Tool, ToolCall
 from service.harmony.vocabulary import decode_marked
 
 DATE = "2026-01-31"

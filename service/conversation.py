@@ -1,25 +1,23 @@
-"""What the renderer takes and refuses and what the parser gives: plain data, no HTTP."""
+"""Conversations and the pieces of an answer: plain data, in no model's format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 ReasoningEffort = Literal["low", "medium", "high"]
 Verbosity = Literal["low", "medium", "high"]
 
-_FUNCTIONS = "functions"
+TextPiece = tuple[str, tuple[int, ...]]  # text, and the positions of the tokens it came from
 
-# The tools gpt-oss was trained with, as headers name them.
-RECIPIENTS = {
-    "browser": ("browser.search", "browser.open", "browser.find"),
-    "python": ("python",),
-}
-ALL_RECIPIENTS = frozenset(name for names in RECIPIENTS.values() for name in names)
+# Stands between two messages that become one text.
+MESSAGE_BREAK = "\n\n"
+
+FUNCTIONS = "functions"  # the namespace of plain functions
 
 
 def qualified_name(name: str, namespace: str | None = None) -> str:
@@ -27,12 +25,7 @@ def qualified_name(name: str, namespace: str | None = None) -> str:
 
     Plain functions keep their name.
     """
-    return name if namespace in (None, _FUNCTIONS) else f"{namespace}.{name}"
-
-
-def recipient_of(name: str) -> str:
-    """The Harmony recipient of a call of the tool with this qualified name."""
-    return name if "." in name else f"{_FUNCTIONS}.{name}"
+    return name if namespace in (None, FUNCTIONS) else f"{namespace}.{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,7 @@ class Tool:
 
     @property
     def namespace(self) -> str:
-        return recipient_of(self.name).rpartition(".")[0]
+        return self.name.rpartition(".")[0] or FUNCTIONS
 
     @property
     def short_name(self) -> str:
@@ -146,9 +139,12 @@ class Builtins:
 NO_BUILTINS = Builtins()
 
 
-def recipients_of(tools: Iterable[str]) -> frozenset[str]:
-    """All Harmony recipients of these built-in tools."""
-    return frozenset(name for tool in tools for name in RECIPIENTS[tool])
+class Turn(NamedTuple):
+    """A turn of a transcript, as traces show it."""
+
+    role: str
+    kind: Literal["text", "reasoning", "tool_call"]
+    text: str
 
 
 class ConversationError(Exception):

@@ -1,0 +1,100 @@
+"""The grammar of Harmony's turns; callers bring the grammars of what the turns contain.
+
+The model spells a call in several ways; all are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from engines.grammar.tree import (
+    Concatenation,
+    Grammar,
+    JsonSchema,
+    Literal,
+    Text,
+    Token,
+    either,
+    optional,
+)
+from service.harmony.header import recipient_of
+from service.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+
+
+def answer_grammar(
+    calls: Sequence[Grammar], final: Grammar | None, max_reasoning_tokens: int | None
+) -> Grammar:
+    """An answer: reasoning, then one of the calls or the final message, if it may have one."""
+    turns = [_sequence(optional(_message("commentary", Text())), either(calls))] if calls else []
+    if final is not None:
+        turns.append(final)
+    return _sequence(optional(_message("analysis", Text(max_reasoning_tokens))), either(turns))
+
+
+def call_grammar(name: str, content: Grammar, *, is_free_text: bool) -> Grammar:
+    """A call of the client's tool with this qualified name."""
+    to = f" to={recipient_of(name)}"
+    return _sequence(
+        either(
+            [
+                _sequence(Literal(to), Token(CHANNEL), Literal("commentary")),
+                _sequence(Token(CHANNEL), Literal("commentary" + to)),
+            ]
+        ),
+        optional(Literal(" code")) if is_free_text else _JSON_TYPE,
+        Token(MESSAGE),
+        content,
+        Token(CALL),
+    )
+
+
+def builtin_call_grammar(recipient: str) -> Grammar:
+    """A call of a built-in tool."""
+    to = f" to={recipient}"
+    channel = either([Literal("analysis"), Literal("commentary")])
+    return _sequence(
+        either(
+            [
+                _sequence(Literal(to), Token(CHANNEL), channel),
+                _sequence(Token(CHANNEL), channel, Literal(to)),
+            ]
+        ),
+        either([Literal(" code"), *_JSON_TYPES]),
+        Token(MESSAGE),
+        Text() if recipient == "python" else JsonSchema('{"type":"object"}'),
+        Token(CALL),
+    )
+
+
+def final_grammar(content: Grammar | None) -> Grammar:
+    """The final message; None: any text."""
+    if content is None:
+        return _sequence(Token(CHANNEL), Literal("final"), Token(MESSAGE), Text())
+    return _sequence(Token(CHANNEL), Literal("final"), _JSON_TYPE, Token(MESSAGE), content)
+
+
+def _message(channel: str, content: Grammar) -> Grammar:
+    """A message that another one follows."""
+    return _sequence(
+        Token(CHANNEL),
+        Literal(channel),
+        Token(MESSAGE),
+        content,
+        Token(END),
+        Token(START),
+        Literal("assistant"),
+    )
+
+
+def _sequence(*parts: Grammar) -> Grammar:
+    return Concatenation(parts)
+
+
+_JSON_TYPES: Final[tuple[Grammar, ...]] = (
+    Literal(""),
+    Literal(" json"),
+    _sequence(Literal(" "), Token(CONSTRAIN), Literal("json")),
+    _sequence(Token(CONSTRAIN), Literal("json")),
+)
+_JSON_TYPE: Final = either(_JSON_TYPES)
