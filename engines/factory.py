@@ -94,7 +94,7 @@ def prebuilt(spec: EngineSpec, capability: tuple[int, int]) -> dict[str, str | N
     why what is in it cannot be used: None if it can."""
     if spec.artefact_dir is None:
         return {}
-    from engines.native.backends.cuda.artefact_parts import states
+    from engines.native.backends.cuda.artefact.parts import states
     from engines.native.config import ModelConfig, NativeConfig
 
     config = NativeConfig.from_spec(spec)

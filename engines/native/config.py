@@ -165,7 +165,7 @@ class NativeConfig:
     kv_dtype: KvDType | None = None  # of the KV cache; None: dtype
     num_kv_blocks: int | None = None
     memory_fraction: float = 0.9  # of the device's memory, for weights, KV cache and all else
-    num_gpus: int = 1  # each computes some of the layers: backends/cuda/stages.py
+    num_gpus: int = 1  # each computes some of the layers: backends/cuda/passes/stages.py
     host_kv_bytes: int = 0  # of host memory, for blocks that are evicted from the device's
     num_threads: int | None = None
     max_num_waiting: int | None = None
@@ -174,7 +174,7 @@ class NativeConfig:
     speculation: Speculation = "none"  # propose tokens, to verify several in one step: drafting.py
     draft_dir: Path | None = None  # of the EAGLE3 head: eagle/config.py
     vocabulary_path: Path | None = None  # the tokens' bytes, for grammars: grammar_vocabulary.py
-    artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact_parts.py
+    artefact_dir: Path | None = None  # of the pre-built engine: backends/cuda/artefact/parts.py
     keep_weights: bool = False  # pack them into artefact_dir where they are not there yet
     tune: bool = False  # measure kernel variants and keep the fastest in artefact_dir
     # The longest gap between two tokens of a stream that prefill beside it may make; None: any.

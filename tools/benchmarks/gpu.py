@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.variants import (
     PARTS,
@@ -30,12 +29,13 @@ from engines.native.backends.cuda.choices.variants import (
     PrefillChoices,
     StreamLaunch,
 )
-from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers, TokenRun
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers, TokenRun
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.model import ModelWeights
 from tools.benchmarks.gpu_engine import Load
 from tools.benchmarks.gpu_engine import serve as engine_of
 from tools.benchmarks.random_model import random_weights

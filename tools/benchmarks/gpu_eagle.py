@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import SlotTensors
-from engines.native.backends.cuda.eagle import DeviceHead
+from engines.native.backends.cuda.steps.buffers import SlotTensors
+from engines.native.backends.cuda.steps.eagle import DeviceHead
 from engines.native.config import Speculation
 from engines.native.eagle.head import EagleHead
 from tools.benchmarks.gpu import Bench, load

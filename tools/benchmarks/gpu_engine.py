@@ -13,8 +13,8 @@ from torch import Tensor
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.core import EngineCore, assemble_core
 

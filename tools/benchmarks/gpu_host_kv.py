@@ -25,7 +25,7 @@ from torch import Tensor
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import Capacity, HostCapacity, Move
-from engines.native.backends.cuda.artefact import Artefact
+from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.loading import with_blocks

@@ -25,8 +25,8 @@ import torch
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.verify import StepTime, draft_capacity
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.steps.verify import StepTime, draft_capacity
 from engines.native.config import NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
 from engines.native.eagle.head import EagleHead

@@ -24,13 +24,13 @@ import torch
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.native.backends.base import Capacity
-from engines.native.backends.cuda.artefact import Artefact
+from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.loading import num_blocks_on, with_blocks
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.verify import draft_capacity
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.steps.verify import draft_capacity
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.core import EngineCore, assemble_core, load_core
 from engines.native.layer_split import part_of, split_layers

@@ -25,10 +25,10 @@ import torch
 
 from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.graphs import prefill_sizes
+from engines.native.backends.cuda.graphs.captured import prefill_sizes
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.verify import draft_capacity
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.steps.verify import draft_capacity
 from engines.native.calibration import Calibration, calibrate
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from engines.native.backends.cuda.artefact import Artefact
+from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.untuned import ADA
 from engines.native.backends.cuda.choices.variants import PARTS
 from engines.native.backends.cuda.measuring import MeasuredSteps, measured
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from tools.benchmarks.random_model import random_weights
 

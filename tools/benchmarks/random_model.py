@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.fragment_order import RAISED
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.fragment_order import RAISED
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
 from engines.native.layer_split import part_of
 from engines.native.rope import rotation_tables

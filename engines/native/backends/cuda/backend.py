@@ -15,22 +15,28 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.base import Batch, Capacity, Row, Sampled, TokenMasks
-from engines.native.backends.cuda.buffers import Rows
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.draws import Draw, Draws
-from engines.native.backends.cuda.eagle import DeviceHead
-from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
-from engines.native.backends.cuda.host_blocks import HostBlocks, joined_capacity
-from engines.native.backends.cuda.outcome import Token, sampled_of
-from engines.native.backends.cuda.prefill import ON_DEVICE, Prefill, TokenRun
-from engines.native.backends.cuda.prompt_scorer import PromptScorer
-from engines.native.backends.cuda.replay import Parts, Places, cheapest_parts, equal_parts, joined
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.slots import Slots
-from engines.native.backends.cuda.stages import ModelPart, MostWork, Stage, Stages
-from engines.native.backends.cuda.transfer import Transfer
-from engines.native.backends.cuda.verify import Verifier, VerifyStep, expanded
+from engines.native.backends.cuda.graphs.captured import Graphs, in_turn, step_sizes
+from engines.native.backends.cuda.memory.host_blocks import HostBlocks, joined_capacity
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.passes.replay import (
+    Parts,
+    Places,
+    cheapest_parts,
+    equal_parts,
+    joined,
+)
+from engines.native.backends.cuda.passes.stages import ModelPart, MostWork, Stage, Stages
+from engines.native.backends.cuda.sampling.draws import Draw, Draws
+from engines.native.backends.cuda.sampling.outcome import Token, sampled_of
+from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.steps.buffers import Rows
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.eagle import DeviceHead
+from engines.native.backends.cuda.steps.prefill import ON_DEVICE, Prefill, TokenRun
+from engines.native.backends.cuda.steps.verify import Verifier, VerifyStep, expanded
 from engines.native.backends.fp8 import STORED
 from engines.native.backends.scoring import Scores
 from engines.native.config import ModelConfig

@@ -7,18 +7,18 @@ import torch
 from engines.errors import EngineStartError
 from engines.native.backends.base import Capacity
 from engines.native.backends.cpu.memory import check_host_kv
-from engines.native.backends.cuda.artefact import Artefact
+from engines.native.backends.cuda.artefact.kept import Artefact
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.eagle import load_head
 from engines.native.backends.cuda.limits import check_computable
 from engines.native.backends.cuda.measuring import measured
-from engines.native.backends.cuda.room import Need, check_room, kv_budget, work_bytes
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.verify import draft_capacity
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.memory.room import Need, check_room, kv_budget, work_bytes
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.steps.eagle import load_head
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.verify import draft_capacity
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.backends.fp8 import cache_dtype
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import (

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from triton.errors import TritonError
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.artefact.compiled_kernels import cache_at
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.tuning import tuned
 from engines.native.backends.cuda.choices.variants import PARTS, Choices
-from engines.native.backends.cuda.compiled_kernels import cache_at
-from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.kernels.launch import Launch, instead
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.model import ModelWeights
 
 _CONTEXT: Final = 512  # tokens of each sequence that is attended to
 _REPEATS: Final = 9

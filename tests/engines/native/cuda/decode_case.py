@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from engines.native.backends import fp8
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.variants import Choices
-from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import ModelConfig
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
 from tests.engines.native.cuda.reference import Outcome, forward_reference

@@ -14,10 +14,10 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent
 from engines.errors import EngineError
 from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.verify import draft_capacity
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.verify import draft_capacity
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig, Speculation
 from engines.native.core import EngineCore, assemble_core
 from engines.native.eagle.head import EagleHead

@@ -15,16 +15,16 @@ from safetensors.torch import load_file, save_file
 from engines.errors import EngineStartError
 from engines.native.artefact import upload
 from engines.native.artefact.store import checksum
-from engines.native.backends.cuda.artefact_parts import weights_part
+from engines.native.backends.cuda.artefact.parts import weights_part
 from engines.native.config import NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
 from profiles.checkpoints.packed import delete_shards
 from tests.engines.native.cuda.artefact_case import MODEL, config_in, files_of
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
 
-from engines.native.backends.cuda.artefact import Artefact  # isort: skip
-from engines.native.backends.cuda.load import load_weights  # isort: skip
-from engines.native.backends.cuda.weights import ModelWeights, PackedExperts  # isort: skip
+from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
+from engines.native.backends.cuda.weights.load import load_weights  # isort: skip
+from engines.native.backends.cuda.weights.model import ModelWeights, PackedExperts  # isort: skip
 
 EVERY = range(MODEL.num_hidden_layers)
 

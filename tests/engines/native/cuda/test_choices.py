@@ -8,7 +8,7 @@ import pytest
 
 from engines.native.backends.cuda.card import KB, KNOWN, Card
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices, table_for
-from engines.native.backends.cuda.graphs import decode_sizes
+from engines.native.backends.cuda.graphs.captured import decode_sizes
 from engines.native.backends.cuda.offline.published import gpt_oss
 
 MODEL = gpt_oss("20b")

@@ -12,7 +12,7 @@ import torch
 from engines.base import SamplingParams
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Row, SlotStart
-from engines.native.backends.cuda.buffers import Rows, SlotTensors
+from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
@@ -31,12 +31,12 @@ from tests.engines.native.eagle.reference import (
 )
 from tools.benchmarks.random_heads import HeadShape, knowing_head, random_head
 
-from engines.native.backends.cuda.eagle import DeviceHead, check_head  # isort: skip
-from engines.native.backends.cuda.prefill import PrefillBuffers, TokenRun  # isort: skip
+from engines.native.backends.cuda.steps.eagle import DeviceHead, check_head  # isort: skip
+from engines.native.backends.cuda.steps.prefill import PrefillBuffers, TokenRun  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 from tools.benchmarks.random_model import random_weights  # isort: skip
-from engines.native.backends.cuda.shape import Shape  # isort: skip
-from engines.native.backends.cuda.verify import Guesses  # isort: skip
+from engines.native.backends.cuda.steps.shape import Shape  # isort: skip
+from engines.native.backends.cuda.steps.verify import Guesses  # isort: skip
 
 from tests.engines.native.cuda.engine_case import EngineCase, generate  # isort: skip
 

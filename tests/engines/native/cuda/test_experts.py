@@ -13,7 +13,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
     relative_error,
 )
 
-from engines.native.backends.cuda import fragment_order  # isort: skip
+from engines.native.backends.cuda.weights import fragment_order  # isort: skip
 from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 

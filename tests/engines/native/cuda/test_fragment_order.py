@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engines.native.backends.cuda import fragment_order
+from engines.native.backends.cuda.weights import fragment_order
 
 
 @pytest.mark.parametrize("is_gate_up", [False, True])

@@ -10,8 +10,9 @@ import torch
 from tests.engines.native.cuda.kernel_fixtures import DEVICE
 
 from engines.native.backends.base import Move  # isort: skip
-from engines.native.backends.cuda import host_blocks, pinned  # isort: skip
-from engines.native.backends.cuda.host_blocks import HostBlocks  # isort: skip
+from engines.native.backends.cuda.memory import host_blocks  # isort: skip
+from engines.native.backends.cuda.memory import pinned  # isort: skip
+from engines.native.backends.cuda.memory.host_blocks import HostBlocks  # isort: skip
 
 NUM_BLOCKS, NUM_PLACES = 23, 37
 NEW = 1.0  # what a block holds that a step wrote

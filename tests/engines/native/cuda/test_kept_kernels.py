@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from engines.native.artefact.store import Store
-from engines.native.backends.cuda import artefact
-from engines.native.backends.cuda.artefact_parts import kernels_of, kernels_part
+from engines.native.backends.cuda.artefact import kept as artefact
+from engines.native.backends.cuda.artefact.parts import kernels_of, kernels_part
 from engines.native.config import ModelConfig, NativeConfig
 from tests.engines.native.cuda.artefact_case import HOPPER, MODEL, config_in, files_of
 
-from engines.native.backends.cuda.artefact import Artefact  # isort: skip
+from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 import triton  # isort: skip
 from triton.runtime.cache import FileCacheManager, get_cache_manager  # isort: skip

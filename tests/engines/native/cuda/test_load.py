@@ -13,10 +13,10 @@ from engines.native.weights import Checkpoint, tensor_specs
 from tests.engines.native.cuda.kernel_fixtures import model_config
 from tools.benchmarks.published import write_published
 
-from engines.native.backends.cuda import fragment_order  # isort: skip
-from engines.native.backends.cuda import packed_files  # isort: skip
-from engines.native.backends.cuda.load import load_weights  # isort: skip
-from engines.native.backends.cuda.weights import ModelWeights  # isort: skip
+from engines.native.backends.cuda.weights import fragment_order  # isort: skip
+from engines.native.backends.cuda.weights import packed_files  # isort: skip
+from engines.native.backends.cuda.weights.load import load_weights  # isort: skip
+from engines.native.backends.cuda.weights.model import ModelWeights  # isort: skip
 
 CONFIG = replace(
     model_config(),

@@ -48,7 +48,7 @@ def test_every_launch_compiles_within_the_limits(architecture: int, tmp_path: Pa
 def test_a_kernel_has_the_same_key_in_every_process() -> None:
     """Triton's own keys depend on which kernel of a process is launched first."""
     asked = (
-        "from engines.native.backends.cuda import compiled_kernels\n"
+        "from engines.native.backends.cuda.artefact import compiled_kernels\n"
         "from engines.native.backends.cuda.kernels import experts, experts_grouped as grouped\n"
         "kernels = [experts.gate_up_kernel, experts.down_kernel, grouped.gate_up_grouped_kernel,"
         " grouped.down_grouped_kernel]\n"

@@ -8,7 +8,7 @@ import torch
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
 
 from engines.native.backends.cuda.choices.of_card import CardChoices  # isort: skip
-from engines.native.backends.cuda.prefill import (  # isort: skip
+from engines.native.backends.cuda.steps.prefill import (  # isort: skip
     ON_DEVICE,
     TokenRun,
     Prefill,

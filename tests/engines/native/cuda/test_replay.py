@@ -8,7 +8,7 @@ import pytest
 
 from engines.base import EngineRequest, SamplingParams, TokenEvent, TokenLogprob
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.replay import cheapest_parts, equal_parts, joined
+from engines.native.backends.cuda.passes.replay import cheapest_parts, equal_parts, joined
 from engines.native.core import EngineCore
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
 

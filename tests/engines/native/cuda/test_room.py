@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.cuda.room import (
+from engines.native.backends.cuda.memory.room import (
     DeviceMemory,
     Need,
     check_room,
@@ -32,8 +32,9 @@ from profiles.selection.memory import memory_need
 from tests.engines.native.cuda.kernel_fixtures import IS_GPU
 from tests.engines.native.small_model import small_config, write_small
 
-from engines.native.backends.cuda import loading, packed_files  # isort: skip
-from engines.native.backends.cuda.artefact import Artefact  # isort: skip
+from engines.native.backends.cuda.weights import packed_files  # isort: skip
+from engines.native.backends.cuda import loading  # isort: skip
+from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip
 
 GB = 10**9

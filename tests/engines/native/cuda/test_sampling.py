@@ -11,13 +11,13 @@ import torch
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY
 
 from engines.base import SamplingParams  # isort: skip
-from engines.native.backends.cuda.adjust import OUT, exclude, floors  # isort: skip
-from engines.native.backends.cuda.buffers import Rows, SlotTensors  # isort: skip
+from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors  # isort: skip
+from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors  # isort: skip
 from engines.native.backends.cuda.kernels import verify  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
-from engines.native.backends.cuda.outcome import num_accepted  # isort: skip
-from engines.native.backends.cuda.sampler import Sampler  # isort: skip
-from engines.native.backends.cuda.verify import MAX_DRAFTS  # isort: skip
+from engines.native.backends.cuda.sampling.outcome import num_accepted  # isort: skip
+from engines.native.backends.cuda.sampling.sampler import Sampler  # isort: skip
+from engines.native.backends.cuda.steps.verify import MAX_DRAFTS  # isort: skip
 
 NUM_DRAWS = 4096 if IS_GPU else 48
 

@@ -18,7 +18,7 @@ from engines.base import TokenEvent  # isort: skip
 from engines.prompt_logprobs import unpacked  # isort: skip
 from engines.native.backends.cuda import loading  # isort: skip
 from engines.native.backends.cuda.card import KNOWN, Card  # isort: skip
-from engines.native.backends.cuda.room import work_bytes  # isort: skip
+from engines.native.backends.cuda.memory.room import work_bytes  # isort: skip
 from engines.native.config import ModelConfig, NativeConfig, Speculation  # isort: skip
 from engines.native.kv_pool import block_bytes, layers_per_group  # isort: skip
 from engines.native.layer_split import part_of, split_layers  # isort: skip

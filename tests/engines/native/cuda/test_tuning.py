@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from engines.native.backends.cuda.artefact import Artefact
-from engines.native.backends.cuda.artefact_parts import choices_part
+from engines.native.backends.cuda.artefact.kept import Artefact
+from engines.native.backends.cuda.artefact.parts import choices_part
 from engines.native.backends.cuda.card import KNOWN
 from engines.native.backends.cuda.choices import stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.choices.tuning import candidates, tuned
 from engines.native.backends.cuda.choices.variants import Choices, Grouped, Table
-from engines.native.backends.cuda.decode import DecodeStep
 from engines.native.backends.cuda.measuring import MeasuredSteps
 from engines.native.backends.cuda.offline.published import gpt_oss
-from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import NativeConfig
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
 from tools.benchmarks.random_model import random_weights

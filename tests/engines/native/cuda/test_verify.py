@@ -12,12 +12,12 @@ import torch
 from engines.base import SamplingParams, TokenEvent, TokenLogprob
 from engines.errors import EngineStartError
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.buffers import Rows
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.graphs import step_sizes
+from engines.native.backends.cuda.graphs.captured import step_sizes
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
-from engines.native.backends.cuda.outcome import num_accepted
+from engines.native.backends.cuda.sampling.outcome import num_accepted
+from engines.native.backends.cuda.steps.buffers import Rows
 from tests.engines.native.cuda.kernel_fixtures import (
     DEVICE,
     IS_GPU,
@@ -27,7 +27,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
 )
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
-from engines.native.backends.cuda.verify import (
+from engines.native.backends.cuda.steps.verify import (
     MAX_DRAFTS,
     Guesses,
     StepTime,

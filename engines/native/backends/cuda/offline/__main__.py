@@ -18,7 +18,7 @@ from pathlib import Path
 import triton
 
 from engines.native.artefact.store import NotKept
-from engines.native.backends.cuda.artefact_parts import PREBUILT
+from engines.native.backends.cuda.artefact.parts import PREBUILT
 from engines.native.backends.cuda.card import KNOWN
 from engines.native.backends.cuda.offline.building import MODELS, compile_model, keep
 

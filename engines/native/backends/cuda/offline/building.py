@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engines.native.artefact.store import Store
-from engines.native.backends.cuda import compiled_kernels
-from engines.native.backends.cuda.artefact_parts import kernels_part
+from engines.native.backends.cuda.artefact import compiled_kernels
+from engines.native.backends.cuda.artefact.parts import kernels_part
 from engines.native.backends.cuda.card import KNOWN
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.offline.compiling import (

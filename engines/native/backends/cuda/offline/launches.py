@@ -13,10 +13,10 @@ from engines.native.backends.base import Capacity
 from engines.native.backends.cuda.backend import CudaBackend
 from engines.native.backends.cuda.choices.of_card import MAX_ROWS, CardChoices
 from engines.native.backends.cuda.kernels.launch import Launch, instead
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.stages import ModelPart
-from engines.native.backends.cuda.verify import MAX_DRAFTS
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.cuda.passes.stages import ModelPart
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.verify import MAX_DRAFTS
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.backends.fp8 import STORED
 from engines.native.config import ModelConfig
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.graphs import Graphs
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.slots import Slots
-from engines.native.backends.cuda.transfer import Transfer
+from engines.native.backends.cuda.graphs.captured import Graphs
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.slots import Slots
 from engines.native.backends.scoring import MAX_ROWS, Scores, joined, score
 
 

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engines.native.backends.base import Row
-from engines.native.backends.cuda.buffers import SlotTensors
-from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs, in_turn, step_sizes
+from engines.native.backends.cuda.graphs.captured import Graphs, in_turn, step_sizes
+from engines.native.backends.cuda.graphs.staged import StagedGraphs
 from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.staged_graphs import StagedGraphs
-from engines.native.backends.cuda.transfer import Transfer
-from engines.native.backends.cuda.weights import LayerWeights
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.steps.buffers import SlotTensors
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.weights.model import LayerWeights
 from engines.native.config import ModelConfig, NativeConfig
 
 MAX_DRAFTS: Final = 7  # of a sequence: its rows are 8 then

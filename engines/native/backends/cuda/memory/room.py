@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.cuda.host_blocks import STAGING_BYTES
+from engines.native.backends.cuda.memory.host_blocks import STAGING_BYTES
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.kv_pool import MemoryBudget, block_bytes, least_pool
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.base import Row, TokenMasks
-from engines.native.backends.cuda.adjust import OUT, exclude, floors
-from engines.native.backends.cuda.graphs import Graphs
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.slots import KnownSlot, Slots
-from engines.native.backends.cuda.transfer import Transfer
-from engines.native.backends.cuda.verify import Verifier
+from engines.native.backends.cuda.graphs.captured import Graphs
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.slots import KnownSlot, Slots
+from engines.native.backends.cuda.steps.verify import Verifier
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ def step_sizes(
     """The sizes for these numbers of sequences and prompt tokens.
 
     `is_invariant`: one size of each, as other sizes are other kernels, whose last bits differ;
-    known answers are decoded in steps like those with drafts (replay.py).
+    known answers are decoded in steps like those with drafts (passes/replay.py).
     """
     prefill = prefill_sizes(max_num_tokens)
     if is_invariant:

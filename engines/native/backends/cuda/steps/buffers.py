@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.shape import Shape
+from engines.native.backends.cuda.steps.shape import Shape
 
 _MAX_PARTS = 8  # of a product's inputs
 _MAX_SPLITS = 2048  # of all rows' contexts: 16 for up to 128 rows, 2 for 1,024

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from engines.native.backends.base import HostCapacity, Move
-from engines.native.backends.cuda.pinned import PinnedPlaces
-from engines.native.backends.cuda.transfer import Transfer
+from engines.native.backends.cuda.memory.pinned import PinnedPlaces
+from engines.native.backends.cuda.memory.transfer import Transfer
 
 STAGING_BYTES: Final = 128 << 20  # of the GPU
 _NUM_BUFFERS: Final = 8

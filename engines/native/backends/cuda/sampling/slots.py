@@ -9,9 +9,9 @@ from typing import Final
 import torch
 
 from engines.native.backends.base import Batch, Row, SlotStart
-from engines.native.backends.cuda.adjust import SlotSampling
-from engines.native.backends.cuda.buffers import SlotTensors
-from engines.native.backends.cuda.transfer import Transfer
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.sampling.adjust import SlotSampling
+from engines.native.backends.cuda.steps.buffers import SlotTensors
 
 _GREEDY_BELOW: Final = 1e-5  # temperatures under this are greedy
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engines.native.backends.cuda.fragment_order import padded
 from engines.native.backends.cuda.kernels.launch import next_power_of_2
+from engines.native.backends.cuda.weights.fragment_order import padded
 from engines.native.config import ModelConfig
 
 

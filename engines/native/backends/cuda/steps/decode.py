@@ -12,12 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import (
-    Rows,
-    Scratch,
-    SlotTensors,
-    lists_of_pairs,
-)
 from engines.native.backends.cuda.choices.variants import (
     Choices,
     Grouped,
@@ -33,8 +27,14 @@ from engines.native.backends.cuda.kernels import (
     router,
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.cuda.steps.buffers import (
+    Rows,
+    Scratch,
+    SlotTensors,
+    lists_of_pairs,
+)
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 
 Tap = Callable[[int, Tensor], None]
 """Takes the residual stream (rows, hidden) float32 after a layer, by the layer's number."""

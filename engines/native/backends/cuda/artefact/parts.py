@@ -22,11 +22,13 @@ from engines.native.artefact.identity import (
 )
 from engines.native.artefact.store import Part, Store
 from engines.native.backends.cuda.card import Card
-from engines.native.backends.cuda.fragment_order import LAYOUT
+from engines.native.backends.cuda.weights.fragment_order import LAYOUT
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.config import EagleConfig
 
-PREBUILT: Final = Path(__file__).parent / "prebuilt"
+_BACKEND: Final = Path(__file__).parents[1]
+
+PREBUILT: Final = _BACKEND / "prebuilt"
 """The store that a wheel or image brings; offline/__main__.py fills it."""
 
 
@@ -56,7 +58,7 @@ def kernels_part(
     }
     if head is not None:
         runs["head"] = asdict(head)
-    sources = sources_digest(Path(__file__).parent)
+    sources = sources_digest(_BACKEND)
     identity = {**versions("triton"), "sources": sources, **runs}
     return Part(f"kernels-sm{architecture}-{short_digest(runs)}", identity)
 
@@ -64,7 +66,7 @@ def kernels_part(
 def choices_part(card: Card, model: ModelConfig) -> Part:
     """The part of kernel variants that were measured on a card for a model."""
     runs = {"card": asdict(card), "model": asdict(model)}
-    sources = sources_digest(Path(__file__).parent)
+    sources = sources_digest(_BACKEND)
     identity = {**versions("triton"), "sources": sources, **runs}
     return Part(f"choices-sm{card.architecture}-{short_digest(runs)}", identity)
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from engines import start_steps
 from engines.errors import EngineStartError
-from engines.native.backends.cuda import fragment_order
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.cuda.weights import fragment_order
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
 from engines.native.rope import rotation_tables
 from engines.native.weights import EMBEDDING, HEAD, NORM, Checkpoint

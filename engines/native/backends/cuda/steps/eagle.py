@@ -22,8 +22,7 @@ from torch import Tensor
 
 from engines.errors import EngineStartError
 from engines.native.backends.base import NULL_BLOCK, Batch
-from engines.native.backends.cuda.buffers import Rows, SlotTensors
-from engines.native.backends.cuda.graphs import Graphs
+from engines.native.backends.cuda.graphs.captured import Graphs
 from engines.native.backends.cuda.kernels.head_attention import (
     PADDED_GROUP,
     combined,
@@ -31,9 +30,10 @@ from engines.native.backends.cuda.kernels.head_attention import (
 )
 from engines.native.backends.cuda.kernels.head_rows import head_inputs_kernel, head_write_kernel
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
-from engines.native.backends.cuda.prefill import PrefillBuffers
-from engines.native.backends.cuda.verify import MAX_DRAFTS, Guesses
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
+from engines.native.backends.cuda.steps.prefill import PrefillBuffers
+from engines.native.backends.cuda.steps.verify import MAX_DRAFTS, Guesses
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig

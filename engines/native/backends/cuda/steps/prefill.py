@@ -14,10 +14,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import SlotTensors, lists_of_pairs
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices.variants import HopperAttention, PrefillChoices
-from engines.native.backends.cuda.decode import Tap
 from engines.native.backends.cuda.kernels import (
     experts_grouped,
     hopper_attention,
@@ -26,8 +24,10 @@ from engines.native.backends.cuda.kernels import (
     router,
 )
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights
+from engines.native.backends.cuda.steps.buffers import SlotTensors, lists_of_pairs
+from engines.native.backends.cuda.steps.decode import Tap
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights
 
 TILE_TOKENS: Final = 16  # queries of an attention tile
 ON_DEVICE: Final = -1  # a token id that the host does not know: the one its slot sampled last

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from engines.native.artefact.store import Checksums, Damaged, Recipe, StoredPart, checksum
 from engines.native.artefact.upload import upload
-from engines.native.backends.cuda import load
-from engines.native.backends.cuda.fragment_order import padded
-from engines.native.backends.cuda.weights import LayerWeights, ModelWeights, PackedExperts
+from engines.native.backends.cuda.weights import load
+from engines.native.backends.cuda.weights.fragment_order import padded
+from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
 from engines.native.config import ModelConfig
 from engines.native.weights import Checkpoint, layer_of, tensor_specs
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from engines.native.backends.cuda.graphs import Graphs
+from engines.native.backends.cuda.graphs.captured import Graphs
 
 
 class StagedGraphs:

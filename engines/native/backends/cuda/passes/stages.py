@@ -15,16 +15,16 @@ from typing import Any
 
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, Scratch, SlotTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.decode import DecodeStep
-from engines.native.backends.cuda.graphs import Graphs
-from engines.native.backends.cuda.prefill import Prefill, PrefillBuffers
-from engines.native.backends.cuda.sampler import Sampler
-from engines.native.backends.cuda.shape import Shape
-from engines.native.backends.cuda.staged_graphs import StagedGraphs
-from engines.native.backends.cuda.verify import Guesses, VerifyStep
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.graphs.captured import Graphs
+from engines.native.backends.cuda.graphs.staged import StagedGraphs
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensors
+from engines.native.backends.cuda.steps.decode import DecodeStep
+from engines.native.backends.cuda.steps.prefill import Prefill, PrefillBuffers
+from engines.native.backends.cuda.steps.shape import Shape
+from engines.native.backends.cuda.steps.verify import Guesses, VerifyStep
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig
 
 

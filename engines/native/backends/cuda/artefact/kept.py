@@ -1,4 +1,4 @@
-"""A start on a GPU, with what the one before it has left: artefact_parts.py says what that is."""
+"""A start on a GPU, with what the start before it has left (parts.py)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from engines.native.artefact.store import (
     Store,
     StoredPart,
 )
-from engines.native.backends.cuda import compiled_kernels, packed_files
-from engines.native.backends.cuda.artefact_parts import (
+from engines.native.backends.cuda.artefact import compiled_kernels
+from engines.native.backends.cuda.artefact.parts import (
     PREBUILT,
     choices_part,
     kernels_of,
@@ -36,8 +36,9 @@ from engines.native.backends.cuda.artefact_parts import (
 from engines.native.backends.cuda.card import Card
 from engines.native.backends.cuda.choices import stored
 from engines.native.backends.cuda.choices.of_card import CardChoices
-from engines.native.backends.cuda.load import load_weights
-from engines.native.backends.cuda.weights import ModelWeights
+from engines.native.backends.cuda.weights import packed_files
+from engines.native.backends.cuda.weights.load import load_weights
+from engines.native.backends.cuda.weights.model import ModelWeights
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
 

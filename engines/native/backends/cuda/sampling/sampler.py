@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.buffers import Rows, SlotTensors
 from engines.native.backends.cuda.kernels import sampling
 from engines.native.backends.cuda.kernels.launch import launch, next_power_of_2
+from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
 
 _PART = 1024  # tokens, at least, of a part of the vocabulary that one program draws from
 
