@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Final
 
 _INSTALLER = Path(__file__).parents[1] / "tools" / "install.py"
+_FLAVOUR = Path(sys.prefix) / "flavour"  # the image has it: tools/packaging/finish
+_FLAVOURS: Final = {
+    "": "cuda",
+    "llama-cpp": "cuda",
+    "vllm": "vllm",
+    "tensorrt-llm": "tensorrt-llm",
+}
 
 
 def command_for(extra: str = "") -> str:
@@ -13,8 +22,11 @@ def command_for(extra: str = "") -> str:
 
     Without `extra` the installer brings the base up to date for the hardware.
 
-    The image and an installed wheel have no installer: there the checkout's is named.
+    In the image another flavour is named. An installed wheel has no installer: there the
+    checkout's is named.
     """
+    if extra in _FLAVOURS and _FLAVOUR.exists():
+        return f"use the image of flavour {_FLAVOURS[extra]} (docs/deploy.md)"
     if not _INSTALLER.exists():
         return (
             f"run `{_command('tools/install.py', extra)}` in a checkout of Harmonium "

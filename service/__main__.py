@@ -13,6 +13,7 @@ import click
 
 from service.cli import foreign
 from service.cli.flags import with_hint
+from service.run.termination import end_on_sigterm
 from service.settings.settings import SettingsError, allows_colour, trust_certificates
 
 BAD_SETTINGS = 2
@@ -182,6 +183,7 @@ def open_standard_streams() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     started_at = time.monotonic()
     open_standard_streams()
+    end_on_sigterm()
     trust_certificates()
     try:
         color = None if allows_colour() else False  # None: on a terminal

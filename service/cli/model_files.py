@@ -26,6 +26,7 @@ from profiles.store.user_checkpoint import open_user
 from service.run.machine import visible_hardware
 from service.run.pythons import engines_here
 from service.run.startup import fetching_of, user_checkpoint
+from service.run.termination import TERMINATED, Terminated
 from service.settings.settings import Settings, secret_values
 from service.settings.settings import load as load_settings
 from service.telemetry import logs
@@ -85,13 +86,13 @@ def download_to_cache(
     except ProfileError as error:
         click.echo(f"harmonium download-to-cache: {error}", err=True)
         return 2 if isinstance(error, InvalidConstraint) else 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as stop:
         click.echo(
             f"Stopped. What was downloaded is kept in {settings.cache_path}: run the command again"
             " to continue.",
             err=True,
         )
-        return 130
+        return TERMINATED if isinstance(stop, Terminated) else 130
     return 0
 
 

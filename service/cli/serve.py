@@ -43,6 +43,7 @@ from service.run.listener import (
     listen,
     url_of,
 )
+from service.run.scratch import NoTemporaryFolder, check_temporary
 from service.run.startup import (
     Launch,
     fallback,
@@ -51,6 +52,7 @@ from service.run.startup import (
     warn_of_open_cache,
     warn_of_unknown_names,
 )
+from service.run.termination import Terminated
 from service.run.wiring import check_access, logs_of
 from service.settings.settings import Settings, load, secret_values
 from service.store.base import StoreError
@@ -60,6 +62,7 @@ log = logging.getLogger("harmonium")
 
 _KNOWN_ERRORS = (
     ListenError,
+    NoTemporaryFolder,
     ProfileError,
     EngineStartError,
     StoreError,
@@ -181,6 +184,7 @@ def run(settings: Settings, started_at: float) -> int:
     warn_of_open_cache(settings.cache_path)
     allow_open_files()
     try:
+        check_temporary()
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
             port = listener.getsockname()[1]
@@ -197,6 +201,12 @@ def run(settings: Settings, started_at: float) -> int:
                     launch = _stand_in(settings, launch, error)
     except _KNOWN_ERRORS as error:
         return _failed(error)
+    except OSError as error:  # a disk that is full or closed in a place nobody thought of
+        log.error("The server failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        return FAILED
+    except Terminated:  # before the server took the signal over
+        log.info("Stopped.")
+        return 0
     except KeyboardInterrupt:
         return FORCED
 

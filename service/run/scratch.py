@@ -1,10 +1,11 @@
-"""Where a start writes what it can make again when the cache is read-only."""
+"""Which folders a start may use: the cache, and one for temporary files."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,21 @@ from engines.live_folder import LiveFolder
 from profiles.errors import ModelStoreError
 
 log = logging.getLogger(__name__)
+
+
+class NoTemporaryFolder(Exception):
+    """No folder for temporary files can be written; the message has the remedy."""
+
+
+def check_temporary() -> None:
+    """Raise NoTemporaryFolder where sockets and shared counters would have no place."""
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        raise NoTemporaryFolder(
+            "No folder for temporary files can be written: mount /tmp (docker run --tmpfs /tmp), "
+            "or set TMPDIR to a writable folder."
+        ) from None
 
 
 def check_readable(folder: Path) -> None:
@@ -38,9 +54,11 @@ def writable(folder: Path) -> Path:
     if not folder.is_dir() or os.access(folder, os.W_OK):
         return folder
     log.warning(
-        "%s is read-only: nothing is downloaded. Compiled kernels, stored "
-        "responses and the vocabulary are made again at each start.",
+        "%s cannot be written by user %d, group %d: nothing is downloaded. Compiled kernels, "
+        "stored responses and the vocabulary are made again at each start.",
         folder,
+        os.geteuid(),
+        os.getegid(),
     )
     temporary = LiveFolder()
     temporary.make()

@@ -312,7 +312,7 @@ def store_of(settings: Settings) -> ResponseStore:
     path = settings.responses_path or _own_store_path(settings.cache_path)
     if settings.responses_path is None and settings.api_workers == 1:
         store = SqliteStore(path, bounds, can_fall_back=True)
-        if path.exists():  # what is wrong with it is told now; else nothing is made before its use
+        if _may_be_there(path):  # what is wrong with it is told now; else it is made when used
             with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
                 store.open()
         return store
@@ -326,6 +326,13 @@ def store_of(settings: Settings) -> ResponseStore:
             "set it to a file in a folder that this user can write to"
         ) from error
     return store
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:  # a folder of another uid that used this cache before
+        return True
 
 
 def _own_store_path(cache: Path) -> Path:

@@ -56,6 +56,9 @@ def test_the_command_that_adds_an_engine_is_of_a_checkout(
     assert (tmp_path / program[1]).exists()
     monkeypatch.setattr(adding, "_INSTALLER", tmp_path / "tools" / "install.py")
     assert command_for("vllm").endswith(" vllm` in a checkout of Harmonium (docs/engines.md)")
+    (tmp_path / "flavour").write_text("cpu\n")
+    monkeypatch.setattr(adding, "_FLAVOUR", tmp_path / "flavour")
+    assert command_for("llama-cpp") == "use the image of flavour cuda (docs/deploy.md)"
 
 
 @pytest.mark.heavy

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -154,6 +155,36 @@ def test_a_stop_drains_and_exits_0() -> None:
         assert "Traceback" not in log.stdout + log.stderr
 
 
+@pytest.mark.parametrize("after_s", [0.3, 1.5, 4.0])
+def test_a_stop_while_it_starts_is_heard(after_s: float) -> None:
+    """Process 1 has no default for SIGTERM: what has no handler yet would be deaf to it."""
+    name = f"harmonium-test-{free_port()}"
+    checked("run", "--detach", "--name", name, *CONFINED, "--env=NIM_SERVER_PORT=0", IMAGE)
+    try:
+        time.sleep(after_s)  # no wait for an event: the stop may come at any moment
+        began_s = time.monotonic()
+        checked("stop", f"--time={STOP_LIMIT_S}", name)
+        assert time.monotonic() - began_s < STOP_LIMIT_S / 2
+        code = checked("inspect", "--format", "{{.State.ExitCode}}", name)
+        assert code in ("0", "143"), podman("logs", name).stderr  # 143: before its settings
+    finally:
+        podman("rm", "--force", "--time=5", "--volumes", name)
+
+
+def test_a_read_only_root_without_tmp_says_what_to_mount() -> None:
+    done = podman("run", "--rm", "--network=host", "--read-only", "--read-only-tmpfs=false", IMAGE)
+    assert done.returncode == 1
+    assert "docker run --tmpfs /tmp" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_it_lacks_is_in_another_flavour() -> None:
+    """No checkout and no installer are in the image."""
+    done = podman("run", "--rm", *CONFINED, "--env=NIM_MODEL_NAME=gpt-oss-120b", IMAGE)
+    assert done.returncode == 3
+    assert "tools/install.py" not in done.stderr
+
+
 @pytest.mark.parametrize("command", [["harmonium", "profiles"], ["list-model-profiles"]])
 def test_the_profiles_are_listed_by_either_name(command: list[str]) -> None:
     entrypoint, *arguments = command
@@ -251,6 +282,13 @@ def test_one_cache_serves_several_uids_of_a_group(tmp_path: Path) -> None:
     for uid in (54321, 12345):
         with run(f"--user={uid}:0", volume) as container:
             assert ask(container).strip()
+            stored = httpx.post(
+                container.url("/v1/responses"),
+                json={"model": "nano", "input": "Hello", "max_output_tokens": 32},
+                headers=HEADERS,
+                timeout=60,
+            )
+            assert stored.status_code == 200, stored.text
     private = {"responses", "responses.sqlite"}
     for path in cache.rglob("*"):
         if not private & set(path.parts) and path.lstat().st_uid == 54321 and path.is_dir():

@@ -61,6 +61,16 @@ def test_it_listens_but_is_not_ready_while_the_engine_loads(serve: Fixture) -> N
     assert "Traceback" not in server.log
 
 
+def test_a_stop_in_the_first_second_is_heard(serve: Fixture) -> None:
+    """As process 1 of a container it would be ignored, until the container is killed."""
+    server = serve()
+    server.wait_for("Harmonium")
+    server.process.terminate()
+    assert server.exit_code() == 0
+    assert "Stopped" in server.log
+    assert "Traceback" not in server.log
+
+
 def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:
     server = serve(step_s=0.01)
     body = BODY | {"stream": True}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from profiles.checkpoints.compact import bundled_nano
 from tests import plain
@@ -115,7 +116,10 @@ def test_it_names_the_step_of_its_start(serve: Fixture) -> None:
     assert min(map(float, used.values())) > 10e6
 
 
-def test_ctrl_c_in_download_to_cache_says_what_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_download_to_cache_says_what_is_kept(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     gate = threading.Event()
     with half_a_model(gate) as place:
         command = [sys.executable, "-m", "service", "download-to-cache", "--model-uri", place]
@@ -129,9 +133,9 @@ def test_ctrl_c_in_download_to_cache_says_what_is_kept(tmp_path: Path) -> None:
         while not sum(part.stat().st_size for part in tmp_path.rglob(".partial/*")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         gate.set()  # the connection that waits ends at its next bytes
         _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert f"What was downloaded is kept in {tmp_path}" in said
     assert "Traceback" not in said

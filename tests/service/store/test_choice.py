@@ -94,6 +94,17 @@ async def test_a_cache_that_cannot_be_used_leaves_memory_and_says_so(
     await store.close()
 
 
+async def test_a_folder_of_another_uid_leaves_memory_and_says_so(
+    closed_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cache that several uids share, as on OpenShift: responses are private to each."""
+    store = store_of(load({"cache_path": closed_folder}))
+    assert "in memory only" in caplog.text
+    await store.put(RECORD)
+    assert (await store.get("resp_a", "")).id == "resp_a"
+    await store.close()
+
+
 def test_a_named_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no database, and long enough to be looked at as one")
     with pytest.raises(StoreError, match=r"NIM_RESPONSES_PATH is .*file"):
