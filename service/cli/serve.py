@@ -201,7 +201,7 @@ def run(settings: Settings, started_at: float) -> int:
                     launch = _stand_in(settings, launch, error)
     except _KNOWN_ERRORS as error:
         return _failed(error)
-    except OSError as error:  # a disk that is full or closed in a place nobody thought of
+    except OSError as error:  # such as a disk that is full
         log.error("The server failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return FAILED
     except Terminated:  # before the server took the signal over
