@@ -59,7 +59,8 @@ FROM llama-${FLAVOUR} AS llama
 FROM dependencies AS wheel
 ARG FLAVOUR
 # GPU architectures whose kernels the cuda flavour brings compiled; others compile them at their first start.
-ARG KERNEL_ARCHITECTURES="90"
+# All that can be compiled ahead: 0.2 GB and 11 minutes of one core.
+ARG KERNEL_ARCHITECTURES="80 86 89 90 100 103 120 121"
 COPY tools/packaging/finish tools/packaging/entrypoint /packaging/
 COPY README.md LICENSE NOTICE ./
 COPY auth auth
