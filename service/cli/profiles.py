@@ -33,7 +33,8 @@ from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
 WIDTH = 100
-_STATUS = {"compiled": "compiled, not run on this GPU"}  # the others by their name
+# The other states are told by their name.
+_STATUS = {"compiled": "compiled and limit-checked, not run on this card"}
 _NO_BREAK = "\N{NO-BREAK SPACE}"  # a command to paste stays on one line
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3
 

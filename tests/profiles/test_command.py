@@ -59,7 +59,7 @@ def test_a_card_on_which_nobody_ran_the_engine_is_told_so(
 ) -> None:
     assert command("--hardware", card) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "GB/gpu, compiled, not run on this GPU] <- selected" in text
+    assert "GB/gpu, compiled and limit-checked, not run on this card] <- selected" in text
     assert "and checked against its limits; this project has not run it there." in text
 
 
