@@ -120,7 +120,7 @@ class Bench:
 def _chunks_of(backend: CudaBackend) -> Iterator[list[tuple[int, int]]]:
     """The tokens of every chunk that is computed in the block, and the rows of its graph."""
     chunks: list[tuple[int, int]] = []
-    graphs: Any = backend._prefill_graphs
+    graphs: Any = backend._prefiller._graphs
     run, sizes = graphs.run, prefill_sizes(8192)
 
     def noting(num: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,7 +15,6 @@ from engines.native.backends.cuda.memory.transfer import Transfer
 from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors
 from engines.native.backends.cuda.sampling.sampler import Sampler
 from engines.native.backends.cuda.sampling.slots import KnownSlot, Slots
-from engines.native.backends.cuda.steps.verify import Verifier
 
 
 @dataclass(slots=True)
@@ -27,7 +26,7 @@ class Draw:
     slots: list[KnownSlot]
     tokens: Tensor | None = None  # on the host, once the step is done
     logprobs: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # by place
-    is_verified: bool = False  # some of the rows are drafts
+    accept: Callable[[int], None] | None = None  # work after the draw, where rows are drafts
 
 
 class Draws:
@@ -42,7 +41,6 @@ class Draws:
             id(sampler): Graphs({n: partial(sampler.run, n) for n in sizes}, transfer.device)
             for sampler in samplers
         }
-        self.verifier: Verifier | None = None
 
     def prepare(self, sampler: Sampler, rows: list[Row], indices: list[int]) -> Draw:
         """Tell a sampler its rows; `indices` of them in the batch."""
@@ -64,8 +62,14 @@ class Draws:
         self._transfer.fill(sampler.rows.copies, torch.cat((count, packed.flatten())))
         return Draw(sampler, indices, slots)
 
-    def enqueue(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
-        """Enqueue the sampling of a draw's rows; `masks` by the row of the batch."""
+    def enqueue(self, draws: Sequence[Draw], masks: Mapping[int, TokenMasks]) -> None:
+        """Enqueue the sampling of a step's rows; `masks` by the row of the batch."""
+        for draw in draws:
+            self._enqueue(draw, masks)
+        if draws:
+            self._slots.return_tokens()
+
+    def _enqueue(self, draw: Draw, masks: Mapping[int, TokenMasks]) -> None:
         sampler, num = draw.sampler, len(draw.rows)
         logits = sampler.logits
         for place, (row, slot) in enumerate(zip(draw.rows, draw.slots, strict=True)):
@@ -81,8 +85,8 @@ class Draws:
             params = [draw.slots[i].sampling.params for i in filtered]
             sampler.floors[index] = floors(logits[index], params)
         self._graphs[id(sampler)].run(num)
-        if draw.is_verified and self.verifier is not None:
-            self.verifier.accept(num)
+        if draw.accept is not None:
+            draw.accept(num)
         if filtered:
             sampler.floors.fill_(OUT)
         tokens = sampler.rows.sampled[:num].clone()

@@ -55,10 +55,11 @@ class DecodeStep:
         inputs: Rows,
         scratch: Scratch,
         logits: Tensor,
+        tap: Tap | None = None,
     ) -> None:
         """`cache` (layers of a kind, blocks, values of a block) as kernels/attention.py has it;
         `logits` (rows or more, vocabulary) float32 is the result, or scratch.x of layers that do
-        not end the model."""
+        not end the model. `tap` sees the residual stream after each layer."""
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._rows, self._choices = block_size, rows, choices
         self._slots, self._in, self._s, self._logits = slots, inputs, scratch, logits
@@ -68,7 +69,7 @@ class DecodeStep:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
-        self.tap: Tap | None = None
+        self._tap = tap
         self._is_alone = True  # no row sees another's K/V of this step
 
     def run(self) -> None:
@@ -96,8 +97,8 @@ class DecodeStep:
         self._show(len(self._weights.layers) - 1)
 
     def _show(self, layer: int) -> None:
-        if self.tap is not None:
-            self.tap(layer, self._s.x[: self._rows])
+        if self._tap is not None:
+            self._tap(layer, self._s.x[: self._rows])
 
     def _embed(self) -> None:
         shape = self._shape

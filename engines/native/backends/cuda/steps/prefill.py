@@ -194,6 +194,7 @@ class Prefill:
         slots: SlotTensors,
         buffers: PrefillBuffers,
         choices: PrefillChoices,
+        tap: Tap | None = None,
     ) -> None:
         self._shape, self._weights, self._cache = shape, weights, cache
         self._block_size, self._tokens = block_size, tokens
@@ -203,7 +204,7 @@ class Prefill:
         types = shape.config.layer_types
         self._cache_layers = [types[:i].count(kind) for i, kind in enumerate(types)]
         self.skipped: frozenset[str] = frozenset()  # parts left out, to time what they cost
-        self.tap: Tap | None = None
+        self._tap = tap
 
     def run(self) -> None:
         """Launch the chunk on the current stream."""
@@ -228,8 +229,8 @@ class Prefill:
         self._show(len(self._weights.layers) - 1)
 
     def _show(self, layer: int) -> None:
-        if self.tap is not None:
-            self.tap(layer, self._b.x[: self._tokens])
+        if self._tap is not None:
+            self._tap(layer, self._b.x[: self._tokens])
 
     def _norm(self, gain: Tensor, added: Tensor, rows: int, is_experts: bool = False) -> None:
         """Add `rows` rows a token of `added`, which the experts have weights for, and norm."""

@@ -1,0 +1,95 @@
+"""The rows of a step that decode: one token of each sequence, and its drafts if it brings some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from engines.native.backends.base import Row
+from engines.native.backends.cuda.graphs.captured import StepSizes, in_turn
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.passes.replay import Places
+from engines.native.backends.cuda.passes.stages import Stages
+from engines.native.backends.cuda.passes.verifier import Verifier
+from engines.native.backends.cuda.sampling.draws import Draw, Draws
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.steps.eagle import DeviceHead
+from engines.native.backends.cuda.steps.verify import expanded
+
+
+class Decoder:
+    """The graphs of decode steps, and of those that verify drafts or compute known tokens again."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        sizes: StepSizes,
+        sampler: Sampler,
+        draws: Draws,
+        slots: Slots,
+        transfer: Transfer,
+        head: DeviceHead | None,
+    ) -> None:
+        self._stage, self._sampler, self._head = stages.last, sampler, head
+        self._draws, self._slots = draws, slots
+        self._graphs = stages.decode({n: self._decoding(n) for n in sizes.decode})
+        self._verifier: Verifier | None = None
+        if sizes.verify:
+            self._verifier = Verifier(
+                stages.verify({n: self._verifying(n) for n in sizes.verify}),
+                stages.last.guesses,
+                sampler,
+                stages.last.slots,
+                transfer,
+                None if head is None else self._accepted,
+            )
+
+    def _decoding(self, num: int) -> Callable[[], None]:
+        head, sampler = self._head, self._sampler
+        if head is None:
+            return self._stage.decode(num, sampler).run
+        step = self._stage.decode(num, sampler, head.decode_taps)
+        return in_turn(step.run, partial(head.after_decode, num, sampler.rows))
+
+    def _verifying(self, num: int) -> Callable[[], None]:
+        head, sampler = self._head, self._sampler
+        if head is None:
+            return self._stage.verify(num, sampler).run
+        step = self._stage.verify(num, sampler, head.decode_taps)
+        after = partial(head.after_verify, num, sampler.rows, self._stage.guesses)
+        return in_turn(step.run, after)
+
+    def _accepted(self, num: int) -> None:
+        assert self._head is not None
+        self._head.accept(num, self._sampler.rows, self._stage.guesses)
+
+    def replay(self, rows: list[Row]) -> None:
+        """Decode known tokens, only for their K/V, before the step's own rows."""
+        verifier = self._verifier
+        if verifier is None:
+            return
+        for first in range(0, len(rows), verifier.most_rows):
+            piece = rows[first : first + verifier.most_rows]
+            verifier.load_known([self._slots[row.slot].token_ids[row.start] for row in piece])
+            self._draws.prepare(self._sampler, piece, [])
+            verifier.run(len(piece))
+
+    def launch(self, decoded: Places) -> Draw:
+        """Enqueue the rows, as far as their logits."""
+        rows, indices = decoded
+        if self._verifier is not None and any(row.drafts for row in rows):
+            return self._launch_drafts(self._verifier, decoded)
+        draw = self._draws.prepare(self._sampler, rows, indices)
+        self._graphs.run(len(indices))
+        return draw
+
+    def _launch_drafts(self, verifier: Verifier, decoded: Places) -> Draw:
+        rows = verifier.fitting(decoded.rows)
+        verifier.load(rows)
+        rows, places = expanded(rows)
+        indices = [decoded.indices[place] for place in places]
+        draw = self._draws.prepare(self._sampler, rows, indices)
+        draw.accept = verifier.accept
+        verifier.run(len(rows))
+        return draw

@@ -1,0 +1,92 @@
+"""The rows of a step that are prefilled: chunks of prompts, and decode rows that join them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from engines.native.backends.base import Row
+from engines.native.backends.cuda.graphs.captured import Graphs, StepSizes, in_turn
+from engines.native.backends.cuda.memory.transfer import Transfer
+from engines.native.backends.cuda.passes.replay import Places
+from engines.native.backends.cuda.passes.stages import Stages
+from engines.native.backends.cuda.sampling.draws import Draw, Draws
+from engines.native.backends.cuda.sampling.prompt_scorer import PromptScorer
+from engines.native.backends.cuda.sampling.sampler import Sampler
+from engines.native.backends.cuda.sampling.slots import Slots
+from engines.native.backends.cuda.steps.eagle import DeviceHead
+from engines.native.backends.cuda.steps.prefill import ON_DEVICE, TokenRun
+from engines.native.backends.scoring import Scores
+
+
+class Prefiller:
+    """The graphs of chunks, and of the output head over the states that they leave."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        sizes: StepSizes,
+        hidden_size: int,
+        sampler: Sampler,
+        draws: Draws,
+        slots: Slots,
+        transfer: Transfer,
+        head: DeviceHead | None,
+    ) -> None:
+        last = stages.last
+        self._stage, self._sampler, self._head = last, sampler, head
+        self._draws, self._slots, self._transfer = draws, slots, transfer
+        self._buffers = last.buffers
+        size = sizes.most_rows, hidden_size
+        self._head_in = torch.zeros(size, dtype=torch.bfloat16, device=last.device)
+        self._head_graphs = Graphs(
+            {n: partial(last.decode(n, sampler).head, self._head_in) for n in sizes.decode},
+            last.device,
+        )
+        self._scorer = PromptScorer(
+            self._buffers.normed, self._head_in, self._head_graphs, sampler, slots, transfer
+        )
+        self._graphs = stages.prefill({n: self._prefilling(n) for n in sizes.prefill})
+
+    def _prefilling(self, num: int) -> Callable[[], None]:
+        head = self._head
+        if head is None:
+            return self._stage.prefill(num).run
+        step = self._stage.prefill(num, head.prefill_taps)
+        return in_turn(step.run, partial(head.after_prefill, num, self._buffers))
+
+    def launch(self, prefilled: Places, scores: dict[int, Scores]) -> Draw:
+        """Enqueue the rows, as far as the logits of those that are sampled; adds to `scores`."""
+        rows, indices = prefilled
+        chunks = [
+            TokenRun(row.slot, row.start, self._token_ids(row), self._num_states(row))
+            for row in rows
+        ]
+        host = torch.zeros(len(self._buffers.packed), dtype=torch.int32)
+        self._buffers.pack(chunks, host)
+        self._transfer.fill(self._buffers.copies, host)
+        self._graphs.run(sum(len(chunk.token_ids) for chunk in chunks))
+        scores |= self._scorer.run(rows, indices)
+        last = [place for place, row in enumerate(rows) if row.is_last]
+        draw = self._draws.prepare(
+            self._sampler, [rows[place] for place in last], [indices[place] for place in last]
+        )
+        if last:
+            wanted = self._buffers.last_rows[self._transfer.upload(last)].long()
+            hidden = self._buffers.normed[wanted, : self._head_in.shape[1]]
+            self._head_in[: len(last)] = hidden
+            self._head_graphs.run(len(last))
+        return draw
+
+    def _token_ids(self, row: Row) -> list[int]:
+        """The ids of a row's positions; a freshly sampled one is known on the device only."""
+        if row.is_last and row.end - row.start == 1:
+            return [ON_DEVICE]
+        return [*self._slots[row.slot].token_ids[row.start : row.end]]
+
+    def _num_states(self, row: Row) -> int:
+        """Of how many of a row's last tokens states are needed after the last layer."""
+        is_all = row.prompt_logprobs is not None or self._head is not None
+        return row.end - row.start if is_all else int(row.is_last)
