@@ -11,6 +11,16 @@ from engines.errors import EngineStartError
 
 
 @dataclass(frozen=True, slots=True)
+class KvEvents:
+    """Where an engine publishes what its prefix cache stores and drops, in vLLM's terms."""
+
+    endpoint: str  # tcp://ADDRESS:PORT, which it binds
+    replay_endpoint: str | None = None  # None: missed events are not sent again
+    topic: str = ""
+    rank: int = 0  # among the engines of one server
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSpec:
     """Which engine to run and with what, in plain JSON; None or empty leaves the choice to the
     engine."""
@@ -29,6 +39,7 @@ class EngineSpec:
     pipeline_parallel: int = 1
     expert_parallel: int = 1
     attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
+    kv_events: KvEvents | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
 
 

@@ -17,7 +17,12 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.config import NativeConfig
     from engines.native.engine import NativeEngine
 
-    return NativeEngine(NativeConfig.from_spec(spec))
+    config = NativeConfig.from_spec(spec)
+    if spec.kv_events is None:
+        return NativeEngine(config)
+    from engines.kv_events.publisher import KvEventPublisher
+
+    return NativeEngine(config, events=KvEventPublisher(spec.kv_events))
 
 
 def _missing() -> str | None:

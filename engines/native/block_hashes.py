@@ -32,16 +32,16 @@ class BlockHasher:
 
     def __init__(self, block_size: int, *, is_answer_apart: bool) -> None:
         """`is_answer_apart`: blocks of prompts and of answers get different keys."""
-        self._block_size, self._is_answer_apart = block_size, is_answer_apart
+        self.block_size, self.is_answer_apart = block_size, is_answer_apart
 
     def hashes(self, sequence: Sequence, num_blocks: int) -> list[bytes]:
         """Hashes of at least the first num_blocks blocks; the sequence keeps them."""
-        hashes, size = sequence.block_hashes, self._block_size
+        hashes, size = sequence.block_hashes, self.block_size
         for i in range(len(hashes), num_blocks):
             parent = hashes[-1] if hashes else _salt_hash(sequence.request.cache_salt)
             tokens = array("q", sequence.token_ids[i * size : (i + 1) * size]).tobytes()
             num_answer = min((i + 1) * size - sequence.num_prompt_tokens, size)
-            if self._is_answer_apart and num_answer > 0:
+            if self.is_answer_apart and num_answer > 0:
                 tokens += num_answer.to_bytes(4)
             hashes.append(blake2b(parent + tokens, digest_size=16).digest())
         return hashes

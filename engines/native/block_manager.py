@@ -21,8 +21,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 
+from engines.kv_events.events import DEVICE
 from engines.native.backends.base import NULL_BLOCK, Move
+from engines.native.block_events import BlockEvents
 from engines.native.block_hashes import FULL, WINDOW, BlockHasher, Prefix
+from engines.native.coming_blocks import ComingBlocks
 from engines.native.host_tier import HostTier
 from engines.native.sequence import Sequence
 
@@ -56,14 +59,22 @@ class BlockManager:
         self.is_prefix_caching = is_prefix_caching
         self.host = host
         self._hasher = BlockHasher(block_size, is_answer_apart=is_answer_apart)
+        self._events: BlockEvents | None = None
         self._ref_counts = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # the inverse of _keys
         self._spare: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._free: OrderedDict[int, None] = OrderedDict()  # taken when none is spare
         self._holders: set[Sequence] = set()
-        self._coming: dict[bytes, Sequence] = {}  # whole blocks that a sequence will compute
+        self._coming = ComingBlocks()
         self._arriving: set[int] = set()  # blocks that the next step's copies fill
+
+    def record(self) -> BlockEvents:
+        """Note from now on what is stored and dropped; only while nothing is cached."""
+        self._events = BlockEvents(self._hasher, self.sliding_window)
+        if self.host is not None:
+            self.host.events = self._events
+        return self._events
 
     @property
     def num_free_blocks(self) -> int:
@@ -105,8 +116,8 @@ class BlockManager:
         and every token that the others have now."""
         found = [self._cached[key] for key in prefix.keys if key in self._cached]
         num_free = self.num_free_blocks - sum(self._ref_counts[block] == 0 for block in found)
-        num_owed = sum(map(self._num_missing, others))
-        return self._num_missing(sequence) - len(found) + num_owed <= num_free
+        num_needed = self._num_missing(sequence) + sum(map(self._num_missing, others))
+        return num_needed - len(found) <= num_free
 
     def _num_missing(self, sequence: Sequence) -> int:
         """Blocks that the sequence will take until all its tokens are computed."""
@@ -118,15 +129,14 @@ class BlockManager:
         """Note that the next num_tokens tokens are computed and stay: offer whole blocks to the
         prefix cache, give back what the window has left behind."""
         sequence.num_computed_tokens += num_tokens
-        sequence.num_scheduled_tokens = max(
-            sequence.num_scheduled_tokens, sequence.num_computed_tokens
-        )
-        num_whole = sequence.num_computed_tokens // self.block_size
+        num_computed = sequence.num_computed_tokens
+        sequence.num_scheduled_tokens = max(sequence.num_scheduled_tokens, num_computed)
+        num_whole = num_computed // self.block_size
         if num_whole > sequence.num_registered_blocks and self.is_prefix_caching:
             self._register(sequence, num_whole)
         if self.sliding_window is None:
             return
-        first = self._first_window_block(sequence.num_computed_tokens)
+        first = self._first_window_block(num_computed)
         for i in range(sequence.num_released_blocks, first):
             self._release(sequence.window_blocks[i], is_behind=not self._ends_prefix(sequence, i))
             sequence.window_blocks[i] = NULL_BLOCK
@@ -142,10 +152,9 @@ class BlockManager:
                 self._release(window)
         sequence.full_blocks, sequence.window_blocks = [], []
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
-        sequence.num_registered_blocks = sequence.num_released_blocks = 0
-        sequence.num_prefix_blocks = 0
+        sequence.num_registered_blocks = sequence.num_released_blocks = sequence.num_prefix_blocks = 0
         self._holders.discard(sequence)
-        self._take_back(sequence, 0)
+        self._coming.take_back(sequence, 0)
 
     def find_prefix(self, sequence: Sequence) -> Prefix:
         """The longest usable prefix of a sequence: cached on the device, or also on the host where
@@ -168,10 +177,7 @@ class BlockManager:
         num_blocks, first = prefix.num_blocks, prefix.num_blocks - len(prefix.window)
         if num_blocks == 0:
             return 0
-        if self.host is not None:
-            num_copied = sum(key not in self._cached for key in prefix.full)
-            self.host.num_hits += num_copied * self.block_size
-        blocks = self._hold(prefix.keys)
+        blocks = self._hold(sequence, prefix)
         sequence.full_blocks = blocks[:num_blocks]
         if self.sliding_window is not None:
             sequence.window_blocks = [NULL_BLOCK] * first + blocks[num_blocks:]
@@ -213,8 +219,8 @@ class BlockManager:
         if not self.is_prefix_caching:
             return
         first = len(sequence.full_blocks)
-        for block_hash in self._hasher.hashes(sequence, self._num_reusable(sequence))[first:]:
-            self._coming.setdefault(block_hash, sequence)
+        hashes = self._hasher.hashes(sequence, self._num_reusable(sequence))
+        self._coming.add(sequence, hashes[first:])
 
     def awaited(self, sequence: Sequence) -> bytes | None:
         """The first block that the sequence does not find, if another will compute it."""
@@ -235,7 +241,7 @@ class BlockManager:
         for block in blocks:
             key, self._keys[block] = self._keys[block], None
             if key is not None:
-                del self._cached[key]
+                self._drop(key)
                 self._unlist(block)
                 self._list(block)
 
@@ -246,7 +252,7 @@ class BlockManager:
             block: (count, expected[block])
             for block, count in enumerate(self._ref_counts)
             if count != expected[block]
-            or (count == 0) != (self._is_listed(block) or block == 0)
+            or (count == 0) != (block in self._free or block in self._spare or block == 0)
             or (block in self._free and block in self._spare)
         }
         if wrong:
@@ -278,24 +284,33 @@ class BlockManager:
         block, _ = (self._free if is_evicting else self._spare).popitem(last=False)
         key = self._keys[block]
         if key is not None:
-            del self._cached[key]
             self._keys[block] = None
             if is_evicting and self.host is not None:
                 self.host.save(key, block)
+            self._drop(key)
         self._ref_counts[block] = 1
         return block
 
-    def _hold(self, keys: list[bytes]) -> list[int]:
-        """Blocks with these keys, shared or copied from the host."""
-        held = {key: self._share(key) for key in keys if key in self._cached}
-        missing = [key for key in keys if key not in held]
+    def _drop(self, key: bytes) -> None:
+        del self._cached[key]
+        if self._events is not None:
+            self._events.removed(key, DEVICE)
+
+    def _hold(self, sequence: Sequence, prefix: Prefix) -> list[int]:
+        """The blocks of a prefix, shared or copied from the host."""
+        held = {key: self._share(key) for key in prefix.keys if key in self._cached}
+        missing = [key for key in prefix.keys if key not in held]
         if self.host is not None:
+            num_full = sum(key.startswith(FULL) for key in missing)
+            self.host.num_hits += num_full * self.block_size
             for key, place in zip(missing, self.host.withdraw(missing), strict=True):
                 held[key] = block = self._take()
                 self.host.load(key, place, block)
                 self._offer(key, block)
                 self._arriving.add(block)
-        return [held[key] for key in keys]
+        if self._events is not None:
+            self._events.loaded(sequence, prefix, missing)
+        return [held[key] for key in prefix.keys]
 
     def _share(self, key: bytes) -> int:
         block = self._cached[key]
@@ -322,22 +337,15 @@ class BlockManager:
     def _unlist(self, block: int) -> None:
         del (self._free if block in self._free else self._spare)[block]
 
-    def _is_listed(self, block: int) -> bool:
-        return block in self._free or block in self._spare
-
-    def _take_back(self, sequence: Sequence, first: int, end: int | None = None) -> None:
-        """The sequence will not compute these blocks: it has, or it never will."""
-        for block_hash in sequence.block_hashes[first:end]:
-            if self._coming.get(block_hash) is sequence:
-                del self._coming[block_hash]
-
     def _register(self, sequence: Sequence, num_whole: int) -> None:
         hashes = self._hasher.hashes(sequence, num_whole)
-        self._take_back(sequence, sequence.num_registered_blocks, num_whole)
-        for i in range(sequence.num_registered_blocks, num_whole):
-            self._offer(FULL + hashes[i], sequence.full_blocks[i])
-            if self.sliding_window is not None:
-                self._offer(WINDOW + hashes[i], sequence.window_blocks[i])
+        self._coming.take_back(sequence, sequence.num_registered_blocks, num_whole)
+        groups = [(FULL, sequence.full_blocks), (WINDOW, sequence.window_blocks)]
+        for group, table in groups[: self._num_tables]:
+            for i in range(sequence.num_registered_blocks, num_whole):
+                self._offer(group + hashes[i], table[i])
+                if self._events is not None:
+                    self._events.stored(sequence, i, group + hashes[i])
         sequence.num_registered_blocks = num_whole
 
     def _offer(self, key: bytes, block: int) -> None:

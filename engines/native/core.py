@@ -20,6 +20,7 @@ import numpy as np
 from engines import start_steps
 from engines.base import EngineStats, TokenEvent
 from engines.errors import EngineDead, EngineError, InvalidGrammar, RequestFailed
+from engines.kv_events.events import EventSink
 from engines.native.backends import load_backend
 from engines.native.backends.base import (
     Backend,
@@ -30,6 +31,7 @@ from engines.native.backends.base import (
     TokenMasks,
 )
 from engines.native.batches import build_batch
+from engines.native.block_events import BlockEvents
 from engines.native.block_manager import BlockManager
 from engines.native.calibration import calibrate
 from engines.native.config import Device, ModelConfig, NativeConfig
@@ -86,6 +88,7 @@ class EngineCore:
         self._in_flight: Launched | None = None  # only in the overlapped loop
         self._failures = FailureCount()
         self._outcomes: list[SequenceOutcome] = []  # of the present step()
+        self._news: tuple[BlockEvents, EventSink] | None = None
 
     @property
     def has_work(self) -> bool:
@@ -106,7 +109,15 @@ class EngineCore:
             self._step_overlapped()
         else:
             self._step_simply()
+        if self._news is not None:
+            noted, sink = self._news
+            if events := noted.take():
+                sink.publish(events)
         return self._outcomes
+
+    def publish_to(self, sink: EventSink) -> None:
+        """Tell a sink after each step what the prefix cache has stored and dropped."""
+        self._news = self.scheduler.blocks.record(), sink
 
     def abandon(self) -> None:
         """Wait for the step that the device still computes, and discard it."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from engines.kv_events.events import HOST
 from engines.native.backends.base import HostCapacity, Move
+from engines.native.block_events import BlockEvents
 
 
 class HostTier:
@@ -22,6 +24,7 @@ class HostTier:
         self.capacity = capacity
         # The seconds that computing `num` tokens behind `start` takes; the scheduler sets it.
         self.compute_s: Callable[[int, int], float] = lambda start, num: 0.0
+        self.events: BlockEvents | None = None  # BlockManager.record sets it
         self.num_saved = 0  # blocks copied to the host in all
         self.num_loaded = 0  # blocks copied back in all
         self.num_hits = 0  # prompt tokens that were found here
@@ -53,10 +56,13 @@ class HostTier:
         if self._free:
             place = self._free.pop()
         elif self._places:
-            _, place = self._places.popitem(last=False)
+            given_up, place = self._places.popitem(last=False)
+            self._tell_removed(given_up)
         else:
             return
         self._places[key] = place
+        if self.events is not None:
+            self.events.saved(key)
         self._moves.append(Move(block, place, is_save=True))
         self.num_saved += 1
 
@@ -79,7 +85,13 @@ class HostTier:
     def clear(self) -> None:
         """Forget every block: a step failed, and the state of its copies is unknown."""
         self._free += self._places.values()
+        for key in self._places:
+            self._tell_removed(key)
         self._places.clear()
+
+    def _tell_removed(self, key: bytes) -> None:
+        if self.events is not None:
+            self.events.removed(key, HOST)
 
     def faults(self) -> list[str]:
         """Inconsistencies: a place that is lost or held twice."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from engines.live_folder import LiveFolder
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
+from service.run.kv_events import with_kv_events
 from service.run.messages import EngineNews, WorkerSpec
 from service.run.obtaining import Obtaining
 from service.run.pool import WorkerPool
@@ -47,13 +48,13 @@ class SharedService:
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         self._supervisors = [
             EngineSupervisor(
-                launch.spec,
+                with_kv_events(launch.spec, settings, number),
                 policy,
                 environment,
                 self._tell_workers,
                 python_of(settings, launch.spec.engine),
             )
-            for environment in environments_of(launch)
+            for number, environment in enumerate(environments_of(launch))
         ]
         self._obtaining = Obtaining(
             partial(obtain, settings, launch), launch.served_name, str(launch.model_dir)

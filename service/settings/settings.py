@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
+from service.settings.kv_events import KvEventSettings
 from service.settings.serving import (
     LoadSettings,
     ModelSettings,
@@ -47,6 +48,7 @@ class Settings(
     ResponsesSettings,
     LoadSettings,
     AccessSettings,
+    KvEventSettings,
     ServerSettings,
     ModelSettings,  # its fields come first
 ):

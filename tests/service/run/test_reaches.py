@@ -13,6 +13,7 @@ import pytest
 from engines.factory import about
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
+from engines.spec import KvEvents
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
@@ -20,6 +21,7 @@ from profiles.hardware.machine import GB
 from profiles.hardware.written import parse_hardware
 from profiles.store import store
 from service.run import startup
+from service.run.kv_events import with_kv_events
 from service.run.startup import environments_of, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
@@ -92,6 +94,41 @@ def test_host_memory_for_blocks_reaches_the_engine(monkeypatch: pytest.MonkeyPat
     assert bytes_of(**wanted, model_name="nano", tags_selector=None, model_profile=NANO) == 10 * GB
     with pytest.raises(InvalidConstraint, match=r"HOST_OFFLOAD is set, and .* engine vllm"):
         bytes_of(**wanted, tags_selector="engine=vllm")
+
+
+EVENTS: dict[str, Any] = {
+    "enable_kv_cache_events": True,
+    "kv_events_endpoint": "tcp://10.0.0.7:5557",
+    "kv_events_replay_endpoint": "tcp://10.0.0.7:5600",
+    "kv_events_topic": "kv@10.0.0.7@nano",
+}
+
+
+def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
+    settings = Settings(model_name="nano", **EVENTS)
+    spec = prepare(settings).spec
+    assert with_kv_events(spec, Settings(model_name="nano"), 0).kv_events is None
+    assert [with_kv_events(spec, settings, number).kv_events for number in (0, 2)] == [
+        KvEvents("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5600", "kv@10.0.0.7@nano", 0),
+        KvEvents("tcp://10.0.0.7:5559", "tcp://10.0.0.7:5602", "kv@10.0.0.7@nano", 2),
+    ]
+    alone = {"model_name": "nano", "enable_kv_cache_events": True}
+    found = with_kv_events(spec, Settings(**alone), 1).kv_events
+    assert found == KvEvents("tcp://127.0.0.1:5558", rank=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tags_selector": "engine=vllm"}, "KV_CACHE_EVENTS is set, and .* runs by engine vllm"),
+        ({"kv_events_replay_endpoint": "tcp://127.0.0.1:5558"}, "the two must be 2 or more apart"),
+        ({"kv_events_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
+    ],
+)
+def test_kv_events_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
+    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **EVENTS}
+    with pytest.raises(InvalidConstraint, match=reason):
+        launch(**{**wish, **changes})
 
 
 def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:

@@ -1,0 +1,139 @@
+"""A router that reads the events knows the cache, whatever is evicted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from engines.base import EngineRequest, SamplingParams
+from engines.kv_events.events import BlockEvent
+from engines.kv_events.wire import encoded, number_of, wire_event
+from engines.native.block_hashes import FULL, WINDOW, BlockHasher
+from engines.native.block_manager import BlockManager
+from engines.native.core import EngineCore
+from engines.native.sequence import Sequence as EngineSequence
+from tests.engines.kv_events.llm_d import Picker
+from tests.engines.native.scheduling.simulation import Simulation
+
+BLOCK = 64
+SALTS = (None, "theirs", "mine\0secret")
+
+
+class ToPicker:
+    """Sends the events of a core to a picker, as bytes."""
+
+    def __init__(self) -> None:
+        self.picker = Picker(BLOCK)
+        self.sent: list[bytes] = []
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def publish(self, events: Sequence[BlockEvent]) -> None:
+        payload = encoded(1.0, map(wire_event, events), 0)
+        self.sent.append(payload)
+        self.picker.take(payload)
+
+
+def numbers(keys: Iterator[bytes] | Sequence[bytes] | dict[bytes, int]) -> set[tuple[int, int]]:
+    group = {FULL[0]: 0, WINDOW[0]: 1}
+    return {(group[key[0]], number_of(key[1:])) for key in keys}
+
+
+def prompts(chance: random.Random) -> Iterator[tuple[str | None, list[int]]]:
+    """Conversations with one public prefix; three tenants have each of them, in the same words."""
+    words = [random.Random(number).choices(range(1000), k=100 * BLOCK) for number in range(12)]
+    lengths = dict.fromkeys([(salt, number) for salt in SALTS for number in range(12)], 0)
+    while True:
+        who = salt, number = chance.choice([*lengths])
+        lengths[who] = lengths[who] % (20 * BLOCK) + chance.randrange(20, 5 * BLOCK)
+        yield salt, [*words[0][: 3 * BLOCK], *words[number][: lengths[who]]]
+
+
+def num_public(core: EngineCore, prompt: list[int]) -> int:
+    """Leading blocks of a prompt that are somewhere, stored without a salt."""
+    blocks = core.scheduler.blocks
+    sequence = EngineSequence(EngineRequest("any", tuple(prompt), SamplingParams(1)), 1 << 20)
+    hashes = BlockHasher(BLOCK, is_answer_apart=False).hashes(sequence, len(prompt) // BLOCK)
+    places = {} if blocks.host is None else blocks.host._places
+    here = [FULL + each in blocks._cached or FULL + each in places for each in hashes]
+    return [*here, False].index(False)
+
+
+def answered(core: EngineCore, number: int, salt: str | None, prompt: list[int]) -> int:
+    """Compute a request to its end; how many tokens of it were cached."""
+    sampling = SamplingParams(70 if number % 20 == 0 else 3)
+    request = EngineRequest(str(number), tuple(prompt), sampling, cache_salt=salt)
+    sequence = core.scheduler.add(request)
+    while core.has_work:
+        core.step()
+    return sequence.num_cached_tokens
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 150])
+def test_of_1000_requests_with_evictions_a_decoder_knows_exactly_the_cached_blocks(
+    num_host_blocks: int,
+) -> None:
+    simulation = Simulation(max_token_gap_s=None, num_blocks=300, num_host_blocks=num_host_blocks)
+    core, sink = simulation.core, ToPicker()
+    core.publish_to(sink)
+    blocks = core.scheduler.blocks
+    num_beliefs = num_hits = num_right = 0
+    asking = prompts(random.Random(29))
+    for number in range(1000):
+        salt, prompt = next(asking)
+        reusable = prompt[: (len(prompt) - 1) // BLOCK * BLOCK]
+        num_believed = sink.picker.num_believed(reusable)
+        assert num_believed == num_public(core, reusable), "another tenant's, or not all"
+        num_found = answered(core, number, salt, prompt) // BLOCK
+        if salt is None:
+            num_beliefs += num_believed > 3
+            num_hits += num_found > 3
+            num_right += num_found == num_believed
+        assert sink.picker.held["gpu"] == numbers(blocks._cached)
+        if blocks.host is not None:
+            assert sink.picker.held["cpu"] == numbers(blocks.host._places)
+    blocks.check_integrity()
+    assert len(blocks._cached) > 250, "the pool was never full: nothing was evicted"
+    assert num_beliefs > 100
+    # It cannot know when the blocks of sliding layers are gone, which a hit needs too.
+    assert num_hits > 100
+    assert num_right > 250
+    sent = b"".join(sink.sent)
+    assert b"secret" not in sent
+    assert b"theirs" not in sent
+
+
+def test_where_an_answer_is_apart_its_blocks_are_not_told() -> None:
+    """Under batch_invariant no prompt finds what an answer left."""
+    blocks, sink = BlockManager(41, 4, 6, is_answer_apart=True), Picker(4)
+    noted = blocks.record()
+    sequence = EngineSequence(EngineRequest("any", tuple(range(10)), SamplingParams(9)), 100)
+    sequence.token_ids += range(10, 17)
+    assert blocks.reserve(sequence, 16)
+    blocks.commit(sequence, 16)
+    blocks.free(sequence)
+    for _ in range(2):  # the second that needs all blocks evicts what is cached
+        sink.take(encoded(1.0, map(wire_event, noted.take()), 0))
+        assert sink.num_believed(range(16)) == (2 if blocks._cached else 0)
+        others = EngineSequence(EngineRequest("o", tuple(range(50, 90)), SamplingParams(1)), 100)
+        assert blocks.reserve(others, 80)
+
+
+def test_blocks_that_a_failed_step_loses_are_told_removed() -> None:
+    simulation = Simulation(max_token_gap_s=None, num_blocks=300, num_host_blocks=150)
+    core, sink = simulation.core, ToPicker()
+    core.publish_to(sink)
+    asking = prompts(random.Random(1))
+    for number in range(40):
+        answered(core, number, *next(asking))
+    blocks = core.scheduler.blocks
+    assert sink.picker.held["cpu"]
+    blocks.lose(())
+    blocks.forget([*blocks._cached.values()])
+    answered(core, 40, None, [7] * 200)
+    assert sink.picker.held["cpu"] == set()
+    assert sink.picker.held["gpu"] == numbers(blocks._cached)
