@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
+from service.settings.foreign import VARIABLES
 from service.settings.kv_events import KvEventSettings
 from service.settings.serving import (
     LoadSettings,
@@ -130,10 +131,17 @@ def group_of(field: str) -> str:
 
 
 def unknown_names(environ: Mapping[str, str] | None = None) -> list[tuple[str, str | None]]:
-    """NIM_* variables that nothing here reads, each with the nearest known name."""
+    """NIM_* variables that nothing here reads, each with the nearest known name.
+
+    NIM's own have none: they are answered by what they are.
+    """
     known = [*(env_name(field) for field in Settings.model_fields), *SECOND_NAMES]
     names = sorted(name for name in (environ or os.environ) if name.startswith(ENV_PREFIX))
-    return [(name, _nearest(name, known)) for name in names if name not in known]
+    return [
+        (name, None if name in VARIABLES else _nearest(name, known))
+        for name in names
+        if name not in known
+    ]
 
 
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:

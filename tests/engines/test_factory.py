@@ -23,7 +23,7 @@ from engines.factory import (
 from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
-from engines.spec import EngineSpec
+from engines.spec import EngineSpec, KvEvents
 from profiles.catalogue.engines import engine_names
 
 
@@ -118,6 +118,7 @@ TAKEN: dict[str, Any] = {
     "memory_fraction": 0.5,
     "num_devices": 2,
     "pipeline_parallel": 2,
+    "kv_events": KvEvents("tcp://127.0.0.1:5557"),
 }
 
 
@@ -136,6 +137,9 @@ def test_what_it_can_do_reaches_the_native_engine() -> None:
     assert config.num_gpus == 2
     assert config.kv_dtype is None
     assert NativeConfig.from_spec(EngineSpec("native", kv_dtype="fp8", **TAKEN)).kv_dtype == "fp8"
+    uncached = replace(EngineSpec("native", **TAKEN), options={"enable_prefix_caching": False})
+    with pytest.raises(EngineStartError, match="kv_events is set and enable_prefix_caching"):
+        NativeConfig.from_spec(uncached)
     # No field of the spec is missing here; the process and the factory see to these two.
     named = {*REFUSED, *TAKEN, "engine", "environment"}
     assert named == {field.name for field in fields(EngineSpec)}

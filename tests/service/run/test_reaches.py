@@ -105,15 +105,15 @@ EVENTS: dict[str, Any] = {
 
 
 def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
-    settings = Settings(model_name="nano", **EVENTS)
+    settings = load({"model_name": "nano", **EVENTS})
     spec = prepare(settings).spec
-    assert with_kv_events(spec, Settings(model_name="nano"), 0).kv_events is None
+    assert with_kv_events(spec, load({"model_name": "nano"}), 0).kv_events is None
     assert [with_kv_events(spec, settings, number).kv_events for number in (0, 2)] == [
         KvEvents("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5600", "kv@10.0.0.7@nano", 0),
         KvEvents("tcp://10.0.0.7:5559", "tcp://10.0.0.7:5602", "kv@10.0.0.7@nano", 2),
     ]
-    alone = {"model_name": "nano", "enable_kv_cache_events": True}
-    found = with_kv_events(spec, Settings(**alone), 1).kv_events
+    usual = load({"model_name": "nano", "enable_kv_cache_events": True})
+    found = with_kv_events(spec, usual, 1).kv_events
     assert found == KvEvents("tcp://127.0.0.1:5558", rank=1)
 
 
@@ -125,7 +125,10 @@ def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
         ({"kv_events_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
     ],
 )
-def test_kv_events_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
+def test_kv_events_that_cannot_be_are_refused(
+    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200x2"))
     wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **EVENTS}
     with pytest.raises(InvalidConstraint, match=reason):
         launch(**{**wish, **changes})

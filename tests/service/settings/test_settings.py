@@ -84,6 +84,8 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_LOG_LEVEL", "loud"),
         ("NIM_JSONL_LOGGING", "maybe"),
         ("NIM_TAGS_SELECTOR", "tp:2"),
+        ("NIM_KV_EVENTS_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_ENABLE_KV_CACHE_EVENTS
+        ("NIM_KV_EVENTS_TOPIC", "kv@pod@nano"),
     ],
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(
@@ -96,6 +98,28 @@ def test_a_bad_value_is_refused_by_name_value_and_remedy(
     assert name in str(caught.value)
     assert value in str(caught.value)
     assert str(remedy) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [
+        ("tcp://*:5557", "with an IP address"),
+        ("tcp://0.0.0.0:5557", "every address of the machine"),
+        ("tcp://[::]:5557", "every address of the machine"),
+        ("tcp://[::ffff:0.0.0.0]:5557", "every address of the machine"),
+        ("tcp://host:5557", "with an IP address"),
+        ("tcp://10.0.0.256:5557", "does not appear to be an IPv4"),
+        ("ipc:///tmp/events", "with an IP address"),
+        ("tcp://10.0.0.7:0", "the port must be"),
+        ("tcp://10.0.0.7:65536", "the port must be"),
+    ],
+)
+def test_kv_events_are_published_on_one_named_address_alone(endpoint: str, reason: str) -> None:
+    for name in ("kv_events_endpoint", "kv_events_replay_endpoint"):
+        with pytest.raises(SettingsError, match=f"(?s)NIM_.*{reason}|--kv.*{reason}"):
+            load({"enable_kv_cache_events": True, name: endpoint})
+    taken = {"enable_kv_cache_events": True, "kv_events_endpoint": "tcp://[fd00::7]:5557"}
+    assert load(taken).kv_events_endpoint == "tcp://[fd00::7]:5557"
 
 
 def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
