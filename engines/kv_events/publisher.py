@@ -152,7 +152,7 @@ class KvEventPublisher:
             self._num_kept_bytes -= len(self._kept.popleft()[1])
 
     def _answer(self) -> None:
-        """Send the kept messages that a request asks for. What is no request is passed over."""
+        """Send the kept messages that a request asks for. Anything else is ignored."""
         frames = self._replay.recv_multipart()
         if len(frames) != 3 or frames[1] or len(frames[2]) != len(END):
             return

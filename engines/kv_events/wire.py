@@ -1,6 +1,7 @@
 """KV events as vLLM sends them: msgpack arrays with fields by position.
 
-Since vLLM 0.26 its events are maps. Dynamo and llm-d read both, their older releases arrays only.
+Newer releases of vLLM send maps instead. Dynamo and llm-d read both, and their older releases read
+arrays only.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def number_of(block_hash: bytes) -> int:
 
 
 def salt_key(salt: str) -> str:
-    """What stands for a cache salt: its hash, because a salt may be a client's secret.
+    """The hash of a cache salt, as an extra key: a salt may be a client's secret.
 
     Dynamo takes a key with this prefix as the namespace of the blocks, llm-d takes any string
     as part of the prompt. Neither finds such blocks for a request without the salt.

@@ -152,7 +152,9 @@ class BlockManager:
                 self._release(window)
         sequence.full_blocks, sequence.window_blocks = [], []
         sequence.num_computed_tokens = sequence.num_scheduled_tokens = 0
-        sequence.num_registered_blocks = sequence.num_released_blocks = sequence.num_prefix_blocks = 0
+        sequence.num_registered_blocks = sequence.num_released_blocks = (
+            sequence.num_prefix_blocks
+        ) = 0
         self._holders.discard(sequence)
         self._coming.take_back(sequence, 0)
 

@@ -61,6 +61,6 @@ def check_endpoint(value: str) -> None:
         raise ValueError("write tcp://ADDRESS:PORT with an IP address; IPv6 as tcp://[::1]:5557")
     address = ip_address(found["ipv6"] or found["ipv4"])
     if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
-        raise ValueError("this stands for every address of the machine; name one of them")
+        raise ValueError("this is every address of the machine; name one of them")
     if not 1 <= int(found["port"]) <= 65535:
         raise ValueError("the port must be 1 to 65535")
