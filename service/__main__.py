@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import metadata
 from typing import Final
 
@@ -148,7 +149,7 @@ class Commands(click.Group):
                 raise click.UsageError(
                     f"No such command {error.command_name!r}. {answer}", ctx
                 ) from None
-            names = self.list_commands(ctx)
+            names = get_close_matches(error.command_name, self.list_commands(ctx), cutoff=0.7)
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
 

@@ -7,6 +7,7 @@ AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -99,8 +100,18 @@ class Mirror:
         except (PermissionDeniedError, UnauthenticatedError, PermissionError):
             raise DownloadError(f"{source} refused {name}; {_CREDENTIALS[source.scheme]}") from None
         except (BaseError, TimeoutError, ConnectionError, KeyError, ValueError) as error:
-            cause = " ".join(str(error).split())[:300]
-            raise DownloadInterrupted(f"{name} from {source.location}: {cause}") from None
+            raise DownloadInterrupted(f"{name} from {source.location}: {_cause(error)}") from None
+
+
+_DETAIL = re.compile(r'(?:message|error): "([^"]+)"')
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, out of obstore's 'Error performing GET ... - WHAT' and its structures."""
+    told, _, debug = " ".join(str(error).split()).partition("Debug source:")
+    words = told.rpartition(" - ")[2].strip().rstrip(":") or type(error).__name__
+    detail = _DETAIL.search(debug)
+    return (words if detail is None else f"{words}: {detail[1]}")[:300]
 
 
 _CREDENTIALS = {

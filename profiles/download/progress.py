@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import threading
 import time
@@ -88,7 +89,8 @@ class Progress:
             log.info("%s", self.line())
 
     def _draw(self, end: str) -> None:
-        sys.stderr.write(f"\r{self.line():<78}{end}")
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be drawn over
+        sys.stderr.write(f"\r{self.line()[:width]:<{min(width, 78)}}{end}")
         sys.stderr.flush()
 
     def line(self) -> str:

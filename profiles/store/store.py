@@ -124,7 +124,7 @@ def expand_once(
                 _expand_into(folder, expand)
     except OSError as error:
         raise ModelStoreError(
-            f"cannot write to the model cache {cache_dir}: {error.strerror or error}; "
+            f"cannot write to the model cache {folder.parent}: {error.strerror or error}; "
             f"set NIM_CACHE_PATH to a folder that this user can write to, with room for the model"
         ) from error
     return folder

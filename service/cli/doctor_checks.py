@@ -85,7 +85,18 @@ def cache_writable(path: Path) -> Check:
             return Check("cache", "warning", f"{path} is read-only: {lost}")
         remedy = "set NIM_CACHE_PATH to a folder that this user can write to"
         return Check("cache", "failed", f"{path}: {error.strerror or error}; {remedy}")
+    closed = sorted(folder.name for folder in path.iterdir() if not _may_write(folder))
+    if closed:
+        problem = (
+            f"{path} is writable, but not its folders {', '.join(closed)}, which another user made"
+        )
+        remedy = f"`chmod -R g+w {path}` as their owner lets their group use them"
+        return Check("cache", "warning", f"{problem}; {remedy}")
     return Check("cache", "ok", f"{path} is writable")
+
+
+def _may_write(path: Path) -> bool:
+    return not path.is_dir() or os.access(path, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def disk_free(path: Path) -> Check:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +85,24 @@ class _Keys(click.Group):
 @click.pass_context
 def keys(ctx: click.Context, path: Path | None) -> None:
     """Create, list and revoke API keys. Only hashes are stored."""
-    settings = load()
-    logs.configure(settings.log_level, settings.jsonl_logging)
-    path = path or settings.api_keys_path
-    if path is None:
-        raise click.UsageError("Set --path or NIM_API_KEYS_PATH.")
-    ctx.obj = KeyFolder(path)
+    ctx.obj = path
+
+
+def _with_folder(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the keys' folder; --path may stand before its name or behind it."""
+
+    @click.option("--path", type=click.Path(path_type=Path), help="The key file or folder, too.")
+    @click.pass_obj
+    @wraps(function)
+    def command(before: Path | None, /, path: Path | None, **arguments: Any) -> None:
+        settings = load()
+        logs.configure(settings.log_level, settings.jsonl_logging)
+        path = path or before or settings.api_keys_path
+        if path is None:
+            raise click.UsageError("Set --path or NIM_API_KEYS_PATH.")
+        function(KeyFolder(path), **arguments)
+
+    return command
 
 
 @keys.command()
@@ -100,7 +114,7 @@ def keys(ctx: click.Context, path: Path | None) -> None:
 @click.option("--models", metavar="A,B", help="Only these models.")
 @click.option("--tenant", help="Keys of one tenant share cached prompts.")
 @_limit_flags
-@click.pass_obj
+@_with_folder
 def create(
     folder: KeyFolder,
     /,
@@ -136,7 +150,7 @@ def create(
 
 @keys.command("list")
 @click.option("--json", "is_json", is_flag=True, help="Machine-readable output.")
-@click.pass_obj
+@_with_folder
 def list_(folder: KeyFolder, /, is_json: bool) -> None:
     """List key IDs (secrets are not stored)."""
     records = sorted(folder.read().values(), key=lambda record: record.created_at)
@@ -153,7 +167,7 @@ def list_(folder: KeyFolder, /, is_json: bool) -> None:
 
 @keys.command()
 @click.argument("id")
-@click.pass_obj
+@_with_folder
 def revoke(folder: KeyFolder, /, id: str) -> None:
     """Revoke a key; running servers stop accepting it within a second."""
     record = folder.read().get(id)

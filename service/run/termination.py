@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType
 from typing import Final
 
@@ -14,8 +15,9 @@ class Terminated(SystemExit):
 
 
 def end_on_sigterm() -> None:
-    """Raise Terminated on SIGTERM, in the main thread."""
-    signal.signal(signal.SIGTERM, _end)
+    """Raise Terminated on SIGTERM; only the main thread can, and others need not."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -67,6 +67,15 @@ def test_the_path_is_a_setting(
     assert path.exists()
 
 
+def test_the_path_may_stand_last_and_help_needs_none(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "create", "ci", "--path", str(path)]) == 0
+    assert path.exists()
+    assert main(["keys", "create", "--help"]) == 0
+    assert "--expires-in" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [

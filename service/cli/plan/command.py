@@ -13,6 +13,8 @@ from profiles.catalogue.catalogue import load
 from profiles.catalogue.engines import engine_names
 from profiles.errors import InvalidConstraint, InvalidHardware
 from profiles.roofline.plan import Demand, make_plan
+from profiles.selection.selector import check_constraints
+from profiles.selection.verdicts import Constraints
 from service.cli.plan.chart import as_svg
 from service.cli.plan.report import as_json, as_text
 from service.run.machine import visible_hardware
@@ -60,7 +62,9 @@ def plan(
     """Estimate speed and GPU count for a load, from a model of the hardware."""
     demand = Demand(users, isl, osl, None if ttft is None else ttft / 1e3, tps)
     try:
-        found = make_plan(load(), model, gpu or _gpus_here(), demand, engine)
+        known = load()
+        check_constraints(known.profiles, Constraints(model=model))  # before the GPUs are looked at
+        found = make_plan(known, model, gpu or _gpus_here(), demand, engine)
         missing = engines_here(load_settings()).installed
         if svg is not None:
             svg.write_text(as_svg(found), encoding="utf-8")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,8 +20,8 @@ import pytest
 
 from profiles.catalogue.models import ArtifactFile, Artifacts
 from profiles.download import fetch as fetching
-from profiles.download.fetch import fetch, missing
-from profiles.download.source import NgcAccess, Source, source_of
+from profiles.download.fetch import fetch, list_files, missing
+from profiles.download.source import NgcAccess, Source, read_source, source_of
 from profiles.errors import DownloadError
 from tests.profiles.hub import Fault, Served, serving
 
@@ -223,6 +225,14 @@ def test_the_hub_is_shown_the_token(
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     bring(hub, tmp_path)
     assert set(hub.served.tokens) == {"Bearer hf_secret"}
+
+
+def test_what_the_library_says_of_its_inside_is_not_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(DownloadError, match="Connection refused") as raised:
+        list_files(read_source(f"http://127.0.0.1:{port}/nano", "NIM_MODEL_PATH"), NgcAccess())
+    assert not re.search(r"[{}]|Debug|Error performing|retries", str(raised.value))
 
 
 def test_a_server_that_cannot_be_reached_keeps_what_came(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from profiles.download.progress import Progress, amount, span
@@ -24,6 +26,19 @@ def test_a_line_that_grew_slow_is_told_as_it_is_now() -> None:
         now[0] += 15
         progress.add(1_200_000)
     assert progress.line() == "gpt-oss-20b: 1.0 of 10.0 GB (10%), 80 kB/s, about 31 h 13 min left"
+
+
+def test_a_narrow_terminal_gets_one_line_that_does_not_wrap(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    clock = iter(range(0, 100, 10))
+    with Progress("gpt-oss-20b", 10**10, clock=lambda: float(next(clock))) as progress:
+        progress.add(10**9)
+    drawn = capsys.readouterr().err.strip("\n").split("\r")
+    assert drawn[-1].startswith("gpt-oss-20b: 1.0 of 10.0 GB")
+    assert max(map(len, drawn)) < 60
 
 
 def test_little_is_told_in_megabytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections.abc import Callable
@@ -156,3 +157,22 @@ def test_the_text_has_every_section_and_hides_what_is_not_set(
     assert "alpha-secret-0123456789" not in text
     assert "NIM_LOG_LEVEL" not in text
     assert re.search(r"^  notes +(?!\[)\w", text, re.M)  # sentences, or that there are none
+
+
+def test_folders_of_another_user_in_the_cache_are_told(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    assert checks.cache_writable(tmp_path).state == "ok"
+    was = os.geteuid()
+    (tmp_path / "models").chmod(0o555)
+    (tmp_path / "theirs").mkdir(mode=0)
+    if was == 0:
+        tmp_path.chmod(0o777)
+        for folder in tmp_path.parents[:2]:
+            folder.chmod(0o711)
+        os.seteuid(65534)
+    try:
+        found = checks.cache_writable(tmp_path)
+    finally:
+        os.seteuid(was)
+    assert found.state == "warning"
+    assert "models, theirs" in found.detail
