@@ -16,6 +16,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from service.errors import RequestError
+from service.http.compressed import takes_gzip
 
 router = APIRouter(include_in_schema=False)
 
@@ -72,7 +73,7 @@ def _answer(name: str, request: Request) -> Response:
     if name not in _files():
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
     whole, compressed = _files()[name]
-    file = compressed if "gzip" in request.headers.get("accept-encoding", "") else whole
+    file = compressed if takes_gzip(request) else whole
     headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from starlette.routing import BaseRoute
 
 from service.api.about import health
+from service.http import compressed
 from service.http.paths import is_open
 
 Schema = dict[str, Any]
@@ -44,6 +46,7 @@ class Application(FastAPI):
             title="Harmonium",
             summary="OpenAI-compatible inference for gpt-oss.",
             version=health.RELEASE,
+            openapi_url=None,  # its route is ours, below
             docs_url=None,  # service/pages has a page of its own: theirs asks another host
             redoc_url=None,
             routes=routes,
@@ -52,6 +55,13 @@ class Application(FastAPI):
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
         self._needs_key = needs_key
+        self._written: bytes | None = None
+        self.add_route("/openapi.json", self._get_openapi, include_in_schema=False)
+
+    async def _get_openapi(self, request: Request) -> Response:
+        if self._written is None:
+            self._written = json.dumps(self.openapi(), separators=(",", ":")).encode()
+        return await compressed.text(request, self._written, "application/json")
 
     def openapi(self) -> dict[str, Any]:
         """The document; made once."""

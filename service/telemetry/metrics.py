@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,8 +129,9 @@ class Metrics:
             return "anonymous"
         return tenant_id if tenant_id in self._tenants else "other"
 
-    async def render(self, engine: Engine, page: Page = "nim") -> bytes:
-        """The exposition of all series, with new counts of the engine if it answers.
+    async def render(self, engine: Engine, page: Page = "nim", only: Collection[str] = ()) -> bytes:
+        """The exposition of all series, with new counts of the engine if it answers; `only` names
+        the samples that are wanted, none for all.
 
         Written in a thread, one at a time: it takes tens of milliseconds, during which streams
         continue.
@@ -140,12 +142,12 @@ class Metrics:
                     self._engine.snapshot = await engine.stats(), engine.info
             except (EngineError, TimeoutError):
                 self._engine.snapshot = None
-            return await asyncio.to_thread(self._write, page)
+            return await asyncio.to_thread(self._write, page, only)
 
-    def _write(self, page: Page) -> bytes:
+    def _write(self, page: Page, only: Collection[str]) -> bytes:
         if self._read_gpus is not None:
             self._gpus.usage = self._read_gpus()
-        return generate_latest(_Page(self._scraped, self._model_name, page))
+        return generate_latest(_Page(self._scraped, self._model_name, page, only))
 
     def _row(self, route: str, tenant_class: str) -> _Row:
         key = route, tenant_class
@@ -230,12 +232,25 @@ def _family(series: Series, registry: CollectorRegistry) -> Any:
 class _Page(Collector):
     """One exposition: our series, vLLM's names of them, and on one of the pages NIM's."""
 
-    def __init__(self, scraped: CollectorRegistry, model_name: str, page: Page) -> None:
+    def __init__(
+        self, scraped: CollectorRegistry, model_name: str, page: Page, only: Collection[str]
+    ) -> None:
         self._scraped = scraped
         self._model_name = model_name
         self._page = page
+        self._only = only
 
     def collect(self) -> Iterator[Metric]:
+        for family in self._families():
+            if self._only:
+                wanted = [sample for sample in family.samples if sample.name in self._only]
+                family = copy(family)
+                family.samples = wanted
+                if not wanted:
+                    continue
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
         families = {family.name: family for family in self._scraped.collect()}
         model = {"model_name": self._model_name}
         if self._page == "nim":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +12,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import AXE, shoot
-from tests.browser.standin import MODEL, StandIn
+from tests.browser.standin import StandIn
 from tests.browser.test_playground import ask, wait_for_answer
 from tests.browser.test_real_answers import context, opened, page, standin, wait_until_kept
 from tests.e2e.conftest import Server, servers
+from tools.benchmarks.pages import CONDITIONS, limited
 
 __all__ = ["context", "page", "standin"]  # fixtures
 pytestmark = pytest.mark.browser
@@ -267,18 +268,17 @@ def test_dialogs_and_drawers_shut_nobody_out(
         page.get_by_role("button", name=drawer, exact=True).click()
 
 
-def test_a_first_visit_weighs_at_most_45_kibibytes(browser: Browser, standin: StandIn) -> None:
+def test_a_first_visit_weighs_at_most_45_kibibytes(browser: Browser, server: Server) -> None:
+    """All that comes over the network for the first screen, from a real server, with headers."""
     with browser.new_context() as context:
         page = context.new_page()
-        names: list[str] = []
-        page.on("response", lambda answer: names.append(answer.url))
-        page.goto(standin.url)
-        expect(page.get_by_role("heading", name=MODEL)).to_be_visible()
-        static = Path("service/pages/static")
-        files = {url.rsplit("/", 1)[-1] or "index.html" for url in names if "/v1/" not in url}
-        weight = sum(len(gzip.compress((static / name).read_bytes())) for name in files)
-    assert "app.js" in files
-    assert weight < 45 * 1024, weight
+        weights = limited(context.new_cdp_session(page), CONDITIONS[0])
+        with page.expect_response(re.compile("/v1/metrics")) as metrics:  # the last, some seconds later
+            page.goto(server.url)
+        metrics.value.finished()
+        expect(page.locator(".facts")).to_contain_text("tokens of context")
+    assert len(weights) > 10
+    assert sum(weights) < 45 * 1024, weights
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from service.api.about.nim import license_of
 from service.api.about.schema import (
@@ -21,11 +23,16 @@ from service.api.about.schema import (
 from service.api.common.operations import operation_id, plain_text
 from service.api.common.schema import ERRORS
 from service.errors import RequestError
+from service.http import compressed
 from service.runtime import CurrentRuntime
 from service.telemetry.metrics import CONTENT_TYPE
 
 RELEASE = version("harmonium")
 API_VERSION = "1"
+SampleNames = Annotated[
+    Sequence[str],
+    Query(alias="name[]", description="Only samples of these names, as Prometheus' clients do."),
+]
 
 router = APIRouter(
     responses=ERRORS,
@@ -85,16 +92,24 @@ async def get_version() -> Version:
 
 
 @router.get("/v1/metadata")
-async def get_metadata(runtime: CurrentRuntime) -> Metadata:
+async def get_metadata(
+    runtime: CurrentRuntime,
+    license_text: Annotated[
+        bool, Query(description="`false` leaves `licenseInfo.content` out, most of the answer.")
+    ] = True,
+) -> Metadata:
     """What is served: release, model and licence, and the profile with why it was chosen."""
     model = runtime.model
+    license = license_of(model.license) if model.license else None
+    if license and not license_text:
+        license = license.model_copy(update={"content": None})
     return Metadata(
         version=RELEASE,
         modelInfo=[ModelInfo(shortName=model.id, modelUrl=model.root)],
         selectedModelProfileId=model.profile_id,
         assetInfo=list(model.assets),
         repository_override=model.repository_override,
-        licenseInfo=license_of(model.license) if model.license else None,
+        licenseInfo=license,
         description=model.description,
         profile=ProfileInfo.model_validate(model.profile) if model.profile else None,
         tools=sorted(runtime.toolbox.tools) if runtime.toolbox else [],
@@ -118,12 +133,18 @@ async def kill_engine(runtime: CurrentRuntime) -> EngineKilled:
 
 
 @router.get("/v1/metrics", response_class=Response, responses=plain_text("Prometheus text."))
-async def get_metrics(runtime: CurrentRuntime) -> Response:
+async def get_metrics(
+    request: Request, runtime: CurrentRuntime, only: SampleNames = ()
+) -> Response:
     """Prometheus text in NIM's names and ours; a dead engine's series are left out."""
-    return Response(await runtime.metrics.render(runtime.engine), media_type=CONTENT_TYPE)
+    page = await runtime.metrics.render(runtime.engine, "nim", frozenset(only))
+    return await compressed.text(request, page, CONTENT_TYPE)
 
 
 @router.get("/metrics", response_class=Response, responses=plain_text("Prometheus text."))
-async def get_metrics_as_vllm(runtime: CurrentRuntime) -> Response:
+async def get_metrics_as_vllm(
+    request: Request, runtime: CurrentRuntime, only: SampleNames = ()
+) -> Response:
     """The same in vLLM's names, for routers, autoscalers and dashboards made for them."""
-    return Response(await runtime.metrics.render(runtime.engine, "vllm"), media_type=CONTENT_TYPE)
+    page = await runtime.metrics.render(runtime.engine, "vllm", frozenset(only))
+    return await compressed.text(request, page, CONTENT_TYPE)

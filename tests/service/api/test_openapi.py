@@ -106,3 +106,16 @@ def test_a_list_beside_something_else_has_a_name(schemas: Object) -> None:
     assert unions
     beside = [member for union in unions if len(union) > 1 for member in union]
     assert [member for member in beside if member.get("type") == "array"] == []
+
+
+async def test_it_travels_compressed_to_those_who_take_that(
+    make_runtime: Fixture, make_client: Fixture, document: Object
+) -> None:
+    client = await make_client(make_runtime("<|return|>"))
+    whole = await client.get("/openapi.json", headers={"Accept-Encoding": "identity"})
+    small = await client.get("/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert whole.json() == small.json() == document
+    assert "content-encoding" not in whole.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.headers["vary"] == whole.headers["vary"] == "Accept-Encoding"
+    assert int(small.headers["content-length"]) < int(whole.headers["content-length"]) / 4

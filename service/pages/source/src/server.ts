@@ -44,6 +44,9 @@ export interface Server {
 
 export const CONNECTING: Server = { state: "connecting", model: null, metadata: null, needsKey: false, message: "Connecting …" };
 
+/** Without the licence's text, which is larger than all the rest. */
+export const METADATA = "v1/metadata?license_text=false";
+
 const AGAIN_MS = 5000;
 
 async function look(key: string, before: Server): Promise<Server> {
@@ -58,7 +61,7 @@ async function look(key: string, before: Server): Promise<Server> {
   try {
     await getJSON("v1/health/ready", key); // 503 with the reason, and how far a start is
     const { data } = await getJSON<{ data: Model[] }>("v1/models", key);
-    const metadata = await getJSON<Metadata>("v1/metadata", key).catch(() => null);
+    const metadata = await getJSON<Metadata>(METADATA, key).catch(() => null);
     return { state: "ready", model: data[0] ?? null, metadata, needsKey: false, message: data[0]?.id ?? "Nothing is served." };
   } catch (error) {
     const needsKey = error instanceof ApiError && error.status === 401;

@@ -2,13 +2,13 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, worded } from "./api";
-import { base, hardwareOf, type Metadata, type Profile } from "./server";
+import { base, hardwareOf, METADATA, type Metadata, type Profile } from "./server";
 
 export function Serving({ apiKey }: { apiKey: string }) {
   const [found, setFound] = useState<Metadata | null>(null);
   const [error, setError] = useState("");
   useEffect(() => {
-    getJSON<Metadata>("v1/metadata", apiKey).then(
+    getJSON<Metadata>(METADATA, apiKey).then(
       (metadata) => {
         setFound(metadata);
         setError("");

@@ -10,7 +10,9 @@ import { now, useStore } from "./store";
 const EXAMPLES = ["What is the capital of France?", "Plan a weekend in Lisbon.", "Write a haiku about the sea."];
 const OF_NANO = ["What can you do?", "What is nano?", "How do I list the models?"]; // it knows this service only
 
-const SPEED_AFTER_MS = 3000; // the metrics are larger than the page: first what a visitor waits for
+const SPEED_AFTER_MS = 3000; // to write the metrics takes the server a while: first what a visitor waits for
+const SERIES = ["inter_token_latency_seconds_sum", "inter_token_latency_seconds_count"] as const;
+const SPEED = `v1/metrics?${SERIES.map((name) => `name[]=harmonium_${name}`).join("&")}`;
 
 export function Welcome({ id }: { id: string }) {
   const server = useStore((all) => all.server);
@@ -20,7 +22,7 @@ export function Welcome({ id }: { id: string }) {
   useEffect(() => {
     if (!model) return;
     const look = () =>
-      getText("v1/metrics", apiKey).then(
+      getText(SPEED, apiKey).then(
         (text) => setSpeed(speedOf(text)),
         () => setSpeed(""), // a key may lack the scope
       );
@@ -81,7 +83,7 @@ export function Welcome({ id }: { id: string }) {
 /** Tokens per second of one stream, as the server has measured; empty before the first answer. */
 function speedOf(text: string): string {
   const sample = parse(text, 0);
-  const [sum, count] = [value(sample, "inter_token_latency_seconds_sum"), value(sample, "inter_token_latency_seconds_count")];
+  const [sum, count] = SERIES.map((name) => value(sample, name));
   return sum && count ? `${Math.round(count / sum).toLocaleString("en")} tokens/s measured` : "";
 }
 

@@ -148,6 +148,8 @@ async def test_metadata_names_the_files_and_the_licence_has_its_text(
     assert metadata["repository_override"] == "s3://bucket"
     license = (await client.get("/v1/license")).json()
     assert license == metadata["licenseInfo"]
+    short = (await client.get("/v1/metadata?license_text=false")).json()
+    assert short == metadata | {"licenseInfo": license | {"content": None}}
     assert (license["name"], license["type"]) == ("Apache-2.0", "file")
     assert license["sha"] == hashlib.sha1(license["content"].encode()).hexdigest()
     assert license["size"] == len(license["content"]) > 10_000
@@ -377,3 +379,25 @@ async def test_the_schema_describes_the_request_and_the_errors(client: Any) -> N
     assert {"ChatRequest", "ChatCompletion", "ErrorEnvelope"} <= schema["components"][
         "schemas"
     ].keys()
+
+
+@pytest.mark.parametrize("path", ["/v1/metrics", "/metrics"])
+async def test_metrics_travel_compressed_to_those_who_take_that(client: Any, path: str) -> None:
+    whole = await client.get(path, headers={"Accept-Encoding": "identity"})
+    small = await client.get(path, headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in whole.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.headers["content-type"] == whole.headers["content-type"]
+    assert "# TYPE harmonium_info" in whole.text
+    assert "# TYPE harmonium_info" in small.text
+    assert int(small.headers["content-length"]) < int(whole.headers["content-length"]) / 4
+
+
+async def test_metrics_can_be_asked_for_by_name(client: Any) -> None:
+    name = "harmonium_engine_running_requests"
+    params = {"name[]": [name, "harmonium_info"]}
+    for path in ("/v1/metrics", "/metrics"):
+        lines = (await client.get(path, params=params)).text.splitlines()
+        samples = {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
+        assert samples == {name, "harmonium_info"}
+    assert (await client.get("/metrics", params={"name[]": "none"})).text == ""

@@ -1,0 +1,25 @@
+"""Large texts, compressed for clients that take that."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Final
+
+from fastapi import Request, Response
+
+_LEVEL: Final = 5  # twice as quick as the highest, and hardly larger
+
+
+def takes_gzip(request: Request) -> bool:
+    """Whether the client takes gzip."""
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+async def text(request: Request, content: bytes, media_type: str) -> Response:
+    """Answer with a text, compressed in a thread where the client takes that."""
+    headers = {"Vary": "Accept-Encoding"}
+    if takes_gzip(request):
+        content = await asyncio.to_thread(gzip.compress, content, _LEVEL, mtime=0)
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, headers=headers, media_type=media_type)
