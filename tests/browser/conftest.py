@@ -18,7 +18,14 @@ SHOTS = Path(".cache/browser")
 AXE = Path("service/pages/source/node_modules/axe-core/axe.min.js")
 expect.set_options(timeout=60_000)  # a busy machine
 # Chromium asks its maker's hosts for one thing and another; here it may not.
-_QUIET = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
+_QUIET = (
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--font-render-hinting=none",  # pictures are compared with those of other machines
+    "--disable-lcd-text",
+    "--force-color-profile=srgb",
+)
 
 
 @pytest.fixture(scope="package")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -14,6 +15,8 @@ from tests.browser.conftest import AXE
 from tests.e2e.conftest import Server
 
 pytestmark = pytest.mark.browser
+
+LANGUAGES = (("curl", ["bash", "-c"]), ("Python", [sys.executable, "-c"]))
 
 
 @pytest.fixture
@@ -73,7 +76,11 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
         if "/v1/engine/kill" in route.locator("summary").first.inner_text():
             continue  # refused here: the operator has to allow it
         route.locator("summary").first.click()
-        for language, command in (("curl", ["bash", "-c"]), ("Python", [sys.executable, "-c"])):
+        menu = route.get_by_role("combobox", name="Example")
+        names = menu.locator("option").all_inner_texts() if menu.count() else [""]
+        for name, (language, command) in itertools.product(names, LANGUAGES):
+            if name:
+                menu.select_option(name)
             route.get_by_role("button", name=language, exact=True).click()
             code = route.locator(".example code").first.inner_text()
             if re.search(r"/[A-Z_]{4,}|\"[A-Z_]{4,}\"", code):
@@ -83,7 +90,7 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
             assert '"error":{' not in done.stdout, (code, done.stdout)
             ran += 1
         route.locator("summary").first.click()
-    assert ran >= 30
+    assert ran >= 48
 
 
 def test_a_body_can_be_changed_and_run_in_the_page(docs: Page) -> None:
@@ -96,6 +103,29 @@ def test_a_body_can_be_changed_and_run_in_the_page(docs: Page) -> None:
     body.fill("[")
     expect(route.get_by_role("alert")).to_have_text("The body is not a JSON object.")
     expect(route.get_by_role("button", name="Run here")).to_be_hidden()
+
+
+def test_a_stream_is_shown_as_it_comes_beside_its_request(docs: Page) -> None:
+    route = opened(docs, "POST /v1/chat/completions")
+    route.get_by_role("combobox", name="Example").select_option("stream")
+    code = route.locator(".example pre").first
+    expect(code).to_contain_text('"stream": true')
+    docs.evaluate("""() => {
+        window.seen = new Set();
+        const note = () => window.seen.add(document.querySelector(".ran")?.textContent.length);
+        new MutationObserver(note).observe(document.body, { subtree: true, childList: true,
+            characterData: true });
+    }""")
+    route.get_by_role("button", name="Run here").click()
+    answer = route.get_by_label("Answer", exact=True)
+    expect(answer).to_contain_text("200 after")
+    expect(answer).to_contain_text("data: [DONE]")
+    assert docs.evaluate("window.seen.size") > 4
+    left, right = code.bounding_box(), answer.bounding_box()
+    assert left is not None
+    assert right is not None
+    assert left["x"] + left["width"] <= right["x"]
+    assert abs(left["y"] - right["y"]) < 2
 
 
 @pytest.mark.console("400 (Bad Request)")
@@ -136,6 +166,8 @@ def test_it_can_be_used_by_keyboard(docs: Page) -> None:
     docs.keyboard.press("Enter")
     body = docs.get_by_label("Body, which you may change")
     expect(body).to_be_visible()
+    docs.keyboard.press("Tab")
+    expect(docs.get_by_role("combobox", name="Example")).to_be_focused()
     docs.keyboard.press("Tab")
     expect(body).to_be_focused()
     docs.keyboard.press("Tab")

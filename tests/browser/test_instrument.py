@@ -273,7 +273,9 @@ def test_a_first_visit_weighs_at_most_45_kibibytes(browser: Browser, server: Ser
     with browser.new_context() as context:
         page = context.new_page()
         weights = limited(context.new_cdp_session(page), CONDITIONS[0])
-        with page.expect_response(re.compile("/v1/metrics")) as metrics:  # the last, some seconds later
+        with page.expect_response(
+            re.compile("/v1/metrics")
+        ) as metrics:  # the last, some seconds later
             page.goto(server.url)
         metrics.value.finished()
         expect(page.locator(".facts")).to_contain_text("tokens of context")

@@ -23,7 +23,7 @@ from tools.benchmarks.startup import serving
 
 VISITS = 5
 QUIET_MS = 2000
-MAX_KILOBYTES = 300
+MAX_KILOBYTES = 100
 # What must be there before a person can do what the page is for.
 PAGES = {"playground": ("", ".composer textarea", ".state.ready"), "catalogue": ("docs", ".route")}
 _WATCH = """selectors => {

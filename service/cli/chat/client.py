@@ -102,6 +102,15 @@ class Client:
             f"{self.url}/v1/models does not report the context length (max_model_len) of {name}"
         )
 
+    def connected_tools(self) -> tuple[str, ...]:
+        """Names of the server's own tools; none where another server is asked, or the key may not
+        read it."""
+        try:
+            answer = self._http.get("/v1/metadata", params={"license_text": "false"})
+            return tuple(str(name) for name in answer.json()["tools"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError):
+            return ()
+
     def _models(self) -> list[Any]:
         try:
             answer = self._http.get("/v1/models")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from service.cli.chat.client import Answer, ChatError, Client
 from service.cli.chat.screen import Screen
-from service.cli.chat.session import Session, command
+from service.cli.chat.session import TOOLS, Session, command
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -56,6 +56,7 @@ def _converse(client: Client, session: Session) -> int:
     """Ask and answer until Ctrl-D; Ctrl-C stops an answer, not the program."""
     from service.cli.chat.prompt import prompt_session  # a single question needs none
 
+    session.connected = tuple(name for name in client.connected_tools() if name in TOOLS)
     console, prompt = Console(), prompt_session(HISTORY.expanduser())
     console.print(
         f"[bold]{session.model}[/] at {client.url}   /help lists the commands", style="dim"

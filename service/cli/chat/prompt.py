@@ -13,11 +13,16 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from service.cli.chat.session import EFFORTS, NAMES
+from service.cli.chat.session import EFFORTS, NAMES, TOOLS
 
 _PROMPT: Final = ">>> "
 _FILES: Final = ("/load", "/save")
-_CHOICES: Final = {"/effort": EFFORTS, "/think": ("on", "off")}
+_SWITCH: Final = ("on", "off")
+_CHOICES: Final = {
+    "/effort": EFFORTS,
+    "/think": _SWITCH,
+    "/tools": tuple(f"{name} {state}" for name in TOOLS for state in _SWITCH),
+}
 
 
 class CommandCompleter(Completer):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from service.cli.chat.client import Answer
 
 EFFORTS = ("low", "medium", "high")
+TOOLS = {"browser": "web_search", "python": "code_interpreter"}  # the API's types of them
 HELP = """\
 /effort low|medium|high   reasoning effort
 /system TEXT              set instructions; /system alone removes them
@@ -21,8 +22,10 @@ HELP = """\
 /save FILE                save the conversation as JSON
 /load FILE                continue a saved conversation, or attach a text file
 /think on|off             show or hide the reasoning
+/tools [NAME on|off]      list the server's tools, or offer one to the model
 /quit                     quit (also Ctrl-D); Ctrl-C stops an answer
 Alt-Enter, or \\ at the end of a line, begins another line; pasted lines stay together.
+Ctrl-X Ctrl-E opens the question in $VISUAL or $EDITOR.
 Tab completes; the arrow keys find earlier questions."""
 
 
@@ -39,6 +42,8 @@ class Session:
     last_question: str | None = None
     shows_thoughts: bool = True
     attached: list[str] = field(default_factory=list)  # files that go with the next question
+    connected: tuple[str, ...] = ()  # the server's own tools
+    offered: list[str] = field(default_factory=list)  # those of them that the model may call
 
     def body(self) -> dict[str, Any]:
         told = [{"role": "system", "content": self.system}] if self.system else []
@@ -47,7 +52,9 @@ class Session:
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
         }
-        given = {name: value for name, value in settings.items() if value is not None}
+        given: dict[str, Any] = {n: value for n, value in settings.items() if value is not None}
+        if self.offered:
+            given["tools"] = [{"type": TOOLS[name]} for name in self.offered]
         return {"model": self.model, "messages": [*told, *self.turns], **given}
 
     def ask(self, question: str) -> None:
@@ -151,6 +158,19 @@ def _think(session: Session, text: str) -> str:
     return f"Reasoning is {'shown' if session.shows_thoughts else 'hidden'}."
 
 
+def _tools(session: Session, text: str) -> str:
+    if not session.connected:
+        return "This server has no tools of its own."
+    name, _, state = text.partition(" ")
+    if text and (name not in session.connected or state not in ("on", "off")):
+        return f"/tools takes {' or '.join(session.connected)}, then on or off."
+    if text:
+        others = [each for each in session.offered if each != name]
+        session.offered = [*others, name] if state == "on" else others
+    states = [f"{e} {'on' if e in session.offered else 'off'}" for e in session.connected]
+    return f"Tools of the server: {', '.join(states)}."
+
+
 _COMMANDS: dict[str, Callable[[Session, str], str]] = {
     "effort": _effort,
     "system": _system,
@@ -159,6 +179,7 @@ _COMMANDS: dict[str, Callable[[Session, str], str]] = {
     "save": _save,
     "load": _load,
     "think": _think,
+    "tools": _tools,
     "help": lambda *_: HELP,
 }
 NAMES = tuple(f"/{name}" for name in (*_COMMANDS, "retry", "quit"))

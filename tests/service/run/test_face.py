@@ -13,6 +13,7 @@ import struct
 import sys
 import termios
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,13 @@ def test_a_terminal_shows_a_few_lines_and_the_url_last(tmp_path: Path) -> None:
     assert "python3 tools/install.py llama-cpp" in text or "harmonium profiles" in text
     # The picture in docs/ shows what is shown.
     picture = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", PICTURE.read_text())).split())
-    for words in ("by the native engine on", "a context of 4,096 tokens", "In a browser: http"):
+    release = f"Harmonium {version('harmonium')}: nano"
+    for words in (
+        release,
+        "by the native engine on",
+        "a context of 4,096 tokens",
+        "In a browser: http",
+    ):
         assert words in picture
         assert words in text
 

@@ -79,16 +79,22 @@ export async function postJSON<T>(path: string, body: unknown, key: string): Pro
   return (await answer.json()) as T;
 }
 
-/** Whatever the server answers, errors too; status 0 where it cannot be reached. */
+/** Whatever the server answers, errors too; status 0 where it cannot be reached. `come` gets a stream as it grows. */
 export async function sendText(
   method: string,
   path: string,
   body: string,
   key: string,
+  come: (soFar: string) => void,
 ): Promise<{ status: number; text: string }> {
   try {
     const answer = await fetch(path, { method, headers: headers(key), body: body || undefined });
-    return { status: answer.status, text: await answer.text() };
+    if (!answer.headers.get("content-type")?.startsWith("text/event-stream"))
+      return { status: answer.status, text: await answer.text() };
+    let text = "";
+    const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) come((text += piece.value));
+    return { status: answer.status, text };
   } catch (error) {
     return { status: 0, text: String(error) };
   }

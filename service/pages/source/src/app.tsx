@@ -10,12 +10,14 @@ import { Later } from "./later";
 import { continueWith, edit, resume, retry, sendResults } from "./run";
 import { watch } from "./server";
 import { SettingsPanel } from "./settings";
+import { onShortcut } from "./shortcuts";
 import { still } from "./still";
 import { change, flushAll, load, now, setDialog, setKey, setServer, toggle, useStore } from "./store";
 import { type Deeds, Transcript } from "./turns";
 import { Welcome } from "./welcome";
 
 const DETAILS = () => import("./details").then((module) => module.Details);
+const KEYS = () => import("./keys").then((module) => module.Keys);
 const COMPARE = () => import("./compare").then((module) => module.Compare);
 
 const StillHeader = still(Header);
@@ -28,7 +30,7 @@ const NARROW = {
     </button>
   ),
   settings: (
-    <button type="button" class="narrow" onClick={() => toggle("settings")}>
+    <button type="button" class="narrow for-panel" onClick={() => toggle("settings")}>
       Settings
     </button>
   ),
@@ -70,6 +72,7 @@ function App() {
       {dialog?.kind === "request" && open.turns[dialog.turn]?.role === "assistant" && (
         <Later load={DETAILS} props={{ turns: open.turns, at: dialog.turn, apiKey, close }} />
       )}
+      {dialog?.kind === "keys" && <Later load={KEYS} props={{ close }} />}
       {dialog?.kind === "compare" && <Later load={COMPARE} props={{ chat: open, close }} />}
     </div>
   );
@@ -81,7 +84,7 @@ function useDeeds(): Deeds {
     const id = () => now().openId;
     return {
       edit: (index, text) => edit(id(), index, text),
-      retry: (index) => retry(id(), index),
+      retry: (index, settings) => retry(id(), index, settings),
       resume: (index) => resume(id(), index),
       continueWith: (index, at, rival) => continueWith(id(), index, at, rival),
       sendResults: (index, calls) => sendResults(id(), index, calls),
@@ -100,6 +103,7 @@ function useDeeds(): Deeds {
 }
 
 applyTheme(readTheme());
+addEventListener("keydown", onShortcut);
 addEventListener("pagehide", flushAll);
 document.addEventListener("visibilitychange", () => document.hidden && flushAll());
 render(<App />, document.getElementById("app")!);

@@ -1,6 +1,6 @@
 // The list of conversations, and what can be done with all of them.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { begin, bringBack, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
+import { asMarkdown, begin, bringBack, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
 
 const UNDO_MS = 10_000;
 
@@ -20,7 +20,10 @@ export function listed({ chats, openId, running, deleted }: State): List {
 }
 
 export function Chats({ list, leave }: { list: List; leave: () => void }) {
-  const { chats, deleted } = list;
+  const { deleted } = list;
+  const [wanted, setWanted] = useState("");
+  const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
+  const chats = words.length ? list.chats.filter((each) => hasAll(each.id, words)) : list.chats;
   const choose = (id: string) => {
     open(id);
     leave();
@@ -37,6 +40,14 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
       >
         New chat
       </button>
+      <input
+        type="search"
+        aria-label="Search conversations"
+        placeholder="Search (Ctrl K)"
+        value={wanted}
+        onInput={(event) => setWanted(event.currentTarget.value)}
+      />
+      {words.length > 0 && !chats.length && <p class="note">No conversation has all these words.</p>}
       <ul>
         {chats.map((each) => (
           <li key={each.id} class={each.isOpen ? "open" : ""}>
@@ -54,6 +65,13 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
       <Files />
     </nav>
   );
+}
+
+/** Whether a conversation's title or turns have all the words. */
+function hasAll(id: string, words: string[]): boolean {
+  const chat = now().chats.find((each) => each.id === id);
+  const text = chat ? [chat.title, ...chat.turns.map((turn) => turn.text)].join("\n").toLowerCase() : "";
+  return words.every((word) => text.includes(word));
 }
 
 function Undo({ title }: { title: string }) {
@@ -74,13 +92,8 @@ function Undo({ title }: { title: string }) {
 function Files() {
   const field = useRef<HTMLInputElement>(null);
   const [told, setTold] = useState("");
-  const save = () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([exported()], { type: "application/json" }));
-    link.download = `harmonium-${new Date().toISOString().slice(0, 10)}.json`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
+  const save = () => download(exported(), "application/json", "json");
+  const saveText = () => download(asMarkdown(now().chats.find((each) => each.id === now().openId)!), "text/markdown", "md");
   const read = async (file: File | undefined) => {
     if (!file) return;
     try {
@@ -93,6 +106,9 @@ function Files() {
     <div class="files">
       <button type="button" onClick={save}>
         Export
+      </button>
+      <button type="button" title="This conversation as Markdown" onClick={saveText}>
+        Markdown
       </button>
       <button type="button" onClick={() => field.current!.click()}>
         Import
@@ -112,4 +128,12 @@ function Files() {
       )}
     </div>
   );
+}
+
+function download(text: string, type: string, ending: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = `harmonium-${new Date().toISOString().slice(0, 10)}.${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -4,6 +4,7 @@ import { copy } from "./copy";
 
 export function Code({ text, lang, isDone }: { text: string; lang: string; isDone: boolean }) {
   const [html, setHtml] = useState("");
+  const [isWrapped, setWrapped] = useState(false);
   useEffect(() => {
     if (!isDone || !lang) return setHtml("");
     let isOver = false;
@@ -13,9 +14,12 @@ export function Code({ text, lang, isDone }: { text: string; lang: string; isDon
     };
   }, [text, lang, isDone]);
   return (
-    <figure class="codeblock">
+    <figure class={isWrapped ? "codeblock wrapped" : "codeblock"}>
       <figcaption>
         <span>{lang || "text"}</span>
+        <button type="button" aria-pressed={isWrapped} onClick={() => setWrapped(!isWrapped)}>
+          Wrap
+        </button>
         <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>
           Copy
         </button>

@@ -80,6 +80,7 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
           onInput={(event) => change(id, { draft: event.currentTarget.value })}
           onKeyDown={(event) => {
             if (event.key === "Escape" && isBusy) stop(id);
+            if (event.key === "ArrowUp" && !draft && !isBusy) editLast(event);
             if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
             event.preventDefault();
             submit();
@@ -103,6 +104,14 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
       </div>
     </form>
   );
+}
+
+/** Open the last question for editing. */
+function editLast(event: KeyboardEvent): void {
+  const button = [...document.querySelectorAll<HTMLButtonElement>(".turn.user .edit")].at(-1);
+  if (!button) return;
+  event.preventDefault();
+  button.click();
 }
 
 function Attach({ take }: { take: (files: Iterable<File>) => Promise<void> }) {

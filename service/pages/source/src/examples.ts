@@ -28,9 +28,59 @@ const BODIES: Record<string, object> = {
   "/detokenize": { tokens: [200006, 1428, 200008, 13225, 200007] },
 };
 
-/** The example's body; null for a route that takes none. */
-export function bodyFor(path: string, model: string): Record<string, unknown> | null {
-  return path in BODIES ? { model, ...BODIES[path] } : null;
+const WEATHER = {
+  name: "get_weather",
+  description: "Get the weather.",
+  parameters: {
+    type: "object",
+    properties: { location: { type: "string" } },
+    required: ["location"],
+    additionalProperties: false,
+  },
+};
+const EVENT = {
+  type: "object",
+  properties: { name: { type: "string" }, date: { type: "string" } },
+  required: ["name", "date"],
+  additionalProperties: false,
+};
+const IN_PARIS = "What is the weather in Paris?";
+const FAIR = "Alice and Bob are going to a science fair on Friday.";
+const said = (content: string) => [{ role: "user", content }];
+
+/** Other bodies of a route, by what they show. */
+const MORE: Record<string, Record<string, object>> = {
+  "/v1/chat/completions": {
+    stream: { messages: HELLO, stream: true },
+    tools: { messages: said(IN_PARIS), tools: [{ type: "function", function: { ...WEATHER, strict: true } }] },
+    schema: {
+      messages: said(FAIR),
+      response_format: { type: "json_schema", json_schema: { name: "event", schema: EVENT, strict: true } },
+    },
+  },
+  "/v1/responses": {
+    stream: { input: "Hello! What can you do?", stream: true },
+    tools: { input: IN_PARIS, tools: [{ type: "function", ...WEATHER, strict: true }] },
+    schema: { input: FAIR, text: { format: { type: "json_schema", name: "event", schema: EVENT, strict: true } } },
+  },
+  "/v1/messages": {
+    stream: { max_tokens: 512, messages: HELLO, stream: true },
+    tools: {
+      max_tokens: 512,
+      messages: said(IN_PARIS),
+      tools: [{ name: WEATHER.name, description: WEATHER.description, input_schema: WEATHER.parameters }],
+    },
+  },
+  "/v1/completions": { stream: { prompt: "Hello", max_tokens: 16, stream: true } },
+};
+
+/** The names of a route's examples; none for a route that takes no body. */
+export const examplesOf = (path: string): string[] => (path in BODIES ? ["hello", ...Object.keys(MORE[path] ?? {})] : []);
+
+/** An example's body; null for a route that takes none. */
+export function bodyFor(path: string, model: string, name = "hello"): Record<string, unknown> | null {
+  const body = MORE[path]?.[name] ?? BODIES[path];
+  return body ? { model, ...body } : null;
 }
 
 interface Sdk {
@@ -86,8 +136,7 @@ function pythonSdk(sdk: Sdk, { body, hasKey }: Call, path: string): string {
   return `from ${sdk.package} import ${name}
 
 client = ${name}(base_url="${address(sdk)}", api_key="${key(hasKey)}")
-answer = client.${call}(${given})
-print(answer.${sdk.shown})
+${body?.stream ? `for event in client.${call}(${given}):\n    print(event)` : `answer = client.${call}(${given})\nprint(answer.${shownOf(sdk, body)})`}
 `;
 }
 
@@ -98,9 +147,18 @@ function nodeSdk(sdk: Sdk, { body, hasKey }: Call, path: string): string {
   return `import ${name} from "${from}";
 
 const client = new ${name}({ baseURL: "${address(sdk)}", apiKey: "${key(hasKey)}" });
-const answer = await client.${sdk.call}(${given});
-console.log(answer.${sdk.shown});
+${
+  body?.stream
+    ? `for await (const event of await client.${sdk.call}(${given})) console.log(JSON.stringify(event));`
+    : `const answer = await client.${sdk.call}(${given});\nconsole.log(answer.${shownOf(sdk, body)});`
+}
 `;
+}
+
+/** What of an answer is worth printing: a call has no text. */
+function shownOf(sdk: Sdk, body: Call["body"]): string {
+  if (!body?.tools) return sdk.shown;
+  return sdk.shown.replace("message.content", "message").replace("output_text", "output");
 }
 
 function python({ method, path, body, hasKey }: Call): string {

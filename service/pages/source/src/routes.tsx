@@ -2,7 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, sendText, worded } from "./api";
 import { copy } from "./copy";
-import { bodyFor, type Call, code, LANGUAGES, type Language } from "./examples";
+import { bodyFor, type Call, code, examplesOf, LANGUAGES, type Language } from "./examples";
 import { type Document, type Field, fieldsOf, grouped, nameOf, type Operation, type Schema, titleOf, typeOf } from "./openapi";
 
 const MAX_DEPTH = 4;
@@ -50,7 +50,7 @@ function Route(props: { of: Operation; document: Document; apiKey: string; model
   return (
     <details class="route" onToggle={(event) => setIsOpen(event.currentTarget.open)}>
       <summary>
-        <span class="method">{of.method}</span> <code>{of.path}</code>{" "}
+        <span class={`method ${of.method}`}>{of.method}</span> <code>{of.path}</code>{" "}
         <span class="says">{marked(firstSentence(of.description))}</span>
       </summary>
       {isOpen && (
@@ -75,17 +75,28 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
   const [language, setLanguage] = useState<Language>("curl");
   const [draft, setDraft] = useState(() => written(bodyFor(of.path, model)));
   const [answer, setAnswer] = useState("");
+  const names = examplesOf(of.path);
   const body = read(draft);
   const call: Call = { method: of.method, path: of.path, body, hasKey: Boolean(apiKey) };
   const canRun = !of.path.includes("{") && (!draft || body !== null);
   const run = async () => {
     const began = performance.now();
     setAnswer("…");
-    const { status, text } = await sendText(of.method, of.path.slice(1), draft, apiKey);
+    const { status, text } = await sendText(of.method, of.path.slice(1), draft, apiKey, setAnswer);
     setAnswer(`${status} after ${(performance.now() - began).toFixed(0)} ms\n\n${pretty(text)}`);
   };
   return (
     <div class="example">
+      {names.length > 1 && (
+        <label class="choice">
+          Example
+          <select onChange={(event) => setDraft(written(bodyFor(of.path, model, event.currentTarget.value)))}>
+            {names.map((name) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+        </label>
+      )}
       {draft && (
         <label>
           Body, which you may change
@@ -115,17 +126,19 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
           </button>
         )}
       </div>
-      <pre tabIndex={0} aria-label={`${of.method} ${of.path} as ${language}`}>
-        <code>{code(language, call)}</code>
-        <button type="button" class="copy" onClick={(event) => void copy(code(language, call), event.currentTarget)}>
-          Copy
-        </button>
-      </pre>
-      {answer && (
-        <pre tabIndex={0} class="ran" role="status" aria-label="Answer">
-          <code>{answer}</code>
+      <div class={answer ? "beside" : ""}>
+        <pre tabIndex={0} aria-label={`${of.method} ${of.path} as ${language}`}>
+          <code>{code(language, call)}</code>
+          <button type="button" class="copy" onClick={(event) => void copy(code(language, call), event.currentTarget)}>
+            Copy
+          </button>
         </pre>
-      )}
+        {answer && (
+          <pre tabIndex={0} class="ran" role="status" aria-label="Answer">
+            <code>{answer}</code>
+          </pre>
+        )}
+      </div>
     </div>
   );
 }

@@ -79,9 +79,10 @@ export function edit(id: string, index: number, text: string): void {
   void run(chat, [...chat.turns.slice(0, index), question], index);
 }
 
-export function retry(id: string, index: number): void {
+/** Ask once more; `settings` hold for this answer only. */
+export function retry(id: string, index: number, settings?: Partial<Settings>): void {
   const chat = chatOf(id)!;
-  void run(chat, chat.turns.slice(0, index), index);
+  void run({ ...chat, settings: { ...chat.settings, ...settings } }, chat.turns.slice(0, index), index);
 }
 
 export function sendResults(id: string, index: number, calls: Call[]): void {

@@ -21,8 +21,8 @@ export interface State {
   dialog: Dialog | null;
 }
 
-/** What lies over the page: the request of an answer, or two answers side by side. */
-export type Dialog = { kind: "request"; turn: number } | { kind: "compare" };
+/** What lies over the page: the request of an answer, two answers side by side, or the keys. */
+export type Dialog = { kind: "request"; turn: number } | { kind: "compare" } | { kind: "keys" };
 
 const first = newConversation();
 let state: State = {
@@ -204,6 +204,17 @@ export function bringBack(): void {
 
 export function forgetDeleted(): void {
   put({ deleted: null });
+}
+
+/** A conversation as a text to read. */
+export function asMarkdown({ title, turns }: Conversation): string {
+  const parts = turns.flatMap((turn) => {
+    const calls = turn.role === "assistant" ? turn.calls : [];
+    const told = calls.map((call) => `Calls \`${call.name}(${call.arguments})\`: \`${call.result ?? ""}\``);
+    const files = turn.role === "user" ? (turn.files ?? []).map((file) => `File: ${file.name}`) : [];
+    return [`## ${turn.role === "user" ? "You" : "Assistant"}`, ...files, ...told, turn.text].filter(Boolean);
+  });
+  return `${[`# ${title}`, ...parts].join("\n\n")}\n`;
 }
 
 /** All conversations as the text of a file. */

@@ -2,21 +2,29 @@
 import { Component, type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Rival } from "./api";
+import { Calls } from "./calls";
 import { Code } from "./code";
 import { Files } from "./composer";
-import { type AssistantTurn, type Call, type Conversation, courses, type Turn, type UserTurn } from "./conversation";
+import {
+  type AssistantTurn,
+  type Call,
+  type Conversation,
+  courses,
+  type Settings,
+  type Turn,
+  type UserTurn,
+} from "./conversation";
 import { copy } from "./copy";
 import { Figures, waited } from "./figures";
 import { Later } from "./later";
 import { Prose } from "./prose";
-import { runTool } from "./tools";
 import { Waiting } from "./waiting";
 
 const TOKENS = () => import("./tokens").then((module) => module.Tokens);
 
 export interface Deeds {
   edit: (index: number, text: string) => void;
-  retry: (index: number) => void;
+  retry: (index: number, settings?: Partial<Settings>) => void;
   sendResults: (index: number, calls: Call[]) => void;
   resume: (index: number) => void;
   continueWith: (index: number, at: number, rival: Rival) => void;
@@ -32,6 +40,7 @@ export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: 
   const last = turns.length - 1;
   const place = useRef<HTMLDivElement>(null);
   const isFollowed = useRef(true); // until the reader scrolls up
+  const [isAway, setAway] = useState(false);
   useLayoutEffect(() => {
     isFollowed.current = true; // what was asked is shown, wherever the reader was
   }, [turns.length]);
@@ -39,16 +48,29 @@ export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: 
     if (isFollowed.current) place.current!.scrollTop = place.current!.scrollHeight;
   });
   const note = ({ currentTarget: view }: { currentTarget: HTMLElement }) => {
-    isFollowed.current = view.scrollHeight - view.scrollTop - view.clientHeight < 60;
+    const left = view.scrollHeight - view.scrollTop - view.clientHeight;
+    isFollowed.current = left < 60;
+    setAway(left > view.clientHeight / 2);
+  };
+  const toEnd = () => {
+    isFollowed.current = true;
+    place.current!.scrollTop = place.current!.scrollHeight;
   };
   return (
-    <div class="transcript" ref={place} onScroll={note} tabIndex={0} role="log" aria-label="Conversation" aria-busy={isBusy}>
-      {turns.map((turn, index) => {
-        const path = chat.branches.length ? pathOf(chat, index) : "";
-        const isLast = index === last;
-        return <TurnView key={index} turn={turn} index={index} path={path} isLast={isLast} isBusy={isBusy} deeds={deeds} />;
-      })}
-      <div class="end" />
+    <div class="reading">
+      <div class="transcript" ref={place} onScroll={note} tabIndex={0} role="log" aria-label="Conversation" aria-busy={isBusy}>
+        {turns.map((turn, index) => {
+          const path = chat.branches.length ? pathOf(chat, index) : "";
+          const isLast = index === last;
+          return <TurnView key={index} turn={turn} index={index} path={path} isLast={isLast} isBusy={isBusy} deeds={deeds} />;
+        })}
+        <div class="end" />
+      </div>
+      {isAway && (
+        <button type="button" class="jump" aria-label="Jump to the end" title="Jump to the end" onClick={toEnd}>
+          ↓
+        </button>
+      )}
     </div>
   );
 }
@@ -109,7 +131,7 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
         {props.turn.text && <Said text={props.turn.text} />}
         <div class="deeds">
           {props.paths}
-          <button type="button" disabled={props.isBusy} onClick={() => setDraft(props.turn.text)}>
+          <button type="button" class="edit" disabled={props.isBusy} onClick={() => setDraft(props.turn.text)}>
             Edit
           </button>
         </div>
@@ -215,6 +237,7 @@ function Answer(props: {
           <button type="button" disabled={props.isBusy} onClick={() => deeds.retry(index)}>
             Retry
           </button>
+          <RetryWith isBusy={props.isBusy} retry={(settings) => deeds.retry(index, settings)} />
           {turn.tokenIds.length > 0 && (
             <button type="button" aria-pressed={hasTokens} onClick={() => setHasTokens(!hasTokens)}>
               Tokens
@@ -228,6 +251,35 @@ function Answer(props: {
         </div>
       )}
     </article>
+  );
+}
+
+const OTHERWISE: Record<string, Partial<Settings>> = {
+  "high effort": { effort: "high" },
+  "low effort": { effort: "low" },
+  "temperature 0": { temperature: "0" },
+  "temperature 1.3": { temperature: "1.3" },
+};
+
+/** Ask once more with one setting changed, for this answer only. */
+function RetryWith({ isBusy, retry }: { isBusy: boolean; retry: (settings: Partial<Settings>) => void }) {
+  return (
+    <select
+      class="retry"
+      aria-label="Retry with"
+      disabled={isBusy}
+      value=""
+      onChange={({ currentTarget: menu }) => {
+        const chosen = OTHERWISE[menu.value];
+        menu.value = "";
+        if (chosen) retry(chosen);
+      }}
+    >
+      <option value="">with …</option>
+      {Object.keys(OTHERWISE).map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
   );
 }
 
@@ -290,55 +342,3 @@ function Reasoning({ turn, isOpen }: { turn: AssistantTurn; isOpen: boolean }) {
     </details>
   );
 }
-
-function Calls(props: { calls: Call[]; isOpen: boolean; send: (calls: Call[]) => void }) {
-  const [drafts, setDrafts] = useState<Call[] | null>(null);
-  const calls = drafts ?? props.calls;
-  const change = (at: number, part: Partial<Call>) =>
-    setDrafts(calls.map((call, index) => (index === at ? { ...call, ...part } : call)));
-  const send = () => {
-    setDrafts(null);
-    props.send(calls.map((call) => ({ ...call, result: call.result ?? "" })));
-  };
-  return (
-    <div class="calls">
-      {calls.map((call, at) => (
-        <fieldset key={call.id} class="call">
-          <legend>Calls {call.name}</legend>
-          <label>
-            Arguments
-            <textarea
-              rows={rowsOf(call.arguments)}
-              readOnly={!props.isOpen}
-              value={call.arguments}
-              onInput={(event) => change(at, { arguments: event.currentTarget.value })}
-            />
-          </label>
-          <label>
-            Result
-            <textarea
-              rows={rowsOf(call.result ?? "")}
-              readOnly={!props.isOpen}
-              placeholder={props.isOpen ? "What your tool would give" : ""}
-              value={call.result ?? ""}
-              onInput={(event) => change(at, { result: event.currentTarget.value })}
-            />
-          </label>
-          {props.isOpen && runTool(call.name, call.arguments) !== null && (
-            <button type="button" onClick={() => change(at, { result: runTool(call.name, call.arguments) })}>
-              Run in the page
-            </button>
-          )}
-        </fieldset>
-      ))}
-      {props.isOpen && (
-        <button type="button" class="main" onClick={send}>
-          Send results
-        </button>
-      )}
-    </div>
-  );
-}
-
-/** As high as the text needs, so that a whole call is seen at once. */
-const rowsOf = (text: string) => Math.min(8, text.split("\n").length + Math.floor(text.length / 70));

@@ -94,6 +94,17 @@ def test_a_saved_conversation_is_continued_and_other_text_goes_with_the_next_que
     assert later.turns[-1]["content"] == "And now?"
 
 
+def test_the_servers_tools_are_listed_and_offered() -> None:
+    session = Session("m")
+    assert command(session, "/tools") == "This server has no tools of its own."
+    session.connected = ("browser", "python")
+    assert command(session, "/tools python on") == "Tools of the server: browser off, python on."
+    assert session.body()["tools"] == [{"type": "code_interpreter"}]
+    assert "takes browser or python" in command(session, "/tools python maybe")
+    command(session, "/tools python off")
+    assert "tools" not in session.body()
+
+
 def screen(width: int = 40, shows_thoughts: bool = True) -> tuple[Screen, io.StringIO]:
     shown = io.StringIO()
     console = Console(file=shown, width=width, height=24, force_terminal=True, color_system=None)

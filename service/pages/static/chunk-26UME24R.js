@@ -1,4 +1,4 @@
-import{m as c}from"./chunk-KF52F55X.js";var a="YOUR_KEY";function m(n,t){let e=t?` \\
+import{m as c}from"./chunk-C7AJXOP3.js";var a="YOUR_KEY";function m(n,t){let e=t?` \\
   -H 'Authorization: Bearer ${a}'`:"",r=JSON.stringify(n,null,2).replaceAll("'","'\\''");return`curl -N ${c()}/v1/chat/completions \\
   -H 'Content-Type: application/json'${e} \\
   -d '${r}'`}function l(n,t){let{stream:e,stream_options:r,...i}=n;return`from openai import OpenAI
