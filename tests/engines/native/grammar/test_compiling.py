@@ -125,7 +125,7 @@ async def test_what_is_compiled_is_bounded_in_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(native_grammar, "MAX_BYTES", 2.5 * native_grammar._LEAST_BYTES)
-    engine = await make_engine()
+    engine = await make_engine(grammar_timeout_s=60.0)
     for text in ("a", "b", "c", "c", "a"):  # the third takes the first one's place
         await collect(engine, make_request(Literal(text)))
     assert (await engine.stats()).num_grammars_compiled == 4

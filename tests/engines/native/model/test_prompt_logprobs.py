@@ -103,7 +103,7 @@ async def test_a_cached_prompt_is_computed_again_and_can_be_reused(
 async def test_a_preemption_costs_and_repeats_nothing(make_checkpoint: Any, token_ids: Any) -> None:
     checkpoint = make_checkpoint()
     prompts = [token_ids(num) for num in (70, 33, 66, 20, 40, 50)]
-    options = {"num_kv_blocks": 50, "max_num_batched_tokens": 16, "max_model_len": 110}
+    options = {"num_kv_blocks": 40, "max_num_batched_tokens": 16, "max_model_len": 110}
     for is_overlapped in (False, True):
         async with running(checkpoint, **options, overlap_steps=is_overlapped) as engine:
             requests = [request_of(prompt, max_tokens=30) for prompt in prompts]
