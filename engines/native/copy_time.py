@@ -24,12 +24,9 @@ class CopyTime:
         """Whether the next step has as many copies as it may."""
         return self._max_gap_s is not None and self._blocks.copying_s >= _MOST * self._max_gap_s
 
-    @property
-    def gap_s(self) -> float | None:
-        """The longest gap, less what the next step may wait for copies."""
-        if self._max_gap_s is None:
-            return None
-        return max(self._max_gap_s - self._late_s, (1 - _MOST) * self._max_gap_s)
+    def left_of(self, gap_s: float | None) -> float | None:
+        """A gap, less what the next step may wait for copies."""
+        return None if gap_s is None else max(gap_s - self._late_s, (1 - _MOST) * gap_s)
 
     def note(self, step_s: float) -> None:
         """Note that the step with the copies up to now takes so long."""

@@ -29,6 +29,7 @@ from engines.native.block_manager import BlockManager
 from engines.native.copy_time import CopyTime
 from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
+from engines.native.late_prompts import allowed_gap_s
 from engines.native.limits import SchedulerCounters, SchedulerLimits, check_fits
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork, assumed_costs
@@ -99,14 +100,13 @@ class Scheduler:
         decoding, prefilling = self._by_turn()
         if self._waits(decoding):
             return []
-        limits = self.limits
         self._num_planned += 1
+        prompts = [*prefilling, *self._held, *([self.waiting.head()] if self.waiting else [])]
+        gap_s = allowed_gap_s(self.limits.max_token_gap_s, prompts, self._clock())
         step = StepPlan(
-            limits.max_num_batched_tokens,
-            self._copy_time.gap_s,
-            self.costs,
+            self.limits.max_num_batched_tokens, self._copy_time.left_of(gap_s), self.costs,
             is_oldest_turn=self._num_planned % 2 == 0,
-        )
+        )  # fmt: skip
         drafts = self._drafts(decoding)
         for sequence in decoding:
             if step.num_left > 0 and sequence not in step.preempted:

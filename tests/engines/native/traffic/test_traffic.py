@@ -156,3 +156,24 @@ def test_a_retry_after_turns_out_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for _, _, early, again in answers:
         assert not early.is_whole
         assert again.is_whole
+
+
+@pytest.mark.parametrize(("gap_s", "num"), [(0.02, 48), (0.05, 64)])
+def test_prompts_that_wait_long_lengthen_gaps_and_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, gap_s: float, num: int
+) -> None:
+    """Contexts of 21,500 tokens at once; with nothing beside them 48 take 17 s to read."""
+
+    async def run(clock: Clock) -> list[Told]:
+        async with serving(clock, max_token_gap_s=gap_s) as client:
+            asking = [
+                client.ask(random_tokens(n, 21_500), 400, max_wait_s=LIMIT_S) for n in range(num)
+            ]
+            return await asyncio.gather(*asking)
+
+    answers = simulate(monkeypatch, run)
+    assert_whole(answers)
+    gaps = [gap for told in answers for gap in told.gaps_s]
+    assert max(gaps) < 0.25
+    early = [gap for told in answers for gap in told.gaps_s[:20] if told.ttft_s < 2.0]
+    assert max(early) < 1.1 * gap_s
