@@ -225,7 +225,7 @@ async def serving(
     max_num_waiting: int = 10_000,
     max_token_gap_s: float = 0.05,
 ) -> AsyncIterator[Client]:
-    """Run an engine on an H200, by default at the balanced goal; nothing is left in it at the end."""
+    """Run an engine on an H200, at the balanced goal by default; it is empty at the end."""
     simulation = Simulation(max_token_gap_s=max_token_gap_s, max_num_seqs=max_num_seqs)
     runner = SimulatedRunner(simulation.core, simulation.clock, clock)
     engine = QueuedEngine(runner, max_num_waiting)
