@@ -18,7 +18,7 @@ def allowed_gap_s(
     """The target, or a longer gap if the second-oldest prompt has waited for long; in seconds.
 
     Many prompts at once would otherwise wait past their limit while few answers keep the target.
-    One long prompt makes nobody late: it never lengthens gaps.
+    One long prompt never lengthens gaps: no other request waits behind it.
     """
     if target_s is None:
         return None
