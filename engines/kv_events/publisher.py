@@ -89,10 +89,13 @@ class KvEventPublisher:
         self._wake_up()
 
     def stop(self) -> None:
-        """Send what waits, end the thread and close the sockets."""
+        """Send what waits, end the thread and close the sockets, where that is still to be done."""
+        if self._is_stopping or self._thread.ident is None:
+            return
         self._is_stopping = True
         self._wake_up()
         self._thread.join(_JOIN_S)
+        os.close(self._wake)
 
     def _wake_up(self) -> None:
         with suppress(OSError):  # full: it is awake already; closed: it has ended

@@ -37,7 +37,11 @@ class NativeEngine(QueuedEngine[Submission]):
             if events is None:
                 return load(config)
             events.start()  # first: an address that is taken is told before minutes of loading
-            core = load(config)
+            try:
+                core = load(config)
+            except BaseException:
+                events.stop()
+                raise
             core.publish_to(events)
             return core
 

@@ -83,7 +83,8 @@ def prepare(settings: Settings) -> Launch:
 
 
 def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
-    """Find the next best launch of the same model by another engine, None if there is none.
+    """Find the next best launch of the same model by another engine, None if there is none that
+    supports the settings.
 
     `reason`: why the engine of the first cannot start. It is told of all its profiles, so that what
     is reported is what is served.
@@ -101,7 +102,10 @@ def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
     )
     because = f"It replaces {failed.title}: {words}."
     left = Selection(ranked, (*selection.rejections, *rejections), because)
-    return _launch(settings, launch.hardware, launch.own, left)
+    try:
+        return _launch(settings, launch.hardware, launch.own, left)
+    except InvalidConstraint:  # a setting that only the engine that failed supports
+        return None
 
 
 def _launch(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 import zmq
 
@@ -234,3 +235,17 @@ async def test_the_engine_tells_what_it_caches(engine: Any, reader: Reader) -> N
 
 def test_hashes_are_numbers_as_llm_d_reads_bytes() -> None:
     assert number_of(bytes.fromhex("ff" * 8 + "00000000000000a1")) == 0xA1
+
+
+async def test_an_engine_that_cannot_load_gives_the_port_back(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    broken = EngineSpec("native", model_dir=str(tmp_path), kv_events=KvEvents(endpoint))
+    num_fds = psutil.Process().num_fds()
+    for _ in range(2):
+        engine = create(broken)
+        with pytest.raises(EngineStartError, match=r"config\.json"):
+            await engine.start()
+        await engine.stop()
+    assert psutil.Process().num_fds() <= num_fds

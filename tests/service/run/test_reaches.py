@@ -22,7 +22,7 @@ from profiles.hardware.written import parse_hardware
 from profiles.store import store
 from service.run import startup
 from service.run.kv_events import with_kv_events
-from service.run.startup import environments_of, obtain, prepare, spec_of, tell
+from service.run.startup import environments_of, fallback, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
 from service.settings.settings import Settings, load
 from tests.profiles.hub import serving
@@ -132,6 +132,13 @@ def test_kv_events_that_cannot_be_are_refused(
     wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **EVENTS}
     with pytest.raises(InvalidConstraint, match=reason):
         launch(**{**wish, **changes})
+
+
+def test_no_engine_without_kv_events_replaces_one_that_has_them() -> None:
+    without = load({"model_name": "gpt-oss-20b"})
+    assert fallback(without, prepare(without), "why") is not None
+    publishing = load({"model_name": "gpt-oss-20b", **EVENTS})
+    assert fallback(publishing, prepare(publishing), "why") is None
 
 
 def test_the_type_of_the_kv_cache_reaches_the_engine() -> None:
