@@ -47,6 +47,10 @@ TAKEN = {
         "kind: HTTPRoute",
     ),
     "an InferencePool": ("kubernetes=llm-d,auth.open=true", "kind: InferencePool"),
+    "KV events": (
+        "kvEvents.enabled=true,networkPolicy.enabled=true,kvEvents.from[0].podSelector.a=b",
+        "value: kv@$(POD_IP):8000@nano",
+    ),
     "a NetworkPolicy": ("networkPolicy.enabled=true", "kind: NetworkPolicy"),
     "an HPA": ("autoscaling.type=hpa,auth.open=true", "kind: HorizontalPodAutoscaler"),
     "KEDA": (

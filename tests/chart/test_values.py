@@ -56,6 +56,27 @@ REFUSED = {
     ),
     "KEDA without Prometheus": ("autoscaling.type=keda,auth.open=true", "autoscaling.prometheus"),
     "a profile left to the operator": ("kubernetes=nim-operator", "nimOperator.profile"),
+    "KV events that every pod could read": (
+        "kvEvents.enabled=true,networkPolicy.enabled=true",
+        "kvEvents.from",
+    ),
+    "KV events without a policy": (
+        "kvEvents.enabled=true,kvEvents.from[0].podSelector.a=b",
+        "networkPolicy.enabled",
+    ),
+    "KV events under an operator": (
+        "kubernetes=kserve,kvEvents.enabled=true",
+        "only with kubernetes plain and llm-d",
+    ),
+    "KV events of a model without a name": (
+        "kvEvents.enabled=true,networkPolicy.enabled=true,kvEvents.from[0].podSelector.a=b,"
+        "weights.volume.nfs.server=x,weights.path=m",
+        "NIM_SERVED_MODEL_NAME",
+    ),
+    "KV events on another address": (
+        "environment.NIM_KV_EVENTS_ENDPOINT=x",
+        "set kvEvents.enabled",
+    ),
     "an Ingress without a host": ("ingress.enabled=true", "ingress.host"),
     "a route without a Gateway": ("httpRoute.enabled=true", "httpRoute.parentRefs"),
     "weights without their folder": ("weights.volume.nfs.server=x", "weights.path"),

@@ -39,6 +39,12 @@
 {{- if and (eq .Values.kubernetes "llm-d") (ne .Values.tls.mode "disabled") -}}
 {{- fail "tls.mode: the endpoint picker scrapes pods over plain HTTP; let the gateway end TLS" -}}
 {{- end -}}
+{{- if and .Values.kvEvents.enabled (not (has .Values.kubernetes (list "plain" "llm-d"))) -}}
+{{- fail "kvEvents.enabled: only with kubernetes plain and llm-d" -}}
+{{- end -}}
+{{- if and .Values.kvEvents.enabled (not (and .Values.networkPolicy.enabled .Values.kvEvents.from)) -}}
+{{- fail "kvEvents.from: the events show the tokens of prompts and ask for no key; name the router's pods there, and set networkPolicy.enabled" -}}
+{{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
 {{- fail "ingress.host: name the host of the Ingress" -}}
 {{- end -}}
@@ -68,6 +74,10 @@ NIM_API_KEYS: keys belong in a Secret; set auth.keysSecret, or environmentFrom
 NIM_API_KEYS_PATH: set auth.keysSecret
 NIM_READ_WITHOUT_KEY: set auth.readWithoutKey
 NIM_DRAIN_GRACE_S: set drainSeconds
+NIM_ENABLE_KV_CACHE_EVENTS: set kvEvents.enabled
+NIM_KV_EVENTS_ENDPOINT: it is the pod's address; set kvEvents.enabled
+NIM_KV_EVENTS_REPLAY_ENDPOINT: it is the pod's address; set kvEvents.enabled
+NIM_KV_EVENTS_TOPIC: it names the pod and the model; set kvEvents.enabled
 NIM_SSL_MODE: set tls.mode
 NIM_SSL_KEY_PATH: set tls.secret
 NIM_SSL_CERTS_PATH: set tls.secret

@@ -19,6 +19,13 @@ nano
 {{- end -}}
 {{- end -}}
 
+{{/* The name that requests have. */}}
+{{- define "harmonium.servedName" -}}
+{{- $given := .Values.environment.NIM_SERVED_MODEL_NAME | default "" | splitList "," | first | trim -}}
+{{- $name := $given | default (include "harmonium.model" .) -}}
+{{- required "environment.NIM_SERVED_MODEL_NAME: kvEvents and weights of your own need the model's name" $name -}}
+{{- end -}}
+
 {{- define "harmonium.usesGpus" -}}
 {{- if or .Values.gpus .Values.dra.enabled -}}true{{- end -}}
 {{- end -}}

@@ -70,6 +70,21 @@ httpGet:
 - name: NIM_READ_WITHOUT_KEY
   value: {{ . | quote }}
 {{- end }}
+{{- if .Values.kvEvents.enabled }}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: NIM_ENABLE_KV_CACHE_EVENTS
+  value: "true"
+# Each engine of the pod takes the next port; the policy allows as many as there may be.
+- name: NIM_KV_EVENTS_ENDPOINT
+  value: tcp://$(POD_IP):5557
+- name: NIM_KV_EVENTS_REPLAY_ENDPOINT
+  value: tcp://$(POD_IP):5657
+- name: NIM_KV_EVENTS_TOPIC
+  value: kv@$(POD_IP):8000@{{ include "harmonium.servedName" . }}
+{{- end }}
 {{- if ne .Values.tls.mode "disabled" }}
 - name: NIM_SSL_MODE
   value: {{ .Values.tls.mode }}
