@@ -26,12 +26,18 @@ const StillChats = still(Chats);
 const NARROW = {
   chats: (
     <button type="button" class="narrow" onClick={() => toggle("chats")}>
-      Chats
+      <span class="sign" aria-hidden="true">
+        ☰
+      </span>
+      <span class="word">Chats</span>
     </button>
   ),
   settings: (
     <button type="button" class="narrow for-panel" onClick={() => toggle("settings")}>
-      Settings
+      <span class="sign" aria-hidden="true">
+        ⚙
+      </span>
+      <span class="word">Settings</span>
     </button>
   ),
 };
