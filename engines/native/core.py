@@ -30,7 +30,6 @@ from engines.native.backends.base import (
     TokenMask,
     TokenMasks,
 )
-from engines.native.batches import build_batch
 from engines.native.block_events import BlockEvents
 from engines.native.block_manager import BlockManager
 from engines.native.calibration import calibrate
@@ -43,7 +42,7 @@ from engines.native.options import seconds_of
 from engines.native.scheduler import Scheduler
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepWork
-from engines.native.step_plan import Chunk
+from engines.native.step_plan import Chunk, build_batch
 
 _CALIBRATION_S: Final[dict[Device, float]] = {"cuda": 2.0, "cpu": 0.2}
 

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from engines.base import EngineRequest, FinishReason, PromptLogprobs, SamplingParams
 from engines.native.grammar import Guide
 from engines.native.ngrams import NgramLookup
-from engines.native.proposals import Proposals
+
+_FIRST_RATE: Final = 0.5
+_WEIGHT: Final = 0.15  # of the last draft in the rate
+
+
+class Proposals:
+    """The latest drafts of a growing text, compared with what came, verified or not."""
+
+    __slots__ = ("_at", "_token_ids", "asked_at", "guesses", "rate")
+
+    def __init__(self, token_ids: list[int]) -> None:
+        """`token_ids` is kept: catch_up() takes in what was appended."""
+        self._token_ids = token_ids
+        self.rate = _FIRST_RATE  # of right drafts, the latest ones counting most
+        self.guesses: tuple[int, ...] = ()  # of the tokens that are not known yet
+        self._at = 0  # the place in the text of the first of them
+        self.asked_at = -1_000  # length of the text when drafts were last asked for
+
+    def bring(self, guesses: tuple[int, ...]) -> None:
+        """Take the drafts of the tokens after the known ones."""
+        self.catch_up()
+        self.guesses, self._at = guesses, len(self._token_ids)
+
+    def catch_up(self) -> None:
+        """Compare the drafts with the new tokens; after a wrong one none counts."""
+        while self.guesses and self._at < len(self._token_ids):
+            is_right = self.guesses[0] == self._token_ids[self._at]
+            self.rate += _WEIGHT * (is_right - self.rate)
+            self.guesses = self.guesses[1:] if is_right else ()
+            self._at += 1
 
 
 class Sequence:
@@ -157,3 +187,20 @@ class Sequence:
 def _is_penalised(p: SamplingParams) -> bool:
     """Whether a token's distribution depends on the tokens before it."""
     return bool(p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0)
+
+
+def much_shorter(later: list[Sequence]) -> list[Sequence]:
+    """Those that have at most half as much left as the first, which keeps a part of the step."""
+    most = later[0].num_schedulable_tokens // 2 if later else 0
+    shorter = [sequence for sequence in later[1:] if sequence.num_schedulable_tokens <= most]
+    return sorted(shorter, key=shortest)
+
+
+def shortest(sequence: Sequence) -> tuple[int, int]:
+    """A key that puts the most urgent first, and of these the shortest."""
+    return sequence.rank[0], sequence.num_schedulable_tokens
+
+
+def rank(sequence: Sequence) -> tuple[int, int]:
+    """A key that puts the most urgent first, and of these the first that was admitted."""
+    return sequence.rank

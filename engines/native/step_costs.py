@@ -1,4 +1,4 @@
-"""What a step takes: a model of its seconds, by what is computed in it.
+"""What a step takes: a model of its seconds, by what is computed and copied in it.
 
 A step decodes rows of one token and prefills chunks of prompts. Its time is taken to be
 
@@ -16,6 +16,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
+
+from engines.native.block_manager import BlockManager
 
 SMALLEST_CHUNK: Final = 64  # tokens
 _LEARNING: Final = 0.1  # the share of an error that one step corrects
@@ -216,3 +218,27 @@ def powers(first: int, last: int) -> list[int]:
     while sizes[-1] < last:
         sizes.append(min(2 * sizes[-1], last))
     return sizes
+
+
+_COPIED: Final = 0.5  # of the gap: with more than that to copy a step begins no other request
+
+
+class CopyTime:
+    """How long copies take, in seconds, and what they leave of the next step."""
+
+    def __init__(self, blocks: BlockManager, max_gap_s: float | None) -> None:
+        self._blocks, self._max_gap_s = blocks, max_gap_s
+        self._late_s = 0.0  # how much longer than the last step its copies take
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the next step has as many copies as it may."""
+        return self._max_gap_s is not None and self._blocks.copying_s >= _COPIED * self._max_gap_s
+
+    def left_of(self, gap_s: float | None) -> float | None:
+        """A gap, less what the next step may wait for copies."""
+        return None if gap_s is None else max(gap_s - self._late_s, (1 - _COPIED) * gap_s)
+
+    def note(self, step_s: float) -> None:
+        """Note that the step with the copies up to now takes so long."""
+        self._late_s = max(self._blocks.copying_s - step_s, 0.0)

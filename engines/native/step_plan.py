@@ -1,4 +1,4 @@
-"""One step in the making: its chunks, and how much more it has room for."""
+"""One step in the making: its chunks, the room that is left, and the batch that it becomes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from engines.native.backends.base import Batch, Move, Row, SlotStart
 from engines.native.sequence import Sequence
 from engines.native.step_costs import StepCosts, StepWork
 
@@ -160,3 +161,56 @@ class StepPlan:
             self._prefill += self._costs.chunk(chunk.start, num_tokens)
         else:
             self._prefill -= self._costs.chunk(chunk.start, num_tokens)
+
+
+def build_batch(
+    chunks: list[Chunk], moves: tuple[Move, ...] = (), *, needs_moves: bool = False
+) -> Batch:
+    """A step with these chunks, which the backend is taken to know from here on.
+
+    `needs_moves`: a chunk reads a block that a move of this step loads.
+    """
+    starts = [_start(chunk) for chunk in chunks if not chunk.sequence.is_started]
+    return Batch(tuple(starts), tuple(map(_row, chunks)), moves, needs_moves)
+
+
+def _start(chunk: Chunk) -> SlotStart:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    assert sequence.num_pending_tokens == chunk.is_last, "a slot starts with tokens all known"
+    sequence.is_started = True
+    sequence.num_sent_blocks = len(sequence.full_blocks)
+    return SlotStart(
+        sequence.slot,
+        tuple(sequence.token_ids),
+        sequence.num_prompt_tokens,
+        tuple(sequence.full_blocks),
+        tuple(sequence.window_blocks),
+        sequence.sampling,
+        sequence.seed,
+    )
+
+
+def _row(chunk: Chunk) -> Row:
+    sequence = chunk.sequence
+    assert sequence.slot is not None
+    full: tuple[int, ...] = ()
+    window: tuple[int, ...] = ()
+    num_sent, num_blocks = sequence.num_sent_blocks, len(sequence.full_blocks)
+    if num_blocks > num_sent:
+        full = tuple(sequence.full_blocks[num_sent:])
+        window = tuple(sequence.window_blocks[num_sent:])
+        sequence.num_sent_blocks = num_blocks
+    is_masked = chunk.is_last and sequence.is_masked
+    return Row(
+        sequence.slot,
+        chunk.start,
+        chunk.end,
+        chunk.is_last,
+        full,
+        window,
+        is_masked,
+        chunk.drafts,
+        chunk.num_wanted,
+        chunk.prompt_logprobs,
+    )

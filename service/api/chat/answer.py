@@ -11,8 +11,7 @@ from pydantic import Field
 from engines import base
 from service.answer.choice import Choice, ChoiceStep, coalesced
 from service.answer.generation import Generation
-from service.api.common.answer import StreamedUsage, entries, told_logprobs, usage_of
-from service.api.common.prompt_logprobs import shown
+from service.api.common.answer import StreamedUsage, entries, shown_prompt, told_logprobs, usage_of
 from service.api.common.schema import ResponseModel, ShownPromptLogprobs, TokenLogprob, Usage
 from service.conversation import CALL_KINDS, Delta, DeltaKind
 from service.http.streaming import DataEvents
@@ -155,7 +154,7 @@ class ChatAnswer:
         if (num_top := self._generation.plan.sampling.prompt_logprobs) is not None:
             packed = self._generation.choices[0].prompt_logprobs
             prompt = self._generation.plan.prompt_token_ids
-            document["prompt_logprobs"] = shown(packed, prompt, num_top)
+            document["prompt_logprobs"] = shown_prompt(packed, prompt, num_top)
         return _encode(document)
 
     def _choice(self, index: int) -> AnswerChoice:

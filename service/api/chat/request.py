@@ -19,6 +19,7 @@ from service.api.chat.schema import (
 from service.api.chat.schema import ChatCustomToolCall as CalledCustom
 from service.api.chat.schema import Tool as GivenTool
 from service.api.chat.schema import ToolCall as CalledFunction
+from service.api.common.answer import prompt_logprobs_not_streamed
 from service.api.common.guidance import (
     AllowedToolsChoice,
     GivenToolChoice,
@@ -34,7 +35,6 @@ from service.api.common.prompt import (
     current_date,
     render_prompt,
 )
-from service.api.common.prompt_logprobs import not_streamed
 from service.api.common.schema import free_text
 from service.chat_format import CHAT_FORMAT
 from service.conversation import Conversation, Message, Tool, ToolCall
@@ -118,7 +118,7 @@ def _tool_call_param(index: int) -> str:
 def _check_together(request: ChatRequest) -> None:
     """Refuse combinations of fields that are valid alone."""
     if request.stream and request.prompt_logprobs is not None:
-        raise not_streamed("prompt_logprobs")
+        raise prompt_logprobs_not_streamed("prompt_logprobs")
     if request.top_logprobs and not request.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs")
     if request.return_token_logprobs:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from engines.base import PromptLogprobs, TokenLogprob
-from engines.prompt_logprobs import unpacked
+from engines.prompt_logprobs import PromptToken, unpacked
 from service.answer.generation import Generation
 from service.answer.logprobs import KeptLogprobs
 from service.api.common.schema import (
@@ -21,6 +21,7 @@ from service.api.common.schema import (
 )
 from service.chat_format import CHAT_FORMAT
 from service.conversation import Delta
+from service.errors import RequestError
 
 _FLOOR = -9999.0  # JSON has no minus infinity; OpenAI documents this value for it
 
@@ -209,3 +210,62 @@ def _spelling(token_id: int) -> str:
     if text is not None:
         return text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in CHAT_FORMAT.decode_bytes(token_id))
+
+
+# Of one request: two values for each token of a context of 131,072 tokens. An answer of as many
+# is about 20 MB of JSON.
+_MOST_VALUES: Final = 262_144
+
+_Places = list[dict[str, dict[str, Any]] | None]
+
+
+def check_prompt_logprobs(num_tokens: int, num_top: int | None, param: str) -> None:
+    """Raise RequestError for more log-probabilities than one answer may have; `num_tokens`: of all
+    its prompts, each as often as it is answered."""
+    if num_top is None:
+        return
+    num_values = num_tokens * (1 + num_top)
+    if num_values > _MOST_VALUES:
+        raise RequestError(
+            f"{param} asks for {num_values} log-probabilities of prompts; at most {_MOST_VALUES} "
+            "are given at once. Ask for fewer likely tokens, or send several requests.",
+            param=param,
+        )
+
+
+def prompt_logprobs_not_streamed(param: str) -> RequestError:
+    """The error of a stream that asks for them, as vLLM has it."""
+    return RequestError(
+        "Log-probabilities of the prompt are not streamed; leave out stream.",
+        param=param,
+        code="unsupported_value",
+    )
+
+
+def shown_prompt(
+    packed: Sequence[PromptLogprobs], prompt_token_ids: Sequence[int], num_top: int
+) -> msgspec.Raw:
+    """JSON in vLLM's shape: null for the first token, then for each the token and the likeliest."""
+    names: dict[int, str] = {}
+    places: _Places = [None]
+    places += [_place(token, num_top, names) for token in unpacked(packed, prompt_token_ids)]
+    return msgspec.Raw(msgspec.json.encode(places))
+
+
+def _place(token: PromptToken, num_top: int, names: dict[int, str]) -> dict[str, dict[str, Any]]:
+    ranked = [(token.token_id, token.logprob, token.rank)]
+    ranked += [
+        (id, logprob, rank)
+        for rank, (id, logprob) in enumerate(token.top[:num_top], 1)
+        if id != token.token_id
+    ]
+    return {
+        str(id): {"logprob": clamped(logprob), "rank": rank, "decoded_token": _name(id, names)}
+        for id, logprob, rank in ranked
+    }
+
+
+def _name(token_id: int, names: dict[int, str]) -> str:
+    if token_id not in names:
+        names[token_id] = CHAT_FORMAT.decode_marked([token_id])
+    return names[token_id]

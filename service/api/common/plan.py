@@ -11,7 +11,7 @@ from engines.base import EngineInfo, SamplingParams
 from engines.grammar.tree import Grammar
 from engines.validation import MissingCapability, first_missing
 from service.answer.plan import NO_OFFERED_TOOLS, Hosted, OfferedTools, Output, Plan
-from service.api.common.prompt_logprobs import check_budget
+from service.api.common.answer import check_prompt_logprobs
 from service.api.common.schema import SamplingFields
 from service.chat_format import CHAT_FORMAT
 from service.conversation import Tool
@@ -86,7 +86,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of a request in the families' shared terms; raises RequestError naming a field at
     fault."""
-    check_budget(
+    check_prompt_logprobs(
         spec.num_choices * sum(map(len, prompts)),
         spec.num_prompt_logprobs,
         spec.prompt_logprobs_param,

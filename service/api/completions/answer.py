@@ -10,8 +10,13 @@ import msgspec
 
 from service.answer.choice import AnswerFinish, Choice, ChoiceStep
 from service.answer.generation import Generation
-from service.api.common.answer import EchoedLogprobs, LegacyLogprobs, StreamedUsage, usage_of
-from service.api.common.prompt_logprobs import shown
+from service.api.common.answer import (
+    EchoedLogprobs,
+    LegacyLogprobs,
+    StreamedUsage,
+    shown_prompt,
+    usage_of,
+)
 from service.api.completions.schema import Completion, CompletionChoice
 from service.http.streaming import DataEvents
 
@@ -95,7 +100,7 @@ class CompletionAnswer:
         text.finish()
         found: dict[str, Any] = {"logprobs": text.take_logprobs()}
         if self._num_top is not None:
-            found["prompt_logprobs"] = shown(choice.prompt_logprobs, prompt, self._num_top)
+            found["prompt_logprobs"] = shown_prompt(choice.prompt_logprobs, prompt, self._num_top)
         num_top = plan.sampling.logprobs
         if self._pieces[index][0] and num_top is not None:
             echoed = EchoedLogprobs(prompt, num_top).columns(choice.prompt_logprobs)

@@ -8,6 +8,7 @@ from functools import partial
 
 from engines.base import EngineInfo
 from service.answer.plan import Plan
+from service.api.common.answer import prompt_logprobs_not_streamed
 from service.api.common.guidance import format_of
 from service.api.common.plan import AnswerSpec, Guidance, plan_of
 from service.api.common.prompt import (
@@ -17,7 +18,6 @@ from service.api.common.prompt import (
     context_bound,
     counted,
 )
-from service.api.common.prompt_logprobs import not_streamed
 from service.api.completions.schema import MAX_CHOICES, CompletionRequest
 from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError
@@ -156,7 +156,9 @@ def _check_together(request: CompletionRequest, num_prompts: int) -> None:
             code="unsupported_value",
         )
     if request.stream and _num_prompt_logprobs(request) is not None:
-        raise not_streamed("echo" if request.prompt_logprobs is None else "prompt_logprobs")
+        raise prompt_logprobs_not_streamed(
+            "echo" if request.prompt_logprobs is None else "prompt_logprobs"
+        )
     if request.stream_options and not request.stream:
         raise RequestError("stream_options needs stream: true.", param="stream_options")
     if num_prompts * n > MAX_CHOICES:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engines.native.backends.cpu import linear
+from engines.native.backends.cpu import layers
 from engines.native.backends.cpu.memory import held_bytes
 from engines.native.config import ModelConfig
 from profiles.catalogue.catalogue import DATA_DIR, Catalogue
@@ -224,7 +224,7 @@ def test_a_profile_with_a_head_needs_its_weights_and_its_layers_kv_too(
 def test_on_a_cpu_the_native_engine_holds_what_is_counted(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(linear, "can_pack", lambda dtype: True)
+    monkeypatch.setattr(layers, "can_pack", lambda dtype: True)
     published = ModelConfig.from_dir(DATA_DIR / "nano")
     held = held_bytes(replace(published, **changes), torch.float32)  # type: ignore[arg-type]
     nano = next(p for p in catalogue.profiles if p.name == "native-cpu-fp32-tp1-pp1-balanced")

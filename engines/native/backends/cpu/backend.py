@@ -24,8 +24,8 @@ from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
 from engines.native.host.logits import Logits
+from engines.native.host.sampler import HostStep, Propose
 from engines.native.host.slots import Slots, Span
-from engines.native.host.step import HostStep, Propose
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
 from engines.native.weights import Checkpoint, output_head, tensor_specs
 

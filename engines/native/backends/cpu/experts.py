@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cpu import linear as linears
-from engines.native.backends.cpu.linear import Linear
+from engines.native.backends.cpu.layers import Linear, linear_bytes
 from engines.native.config import ModelConfig
 
 _CACHED_VALUES = 500_000  # of gates and ups: 2 MB, about the L2 caches of two cores
@@ -129,8 +128,7 @@ def held_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that a layer's experts keep of their matrices, all copies together."""
     num, inner, hidden = config.num_local_experts, config.intermediate_size, config.hidden_size
     dense, sparse = (
-        linears.held_bytes(each * 2 * inner, hidden, dtype)
-        + linears.held_bytes(hidden, each * inner, dtype)
+        linear_bytes(each * 2 * inner, hidden, dtype) + linear_bytes(hidden, each * inner, dtype)
         for each in (num, 1)
     )
     kept = experts_type(config)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.cpu import experts, linear
+from engines.native.backends.cpu import experts, layers
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import copied_values
 from engines.native.host.memory import available_bytes
@@ -40,9 +40,9 @@ def held_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     """
     hidden, vocabulary = model.hidden_size, model.vocab_size
     attention = ((model.q_size + 2 * model.kv_size, hidden), (hidden, model.q_size))
-    layer = sum(linear.held_bytes(*shape, dtype) for shape in attention)
+    layer = sum(layers.linear_bytes(*shape, dtype) for shape in attention)
     layer += experts.held_bytes(model, dtype)
-    head = linear.held_bytes(vocabulary, hidden, dtype)
+    head = layers.linear_bytes(vocabulary, hidden, dtype)
     others = _num_others(model) * dtype.itemsize
     return model.num_hidden_layers * layer + head + others
 

@@ -17,13 +17,13 @@ from engines.native.backends.cpu.experts import (
     num_step_weights,
 )
 from engines.native.backends.cpu.layers import (
+    Linear,
     OutputHead,
     RmsNorm,
     interleave_halves,
     rotate,
 )
 from engines.native.backends.cpu.layout import Layout
-from engines.native.backends.cpu.linear import Linear
 from engines.native.config import LayerType, ModelConfig
 from engines.native.host.logits import Logits
 from engines.native.rope import RotaryEmbedding

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engines.native.backends.cpu.linear import Linear
+from engines.native.backends.cpu.layers import Linear
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 8, 40])
