@@ -28,7 +28,8 @@ from service.settings.telemetry import TelemetrySettings, standard_names, standa
 ENV_PREFIX = "NIM_"
 SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
 
-SECRET_NAMES = re.compile(r"(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
+# NIM_READ_WITHOUT_KEY names routes: hiding it would hide them in every line of the log.
+SECRET_NAMES = re.compile(r"(?<!WITHOUT_)(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")
 # OpenMP threads that wait spin for 30 us, until the next operation's work comes as a rule, and
 # then sleep. By default they spin for milliseconds, and on a machine with few cores they do it
 # on those that the API and the other threads need.

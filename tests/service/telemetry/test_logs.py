@@ -180,3 +180,9 @@ def test_a_secret_beyond_ascii_is_hidden_as_a_header_shows_it() -> None:
     secret = "schl\u00fcssel-f\u00fcr-alle"
     text = Redactor([secret])(f"{secret} {secret.encode().decode('latin-1')}")
     assert text == "[redacted] [redacted]"
+
+
+def test_the_routes_that_need_no_key_are_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIM_READ_WITHOUT_KEY", "metrics,models,render")
+    path = "GET /v1/models, POST /v1/chat/completions/render"
+    assert Redactor(secret_values(load()))(path) == path
