@@ -333,3 +333,19 @@ def test_the_chart_runs_the_version_it_is_released_with(chart: Path) -> None:
     project = tomllib.loads((chart.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     meta = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
     assert meta["appVersion"] == meta["version"] == project["project"]["version"]
+
+
+@pytest.mark.parametrize(("mode", "scheme"), [("disabled", "HTTP"), ("tls", "HTTPS")])
+def test_kserves_certificate_is_served_and_probed(
+    objects: Callable[..., dict[str, Any]], mode: str, scheme: str
+) -> None:
+    rendered = objects("kubernetes=kserve", "model=gpt-oss-20b", "gpus=1", f"tls.mode={mode}")
+    spec = rendered["LLMInferenceService"]["spec"]["template"]
+    (container,) = spec["containers"]
+    given = {item["name"]: item.get("value") for item in container["env"]}
+    is_tls = mode == "tls"
+    assert (given.get("NIM_SSL_CERTS_PATH") == "/var/run/kserve/tls/tls.crt") is is_tls
+    assert (given.get("NIM_SSL_MODE") == "tls") is is_tls
+    for kind in ("livenessProbe", "readinessProbe"):
+        assert container[kind]["httpGet"]["scheme"] == scheme
+    assert spec["terminationGracePeriodSeconds"] > int(given["NIM_DRAIN_GRACE_S"])

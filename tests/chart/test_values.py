@@ -14,6 +14,7 @@ from tests.chart.conftest import IMAGE
 
 pytestmark = pytest.mark.chart
 
+PROFILE = "0" * 64  # the schema knows their form only
 REFUSED = {
     "a misspelt value": ("replicaCuont=2", "replicaCuont"),
     "a misspelt nested value": ("service.prot=80", "prot"),
@@ -77,6 +78,27 @@ REFUSED = {
         "environment.NIM_KV_EVENTS_ENDPOINT=x",
         "set kvEvents.enabled",
     ),
+    **{
+        f"{name} where {platform} makes the pod": (
+            f"kubernetes={platform},nimOperator.profile={PROFILE},model=gpt-oss-20b,{pair}",
+            f"{name} has no effect with kubernetes: {platform}",
+        )
+        for platform in ("nim-operator", "kserve")
+        for name, pair in {
+            "networkPolicy.enabled": "networkPolicy.enabled=true",
+            "auth.keysSecret": "auth.keysSecret=keys",
+            "tls.secret": "tls.secret=x",
+            "weights.volume": "weights.volume.nfs.server=x,weights.path=m",
+            "sidecars": "sidecars[0].name=x",
+            "strategy": "strategy.type=Recreate",
+            "service.nodePort": "service.nodePort=30001",
+        }.items()
+    },
+    "a drain that the operator's grace cuts": (
+        f"kubernetes=nim-operator,nimOperator.profile={PROFILE},drainSeconds=77",
+        "drainSeconds has no effect",
+    ),
+    "mTLS where KServe calls": ("kubernetes=kserve,model=gpt-oss-20b,tls.mode=mtls", "tls.mode"),
     "an Ingress without a host": ("ingress.enabled=true", "ingress.host"),
     "a route without a Gateway": ("httpRoute.enabled=true", "httpRoute.parentRefs"),
     "weights without their folder": ("weights.volume.nfs.server=x", "weights.path"),

@@ -10,6 +10,13 @@
 {{- fail (printf "%s is not a value of this chart: %s" $name $remedy) -}}
 {{- end -}}
 {{- end -}}
+{{- range $path, $default := (include "harmonium.withoutEffect" . | fromYaml) -}}
+{{- $value := $.Values -}}
+{{- range (splitList "." $path) -}}{{- $value = index $value . -}}{{- end -}}
+{{- if and (not (empty $value)) (ne (toString $value) (toString $default)) -}}
+{{- fail (printf "%s has no effect with kubernetes: %s, which makes the pod and its Service itself; leave it out, or set kubernetes: plain" $path $.Values.kubernetes) -}}
+{{- end -}}
+{{- end -}}
 {{- $claimIsForOneNode := and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
 {{- $mayGrow := or (gt (int .Values.replicaCount) 1) (ne .Values.autoscaling.type "none") -}}
 {{- if and $claimIsForOneNode $mayGrow -}}
@@ -33,7 +40,7 @@
 {{- if and (eq .Values.autoscaling.type "keda") (not .Values.monitoring.serviceMonitor) -}}
 {{- fail "monitoring.serviceMonitor: KEDA scales on metrics that Prometheus scrapes; set it to true" -}}
 {{- end -}}
-{{- if and (ne .Values.tls.mode "disabled") (not .Values.tls.secret) -}}
+{{- if and (ne .Values.tls.mode "disabled") (not .Values.tls.secret) (ne .Values.kubernetes "kserve") -}}
 {{- fail "tls.secret: name the Secret with tls.crt and tls.key" -}}
 {{- end -}}
 {{- if and (eq .Values.kubernetes "llm-d") (ne .Values.tls.mode "disabled") -}}
@@ -60,6 +67,61 @@
 {{- $names := keys .Values.environmentFrom -}}
 {{- if or .Values.auth.open .Values.auth.keysSecret .Values.environmentSecret (has "NIM_API_KEYS" $names) (eq .Values.tls.mode "mtls") (regexMatch "NIM_JWT_" (toJson .Values.environment)) -}}
 true
+{{- end -}}
+{{- end -}}
+
+{{/* Values that a preset does not render, with the defaults that may stay. */}}
+{{- define "harmonium.withoutEffect" -}}
+{{- if has .Values.kubernetes (list "nim-operator" "kserve") -}}
+affinity: {}
+auth.keysSecret: ""
+autoscaling.type: none
+cache.existingClaim: ""
+cache.type: emptyDir
+dra.enabled: false
+environmentSecret: ""
+extraEnvFrom: []
+extraPodSpec: {}
+extraVolumeMounts: []
+extraVolumes: []
+httpRoute.enabled: false
+ingress.enabled: false
+initContainers: []
+minReadySeconds: 0
+networkPolicy.enabled: false
+podAnnotations: {}
+podDisruptionBudget.enabled: false
+podLabels: {}
+prefetch.enabled: false
+priorityClassName: ""
+progressDeadlineSeconds: 0
+runtimeClassName: ""
+schedulerName: ""
+service.annotations: {}
+service.labels: {}
+service.loadBalancerSourceRanges: []
+service.nodePort: 0
+service.sessionAffinity: None
+serviceAccount.name: ""
+shmSize: ""
+sidecars: []
+strategy: {}
+tests.keySecret: ""
+tls.secret: ""
+topologySpreadConstraints: []
+weights.volume: {}
+{{- end }}
+{{ if eq .Values.kubernetes "nim-operator" -}}
+drainSeconds: 30
+tls.mode: disabled
+{{- else if eq .Values.kubernetes "kserve" -}}
+cache.size: ""
+cache.storageClassName: ""
+imagePullSecrets: []
+monitoring.keySecret: ""
+monitoring.serviceMonitor: false
+service.port: 8000
+service.type: ClusterIP
 {{- end -}}
 {{- end -}}
 
