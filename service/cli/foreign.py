@@ -107,7 +107,7 @@ FLAGS: Final[dict[str, str]] = {
     "--disable-fastapi-docs": "Use --disable-playground.",
     "--otlp-traces-endpoint": "Use --otel-exporter-otlp-endpoint.",
     "--kv-transfer-config": _NODES,
-    "--kv-events-config": _NODES,
+    "--kv-events-config": "Use --enable-kv-cache-events and --kv-events-endpoint.",
     "--limit-mm-per-prompt": _TEXT_ONLY,
     "--mm-processor-kwargs": _TEXT_ONLY,
     "--task": "Not supported: only text generation.",

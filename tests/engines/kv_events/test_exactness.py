@@ -74,9 +74,9 @@ def answered(core: EngineCore, number: int, salt: str | None, prompt: list[int])
     return sequence.num_cached_tokens
 
 
-@pytest.mark.parametrize("num_host_blocks", [0, 150])
-def test_of_1000_requests_with_evictions_a_decoder_knows_exactly_the_cached_blocks(
-    num_host_blocks: int,
+@pytest.mark.parametrize(("num_requests", "num_host_blocks"), [(300, 0), (1000, 150)])
+def test_after_each_of_1000_requests_a_decoder_knows_exactly_the_cached_blocks(
+    num_requests: int, num_host_blocks: int
 ) -> None:
     simulation = Simulation(max_token_gap_s=None, num_blocks=300, num_host_blocks=num_host_blocks)
     core, sink = simulation.core, ToPicker()
@@ -84,7 +84,7 @@ def test_of_1000_requests_with_evictions_a_decoder_knows_exactly_the_cached_bloc
     blocks = core.scheduler.blocks
     num_beliefs = num_hits = num_right = 0
     asking = prompts(random.Random(29))
-    for number in range(1000):
+    for number in range(num_requests):
         salt, prompt = next(asking)
         reusable = prompt[: (len(prompt) - 1) // BLOCK * BLOCK]
         num_believed = sink.picker.num_believed(reusable)
@@ -99,10 +99,10 @@ def test_of_1000_requests_with_evictions_a_decoder_knows_exactly_the_cached_bloc
             assert sink.picker.held["cpu"] == numbers(blocks.host._places)
     blocks.check_integrity()
     assert len(blocks._cached) > 250, "the pool was never full: nothing was evicted"
-    assert num_beliefs > 100
+    assert num_beliefs > num_requests / 10
     # It cannot know when the blocks of sliding layers are gone, which a hit needs too.
-    assert num_hits > 100
-    assert num_right > 250
+    assert num_hits > num_requests / 10
+    assert num_right > num_requests / 4
     sent = b"".join(sink.sent)
     assert b"secret" not in sent
     assert b"theirs" not in sent
