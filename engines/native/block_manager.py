@@ -394,9 +394,7 @@ class BlockManager:
         return self._first_window_block(num_blocks * self.block_size)
 
     def _ends_prefix(self, sequence: Sequence, index: int) -> bool:
-        """Whether a window behind the prompt, or behind the prefix that was found, sees a block.
-
-        The next turn of a conversation may leave the last tokens of a prompt out.
-        """
+        """Whether a window behind the prompt, or behind the prefix that was found, sees a block. A
+        conversation's next turn may leave a prompt's last tokens out."""
         ends = sequence.num_prompt_tokens // self.block_size, sequence.num_prefix_blocks
         return any(self._first_window(max(end - 1, 0)) <= index < end for end in ends)
