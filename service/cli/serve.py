@@ -70,6 +70,9 @@ _KNOWN_ERRORS = (
     ChildError,
 )
 FAILED, NOTHING_CAN_RUN = 1, 3
+_LIMITS = {
+    "can't start new thread": "; raise the limit of processes (docker run --pids-limit, ulimit -u)",
+}
 FORCED = 130  # what a shell reports for Ctrl-C
 
 
@@ -212,7 +215,8 @@ def run(settings: Settings, started_at: float) -> int:
 
 
 def _failed(error: Exception) -> int:
-    log.error("%s", error)
+    hint = next((remedy for words, remedy in _LIMITS.items() if words in str(error)), "")
+    log.error("%s%s", error, hint)
     return NOTHING_CAN_RUN if isinstance(error, NoCompatibleProfile) else FAILED
 
 

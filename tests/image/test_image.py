@@ -178,6 +178,13 @@ def test_a_read_only_root_without_tmp_says_what_to_mount() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_too_few_processes_are_named_as_the_cause() -> None:
+    done = podman("run", "--rm", *CONFINED, "--pids-limit=8", "--env=NIM_MODEL_NAME=nano", IMAGE)
+    assert done.returncode == 1
+    assert "--pids-limit" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_it_lacks_is_in_another_flavour() -> None:
     """No checkout and no installer are in the image."""
     done = podman("run", "--rm", *CONFINED, "--env=NIM_MODEL_NAME=gpt-oss-120b", IMAGE)
