@@ -27,6 +27,9 @@ class About:
     capabilities: Callable[[], Capabilities] = Capabilities
     """What it can do, as far as no option takes it away."""
 
+    log_line: Callable[[str], str | None] = str
+    """A line that its process wrote, as one of our log; None for one that is left out."""
+
     environment: Mapping[str, str] = field(default_factory=dict)  # of its process
     distributions: tuple[str, ...] = ()  # packages whose versions a support report names
     needs_vocabulary: bool = True  # it gets the tokens' bytes, for grammars

@@ -4,6 +4,7 @@ EngineError
 ├── EngineStartError      the engine cannot start: bad checkpoint, missing library, no memory
 ├── EngineDead            the engine process is gone or does not answer
 ├── EngineDraining        the engine refuses new requests because it is stopping
+├── NotTaken              the request never came to the engine, and another may run it
 ├── Refused               the engine takes no more now
 │   ├── QueueFull         too many requests wait already
 │   └── Overloaded        the first token would come later than the request may wait
@@ -42,6 +43,12 @@ class EngineDraining(EngineError):
     """The engine is stopping and takes no new requests."""
 
     code = "engine_draining"
+
+
+class NotTaken(EngineError):
+    """The request never came to this engine of several; another runs it."""
+
+    code = "not_taken"
 
 
 class Refused(EngineError):

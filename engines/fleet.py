@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait
-from engines.process.client import EngineClient
+from engines.base import NO_WAIT, Engine, EngineInfo, EngineRequest, EngineStats, ExpectedWait
 
 _SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
-_NOT_SUMMED = ("kv_block_size",)
+_ALIKE: Final = ("kv_block_size",)  # of all engines; 0 of one that has told nothing
 
 BLOCK: Final = 64  # tokens
 MAX_BLOCKS: Final = 16384  # of a replica: a million tokens
@@ -29,10 +27,27 @@ _SLACK: Final = 4
 _RATIO: Final = 1.25
 
 
-class Replica:
-    """One engine process of a fleet: its client, and how many requests this process runs on it."""
+class MortalEngine(Engine, Protocol):
+    """An engine whose process may die and be replaced by another."""
 
-    def __init__(self, number: int, engine: EngineClient) -> None:
+    @property
+    def life(self) -> int:
+        """The number of the engine process that answers or is only silent; 0 once it is gone."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests now."""
+        ...
+
+
+E = TypeVar("E", bound=MortalEngine)
+
+
+class Replica(Generic[E]):
+    """One engine of a fleet: its client, and how many requests this process runs on it."""
+
+    def __init__(self, number: int, engine: E) -> None:
         self.number = number
         self.engine = engine
         self.num_running = 0  # requests of this API process
@@ -54,12 +69,12 @@ class Replica:
         return before not in (None, self._life)
 
 
-class Fleet:
+class Fleet(Generic[E]):
     """All replicas of one model as one engine, usable as long as one of them is."""
 
-    def __init__(self, engines: Sequence[EngineClient]) -> None:
+    def __init__(self, engines: Sequence[E]) -> None:
         self.replicas = [Replica(number, engine) for number, engine in enumerate(engines)]
-        self._router = ReplicaRouter(len(engines))
+        self._router = ReplicaRouter()
 
     @property
     def info(self) -> EngineInfo:
@@ -67,17 +82,13 @@ class Fleet:
         info = self.replicas[0].engine.info
         return replace(info, max_num_seqs=info.max_num_seqs * len(self.replicas))
 
-    @property
-    def folder(self) -> Path:
-        return self.replicas[0].engine.folder
-
     async def start(self) -> None:
         """Return when all replicas are ready; raises EngineStartError if one never is."""
         async with asyncio.TaskGroup() as group:
             for replica in self.replicas:
                 group.create_task(replica.engine.start())
 
-    async def healthy(self) -> list[Replica]:
+    async def healthy(self) -> list[Replica[E]]:
         """The replicas that can serve now; raises EngineDead with the first one's reason if none
         can."""
         found = [replica for replica in self.replicas if replica.is_ready]
@@ -88,10 +99,11 @@ class Fleet:
                 self._router.forget(replica.number)
         return found
 
-    async def choose(self, request: EngineRequest) -> Replica:
+    async def choose(self, request: EngineRequest) -> Replica[E]:
         """The replica that is to run a request; raises EngineDead if none can."""
-        loads = {replica.number: replica.num_running for replica in await self.healthy()}
-        return self.replicas[self._router.choose(request, loads)]
+        able = {replica.number: replica for replica in await self.healthy()}
+        loads = {number: replica.num_running for number, replica in able.items()}
+        return able[self._router.choose(request, loads)]
 
     async def stats(self) -> EngineStats:
         """The sum of the counts of all replicas; raises EngineDead if none answers.
@@ -112,7 +124,7 @@ class Fleet:
             for task in asked:
                 task.cancel()
         found = [replica.stats for replica in asked.values() if replica.stats is not None]
-        return found[0] if len(found) == 1 else _sum(found)
+        return found[0] if len(found) == 1 else sum_of(found)
 
     def expected_wait(self, tenant: str) -> ExpectedWait:
         found = (r.engine.expected_wait(tenant) for r in self.replicas if r.is_ready)
@@ -126,14 +138,15 @@ class Fleet:
             await replica.engine.stop()
 
 
-def _sum(found: Iterable[EngineStats]) -> EngineStats:
-    found = list(found)
+def sum_of(found: Sequence[EngineStats]) -> EngineStats:
+    """The counts of several engines as those of one."""
     values: dict[str, Any] = {
-        each.name: sum(getattr(stats, each.name) for stats in found)
+        each.name: (max if each.name in _ALIKE else sum)(
+            getattr(stats, each.name) for stats in found
+        )
         for each in fields(EngineStats)
-        if each.name not in _NOT_SUMMED
     }
-    return replace(found[0], **values)
+    return EngineStats(**values)
 
 
 class PrefixRecord:
@@ -157,24 +170,23 @@ class PrefixRecord:
         while len(self._blocks) > MAX_BLOCKS:
             self._blocks.popitem(last=False)
 
-    def clear(self) -> None:
-        self._blocks.clear()
-
 
 class ReplicaRouter:
     """Chooses among replicas, which it knows by their number."""
 
-    def __init__(self, num_replicas: int) -> None:
-        self._records = [PrefixRecord() for _ in range(num_replicas)]
+    def __init__(self) -> None:
+        self._records: defaultdict[int, PrefixRecord] = defaultdict(PrefixRecord)
         self._last = 0
+        self._is_alone = True  # there has never been more than one replica
 
     def choose(self, request: EngineRequest, loads: dict[int, int]) -> int:
         """The number of the replica to run the request on.
 
         `loads`: how many requests each usable replica runs now.
         """
-        if len(self._records) == 1:
-            return 0
+        self._is_alone = self._is_alone and len(loads) == 1
+        if self._is_alone:
+            return next(iter(loads))
         blocks = list(_blocks(request))
         most = max(min(loads.values()) * _RATIO, min(loads.values()) + _SLACK)
         able = [number for number, load in loads.items() if load <= most]
@@ -184,15 +196,15 @@ class ReplicaRouter:
         return chosen
 
     def forget(self, number: int) -> None:
-        """Forget the prompts of a restarted replica: its cache is empty."""
-        self._records[number].clear()
+        """Forget the prompts of a replica that restarted or left: its cache is empty."""
+        self._records.pop(number, None)
 
     def _merit(
         self, number: int, blocks: Sequence[int], loads: dict[int, int]
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, bool, int]:
         """Sort key: most cached blocks first, then the idlest replica, then round-robin."""
-        turn = (number - self._last - 1) % len(self._records)
-        return self._records[number].num_cached(blocks), -loads[number], -turn
+        num_cached = self._records[number].num_cached(blocks)
+        return num_cached, -loads[number], number > self._last, -number
 
 
 def _blocks(request: EngineRequest) -> Iterator[int]:

@@ -64,6 +64,12 @@ def _doctor() -> click.Command:
     return doctor
 
 
+def _dynamo_worker() -> click.Command:
+    from service.cli.dynamo_worker import dynamo_worker
+
+    return dynamo_worker
+
+
 def _keys() -> click.Command:
     from service.cli.keys import keys
 
@@ -115,6 +121,7 @@ COMMANDS: Final[dict[str, Callable[[], click.Command]]] = {
     "completion": _completion,
     "config": _config,
     "doctor": _doctor,
+    "dynamo-worker": _dynamo_worker,
     "keys": _keys,
     "create-model-store": _create_model_store,
     "download-to-cache": _download_to_cache,

@@ -50,7 +50,7 @@ COSTLY: Final = {"nano_cache", "nano_checkpoint", "start_engine", "tool_urls", "
 # Tests with targets of their own, such as `make chart`: these may start what they like.
 OWN_TARGET: Final = {
     *("browser", "chart", "clients", "cluster", "conformance", "faults", "image", "monitoring"),
-    *("oidc", "rolling", "sdks", "slow", "supply"),
+    *("dynamo", "oidc", "rolling", "sdks", "slow", "supply"),
 }
 _EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 # What the Python library asks the machine once, and no_leaks of tests/engines before each test.

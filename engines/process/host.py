@@ -15,7 +15,6 @@ import asyncio
 import faulthandler
 import gc
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -30,7 +29,7 @@ from engines import start_steps
 from engines.base import Engine
 from engines.errors import EngineError, EngineStartError
 from engines.factory import create
-from engines.process.parent import Report, claim_stdout, follow_parent
+from engines.process.parent import Report, claim_stdout, first_line, follow_parent
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
@@ -116,11 +115,8 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 
 def _read_spec() -> EngineSpec:
-    line = bytearray()
-    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
-        line += byte
     try:
-        return msgspec.json.decode(bytes(line), type=EngineSpec)
+        return msgspec.json.decode(first_line(), type=EngineSpec)
     except msgspec.DecodeError as error:
         raise EngineStartError(f"the first line of stdin is not an engine spec: {error}") from None
 

@@ -55,6 +55,14 @@ def _follow(on_line: Callable[[bytes], None], clean_up: Callable[[], None]) -> N
     os._exit(1)
 
 
+def first_line() -> bytes:
+    """Read what the parent says first: one line of stdin, and nothing beyond it."""
+    line = bytearray()
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+        line += byte
+    return bytes(line)
+
+
 def _lines(descriptor: int) -> Iterator[bytes]:
     # Unbuffered: a thread that waits in here must not hold a lock when the process ends.
     rest = b""

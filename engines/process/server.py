@@ -60,7 +60,7 @@ _SUBMITTED: Final = msgspec.msgpack.Decoder(_Submitted)
 class _Run:
     """One request of a client: a stream of events to it."""
 
-    __slots__ = ("_server", "entry", "has_begun", "opening", "peer", "stream")
+    __slots__ = ("_server", "entry", "has_begun", "num_restarts", "opening", "peer", "stream")
 
     def __init__(self, server: EngineServer, peer: Peer, stream: int) -> None:
         self._server = server
@@ -68,6 +68,7 @@ class _Run:
         self.stream = stream
         self.opening: asyncio.Task[None] | None = None
         self.has_begun = False  # an event of it was sent
+        self.num_restarts = 0  # as the last whole event told
         self.entry: Entry[Any] | None = None  # once the engine has it in its queue
 
     def receive(self, outcome: Outcome) -> None:
@@ -245,10 +246,11 @@ class EngineServer:
         peer = run.peer
         self._num_events += 1
         is_plain = outcome.finish_reason is None and outcome.logprobs is None
+        is_plain = is_plain and outcome.num_restarts == run.num_restarts
         if is_plain and run.has_begun and len(outcome.token_ids) == 1:
             peer.events.append((run.stream, outcome.token_ids[0]))
         else:
-            run.has_begun = True
+            run.has_begun, run.num_restarts = True, outcome.num_restarts
             peer.events.append((run.stream, outcome))
         if len(peer.events) < MOST_TOGETHER:
             self._flush_soon(peer)

@@ -75,7 +75,7 @@ class Stream:
     one."""
 
     __slots__ = (
-        *("_abort", "_error", "_events", "_first", "_log_cut", "_reader", "_unread"),
+        *("_abort", "_error", "_events", "_last", "_log_cut", "_reader", "_unread"),
         *("has_ended", "num_bytes"),
     )
 
@@ -89,14 +89,13 @@ class Stream:
         self._abort = abort
         self._log_cut = log_cut
         self._events: list[Waiting] = []
-        self._first: TokenEvent | None = None  # ever
+        self._last: TokenEvent | None = None  # that was whole
         self._error: EngineError | None = None
         self._reader: asyncio.Future[None] | None = None
         unread.enter(self)
 
     def push(self, event: TokenEvent) -> None:
-        if self._first is None:
-            self._first = event
+        self._last = event
         self.has_ended = event.finish_reason is not None
         waiting: Waiting = event
         if self._events and event.logprobs:
@@ -107,7 +106,7 @@ class Stream:
 
     def push_token(self, token_id: int) -> None:
         """Add an event that has one token and nothing else that is new."""
-        assert self._first is not None, "the first event is whole"
+        assert self._last is not None, "the first event is whole"
         self._events.append(token_id)
         self._grow(_TOKEN_BYTES)
 
@@ -174,9 +173,8 @@ class Stream:
             return event
         if isinstance(event, bytes):
             return _decode(event)
-        first = self._first
-        assert first is not None
-        return TokenEvent((event,), None, None, first.num_cached_tokens, first.queued_s)
+        assert self._last is not None
+        return tokens_alone((event,), self._last)
 
     def _grow(self, num_bytes: int) -> None:
         self.num_bytes += num_bytes
@@ -206,6 +204,16 @@ def _bytes_of(event: Waiting) -> int:
     return num_bytes
 
 
+def tokens_alone(token_ids: tuple[int, ...], last: TokenEvent) -> TokenEvent:
+    """The event of tokens that came without the rest, which is as in the last whole event."""
+    return TokenEvent(
+        token_ids,
+        num_cached_tokens=last.num_cached_tokens,
+        queued_s=last.queued_s,
+        num_restarts=last.num_restarts,
+    )
+
+
 def merge(events: list[TokenEvent]) -> TokenEvent:
     """Join consecutive events of one request into the event one longer step would have given."""
     last = events[-1]
@@ -219,4 +227,5 @@ def merge(events: list[TokenEvent]) -> TokenEvent:
         last.num_cached_tokens,
         last.queued_s,
         events[0].prompt_logprobs,
+        last.num_restarts,
     )

@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from engines.errors import EngineStartError
+from engines.factory import about
 from engines.live_folder import LiveFolder
 from engines.process.child import ChildError, ChildProcess, Command, Watchdog
 from engines.process.client import EngineClient
@@ -250,6 +251,7 @@ class EngineSupervisor:
             environment=self._with_temporary_files_apart(),
             python=self._python,
             is_log_forwarded=True,
+            log_line=about(self._spec.engine).log_line,
         )
 
     def _with_temporary_files_apart(self) -> Mapping[str, str] | None:

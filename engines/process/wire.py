@@ -98,7 +98,8 @@ class StreamFailure(msgspec.Struct, frozen=True, array_like=True):
 class StepMessage(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     """All that happened to one client's streams since the last such message, in order.
 
-    One token with nothing else to tell is its id alone: the rest is as in the stream's first event.
+    One token with nothing else to tell is its id alone: the rest is as in the stream's last whole
+    event.
     """
 
     events: list[tuple[int, int | TokenEvent]]  # (stream, event)

@@ -90,9 +90,13 @@ class QueuedEngine(Generic[T]):
         """Start the engine; raises EngineStartError when it cannot be."""
         self._is_stopped = False
         await self._runner.start()
-        info = self._runner.info
+        self.resize(self._runner.info)
+
+    def resize(self, info: EngineInfo) -> None:
+        """Give the engine as much as it can take now: several engines as one come and go."""
         self._max_inside = info.max_num_seqs
         self._max_step_tokens = info.max_num_batched_tokens
+        self._admit()
 
     async def open(self, request: EngineRequest, receive: Receive) -> Entry[T]:
         """Queue a request, of which `receive` then hears as from a Runner; raises EngineError.

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from engines.base import EngineRequest, TokenEvent
 from engines.errors import RequestQuarantined
@@ -34,7 +34,7 @@ class RetryAttempt:
             False  # the engine died under it, and it is decided which request is to blame
         )
         self.is_lost = False  # the engine answers no more, for whatever reason
-        self.replica: Replica | None = None  # where it runs
+        self.replica: Replica[Any] | None = None  # where it runs
         self.life = 0  # of the engine there when it began
         self.has_turn = False
         self.is_apart = False  # it runs, or ran, with a turn
@@ -62,7 +62,7 @@ class RetryAttempt:
         """Whether the process it ran on serves."""
         return self.replica is not None and self.replica.is_ready and not self.has_lost_engine
 
-    def run_on(self, replica: Replica) -> None:
+    def run_on(self, replica: Replica[Any]) -> None:
         """Note the replica on which the request runs from now on."""
         self.replica, self.life = replica, replica.life
         replica.num_running += 1

@@ -14,10 +14,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Final
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
-from engines.errors import EngineDead, Paused, QueueFull, SlowReader
+from engines.errors import EngineDead, NotTaken, Paused, QueueFull, SlowReader
 from engines.fleet import Fleet, Replica
 from engines.recovery.attempt import PartialAnswer, RetryAttempt, assign_blame
 from engines.recovery.crash_records import CrashRecords
@@ -36,7 +36,7 @@ class GuardedEngine:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Fleet[Any],
         records: CrashRecords,
         *,
         restart_timeout_s: float = RESTART_TIMEOUT_S,
@@ -87,6 +87,11 @@ class GuardedEngine:
                 is_again = True
                 answer.resume()
                 log.debug("Request %s: %s, which has come back", request.request_id, pause)
+            except NotTaken as error:
+                if self._is_stopping:
+                    raise EngineDead(str(error)) from error
+                is_again = True
+                answer.resume()
             except QueueFull:
                 if not is_again:
                     raise
@@ -128,7 +133,7 @@ class GuardedEngine:
 
     async def _admit(
         self, answer: PartialAnswer, *, is_again: bool
-    ) -> tuple[RetryAttempt, Replica]:
+    ) -> tuple[RetryAttempt, Replica[Any]]:
         """Wait for turn and engine if the request ran in a death; else it may be refused now."""
         attempt = RetryAttempt(answer.request, self._records, answer.num_tokens)
         try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from typing import Final
+from typing import Any, Final
 
 from engines.base import PROBE_ID, Engine, EngineRequest, EngineStats, SamplingParams
 from engines.errors import EngineDead, RequestFailed
@@ -115,7 +115,7 @@ class Probe:
 class Probes:
     """A Probe for each replica; ready while one replica is."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet[Any]) -> None:
         self._fleet = fleet
         self._probes = {replica: Probe(replica.engine) for replica in fleet.replicas}
 

@@ -26,6 +26,7 @@ class KnownEngine(BaseModel):
     hidden_multiple: int = 1  # experts are padded to a hidden size that this divides
     dense_bytes: float | None = None  # of a weight outside the experts; None: as it is published
     is_fixed: bool = False  # whether a step's size changes nothing
+    is_elsewhere: bool = False  # it computes on other machines, and no profile names it
     keeps_all: bool = False  # whether layers with a window keep K/V of the whole context too
 
     @property
@@ -42,8 +43,8 @@ def known_engines(folder: Path = _FOLDER) -> dict[str, KnownEngine]:
 
 
 def engine_names() -> tuple[str, ...]:
-    """The names that a profile, a setting or a flag may give."""
-    return tuple(known_engines())
+    """The names that a profile may give."""
+    return tuple(name for name, engine in known_engines().items() if not engine.is_elsewhere)
 
 
 def _read(path: Path) -> KnownEngine:

@@ -25,6 +25,7 @@ from profiles.store import custom_shape, drafts, store
 from profiles.store.store import Fetching
 from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from service.chat_format import CHAT_FORMAT
+from service.run.front import front_spec, select_front
 from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
 from service.run.kv_events import check_kv_events
@@ -59,6 +60,9 @@ def prepare(settings: Settings) -> Launch:
     check_readable(settings.cache_path)
     known = catalogue.load()
     hardware = visible_hardware()
+    if settings.dynamo_endpoint is not None:
+        selection = select_front(settings, known, engines_here(settings).installed)
+        return _front(settings, hardware, selection)
     model, profiles = settings.model_name, known.profiles
     own = user_checkpoint(settings)
     if own is not None:
@@ -80,6 +84,19 @@ def prepare(settings: Settings) -> Launch:
         cpu_only=engines.cpu_only,
     )
     return _launch(settings, hardware, own, selector.select(profiles, hardware, constraints))
+
+
+def _front(settings: Settings, hardware: Hardware, selection: Selection) -> Launch:
+    names, own_names = settings.served_names, selection.chosen.profile.model.names
+    return Launch(
+        hardware=hardware,
+        selection=selection,
+        model_dir=settings.cache_path,
+        spec=front_spec(settings),
+        served_name=(names or own_names)[0],
+        more_names=names[1:],
+        aliases=() if names else own_names[1:],
+    )
 
 
 def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:

@@ -20,6 +20,7 @@ from auth.base import Authenticator, PrincipalLimits
 from auth.key_folder import KeyFolder
 from auth.key_store import KeyStore
 from engines.fleet import Fleet
+from engines.process.client import EngineClient
 from engines.recovery.crash_records import CrashRecords
 from engines.recovery.guarded import GuardedEngine
 from profiles.download.source import FileToFetch, source_of
@@ -81,7 +82,7 @@ def build_runtime(
     settings: Settings,
     launch: Launch,
     supervisor: EngineHistory,
-    fleet: Fleet,
+    fleet: Fleet[EngineClient],
     shared_folder: Path | None = None,
 ) -> Runtime:
     """The runtime of these settings; reads the vocabulary, so that no request waits for it.
@@ -111,7 +112,10 @@ def build_runtime(
     )
     return Runtime(
         engine=GuardedEngine(
-            fleet, CrashRecords(fleet.folder / "suspects", settings.engine_quarantine_s)
+            fleet,
+            CrashRecords(
+                fleet.replicas[0].engine.folder / "suspects", settings.engine_quarantine_s
+            ),
         ),
         model=served_model(launch, settings.repository_override),
         metrics=metrics,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from profiles.catalogue.engines import engine_names
+from profiles.catalogue.engines import known_engines
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Goal = Literal["latency", "throughput", "balanced"]
@@ -191,8 +191,8 @@ def _pythons(value: str | None) -> dict[str, Path]:
     for part in filter(None, (value or "").split(",")):
         engine, _, path = part.rpartition("=")
         engine = engine.strip().replace("-", "_")
-        if engine and engine not in engine_names():
-            known = ", ".join(engine_names())
+        if engine and engine not in known_engines():
+            known = ", ".join(known_engines())
             raise ValueError(f"'{engine}' is not an engine; write engine=path, with one of {known}")
         if engine in found or not path.strip():
             raise ValueError("write engine=path, separated by commas, each engine once")

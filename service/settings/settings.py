@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
+from service.settings.dynamo import DynamoSettings
 from service.settings.foreign import VARIABLES
 from service.settings.kv_events import KvEventSettings
 from service.settings.serving import (
@@ -49,6 +50,7 @@ class Settings(
     ToolSettings,
     ResponsesSettings,
     LoadSettings,
+    DynamoSettings,
     AccessSettings,
     KvEventSettings,
     ServerSettings,

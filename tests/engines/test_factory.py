@@ -24,15 +24,15 @@ from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
 from engines.spec import EngineSpec, KvEvents
-from profiles.catalogue.engines import engine_names
+from profiles.catalogue.engines import engine_names, known_engines
 
 
 def test_every_known_engine_is_usable_or_says_why_not() -> None:
     known = installed_engines()
-    assert list(known) == ["fake", "llama_cpp", "native", "tensorrt_llm", "vllm"]
+    assert list(known) == ["dynamo", "fake", "llama_cpp", "native", "tensorrt_llm", "vllm"]
     assert known["native"] is None
     assert known["fake"] is None
-    for name in ("vllm", "llama_cpp", "tensorrt_llm"):
+    for name in ("vllm", "llama_cpp", "tensorrt_llm", "dynamo"):
         command = f"tools/install.py {name.replace('_', '-')}`"
         assert str(known[name]).startswith("not installed: run `python3 ")
         assert str(known[name]).endswith(command)
@@ -40,9 +40,12 @@ def test_every_known_engine_is_usable_or_says_why_not() -> None:
 
 def test_every_engine_that_a_profile_may_name_is_a_folder_here() -> None:
     known = {*installed_engines()}
-    assert {*engine_names()} == known - {"fake"}  # the tests' own
+    assert {*known_engines()} == known - {"fake"}  # the tests' own
+    assert {*engine_names()} == known - {"fake", "dynamo"}
     for name in known:
-        with pytest.raises(EngineStartError, match=f"{name}x.*known engines: llama_cpp, native,"):
+        with pytest.raises(
+            EngineStartError, match=f"{name}x.*known engines: dynamo, llama_cpp"
+        ):
             about_engine(f"{name}x")
 
 

@@ -29,6 +29,7 @@ LIMITS: Final = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
 _SCRIPT: Final = {"script": list(range(11, 60)), "step_s": 0.001, "vocab_size": VOCAB_SIZE}
 _HAS_LLAMA: Final = find_spec("llama_cpp") is not None
 ASKED: Final = os.environ.get("TEST_ENGINE")
+
 ENGINE_PYTHON: Final = os.environ.get("TEST_ENGINE_PYTHON")
 _DEVICES: Final = int(os.environ.get("TEST_ENGINE_DEVICES", "0"))  # GPUs of that engine
 _VLLM: Final = {"enforce_eager": True, "block_size": 16, "kv_cache_memory_bytes": 64 * 1024**2}
@@ -60,6 +61,7 @@ class Contender:
     is_rounded: bool = False
     is_alone_apart: bool = False  # a row may get other bits, and so tokens, in another batch
     python: str | None = None  # of an environment of its own: it is tested in a process only
+    is_front: bool = False  # of a worker by Dynamo, which runs what `spec` says
 
 
 CONTENDERS: Final = {
@@ -112,6 +114,13 @@ CONTENDERS: Final = {
         is_rounded=True,
         python=ENGINE_PYTHON,
     ),
+    # In this process too: make test-dynamo puts Dynamo's library behind our own packages.
+    "dynamo": Contender(
+        lambda c: c.spec("native", {"num_threads": 1}),
+        is_here=ASKED == "dynamo",
+        python=ENGINE_PYTHON,
+        is_front=True,
+    ),
 }
 
 
@@ -126,7 +135,9 @@ def modes(
                 continue
             if ASKED not in (None, name):
                 continue
-            if contender.python is None and (variants or not contender.is_variant):
+            if (contender.python is None or contender.is_front) and (
+                variants or not contender.is_variant
+            ):
                 yield name
             if contender.python or (processes and not contender.is_variant):
                 yield f"{name}-process"
@@ -159,6 +170,18 @@ async def running(mode: str, checkpoint: Checkpoint, **changes: Any) -> AsyncIte
     limits = {name: value for name, value in changes.items() if name in LIMITS}
     options = {name: value for name, value in changes.items() if name not in LIMITS}
     spec = replace(spec, limits={**spec.limits, **limits}, options={**spec.options, **options})
+    if contender.is_front:
+        from tests.engines.dynamo.deployment import front_of_worker
+
+        async with front_of_worker(spec) as front, _started(mode, front, contender) as started:
+            yield started
+        return
+    async with _started(mode, spec, contender) as started:
+        yield started
+
+
+@asynccontextmanager
+async def _started(mode: str, spec: EngineSpec, contender: Contender) -> AsyncIterator[Started]:
     supervisor = _supervisor(spec, contender) if mode.endswith("-process") else None
     if supervisor is not None:
         await supervisor.start()

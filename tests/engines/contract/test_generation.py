@@ -31,7 +31,10 @@ def ids(events: list[TokenEvent]) -> tuple[int, ...]:
 
 
 async def test_info_is_what_was_asked_for(engine: Engine, started: Started) -> None:
-    assert engine.info.engine == started.contender.spec(NOWHERE).engine
+    contender = started.contender
+    assert engine.info.engine == (
+        "dynamo" if contender.is_front else contender.spec(NOWHERE).engine
+    )
     assert engine.info.version != ""
     assert (engine.info.max_model_len, engine.info.vocab_size) == (256, 512)
     assert engine.info.max_num_seqs == 8

@@ -23,7 +23,7 @@ IDLE = {0: 0, 1: 0, 2: 0}
 
 
 def test_a_conversation_stays_where_its_prefix_is_and_others_take_turns() -> None:
-    router = ReplicaRouter(3)
+    router = ReplicaRouter()
     first = [router.choose(request_of(prompt_of(name, 2)), IDLE) for name in range(3)]
     assert sorted(first) == [0, 1, 2]
     for turn in range(3, 6):
@@ -32,7 +32,7 @@ def test_a_conversation_stays_where_its_prefix_is_and_others_take_turns() -> Non
 
 
 def test_the_longest_prefix_counts_and_salts_share_nothing() -> None:
-    router = ReplicaRouter(2)
+    router = ReplicaRouter()
     home = router.choose(request_of(prompt_of(7, 4)), {0: 0, 1: 0})
     other = router.choose(request_of(prompt_of(8, 1)), {0: 0, 1: 0})
     assert other != home
@@ -42,7 +42,7 @@ def test_the_longest_prefix_counts_and_salts_share_nothing() -> None:
 
 
 def test_imbalance_is_bounded() -> None:
-    router, loads = ReplicaRouter(3), {0: 0, 1: 0, 2: 0}
+    router, loads = ReplicaRouter(), {0: 0, 1: 0, 2: 0}
     for _ in range(90):
         loads[router.choose(request_of(prompt_of(1, 4)), loads)] += 1
         assert max(loads.values()) <= max(min(loads.values()) * 1.25, min(loads.values()) + 4) + 1
@@ -50,7 +50,7 @@ def test_imbalance_is_bounded() -> None:
 
 
 def test_a_replica_that_is_away_is_not_chosen_and_has_forgotten_when_it_returns() -> None:
-    router = ReplicaRouter(2)
+    router = ReplicaRouter()
     home = router.choose(request_of(prompt_of(1, 4)), {0: 0, 1: 0})
     away = {1 - home: 9}
     assert router.choose(request_of(prompt_of(1, 4)), away) == 1 - home
@@ -87,7 +87,7 @@ def test_prefix_hits_beat_round_robin_on_conversations_of_several_turns() -> Non
             seen[chosen] |= blocks
         return num_hits / total
 
-    router = ReplicaRouter(2)
+    router = ReplicaRouter()
     routed = hits(lambda _, request: router.choose(request, {0: 0, 1: 0}))
     in_turn = hits(lambda number, _: number % 2)
     assert routed == pytest.approx(hits(lambda _, __: 0))  # as good as one replica for all

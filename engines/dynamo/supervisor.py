@@ -1,0 +1,76 @@
+"""A worker of Dynamo from its parent's side: an engine process, and the process that serves it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engines.dynamo.log_lines import as_ours
+from engines.dynamo.runtime import Discovery
+from engines.dynamo.worker import WorkerSpec
+from engines.errors import EngineStartError
+from engines.process.child import ChildError, Command
+from engines.process.supervisor import ChildSupervisor, EngineSupervisor, RestartPolicy
+
+_NAME: Final = "the Dynamo worker"
+_GRACE_S: Final = 5.0
+
+
+class WorkerSupervisor:
+    """Keeps an engine and its worker running: a worker ends with its engine, and both start again.
+
+    The worker waits for the engine, so that discovery knows only workers that serve.
+    """
+
+    def __init__(
+        self,
+        engine: EngineSupervisor,
+        endpoint: str,
+        discovery: Discovery,
+        *,
+        policy: RestartPolicy | None = None,
+        environment: Mapping[str, str] | None = None,
+        python: Path | None = None,
+    ) -> None:
+        """`python` has Dynamo's library; `environment` is the worker process's whole one."""
+        self.engine = engine
+        self._spec = WorkerSpec(engine.address, endpoint, discovery)
+        self._environment = environment
+        self._python = sys.executable if python is None else str(python)
+        self._worker = ChildSupervisor(_NAME, self._command, policy or RestartPolicy())
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker, or None while none is ready."""
+        return self._worker.pid
+
+    async def start(self) -> None:
+        """Return when discovery has the worker; raises EngineStartError."""
+        await self.engine.start()
+        try:
+            await self._worker.start()
+        except BaseException as error:
+            await self.engine.stop(0.0, _GRACE_S)
+            if isinstance(error, ChildError):
+                raise EngineStartError(str(error)) from error
+            raise
+
+    async def stop(self, drain_timeout_s: float) -> None:
+        """Withdraw the worker, let running answers end for so long, and stop both."""
+        await self._worker.stop(drain_timeout_s, _GRACE_S)
+        await self.engine.stop(_GRACE_S, _GRACE_S)
+
+    def _command(self) -> Command:
+        return Command(
+            name=_NAME,
+            arguments=("-m", "engines.dynamo.worker"),
+            first_words=lambda: msgspec.json.encode(self._spec) + b"\n",
+            environment=self._environment,
+            python=self._python,
+            is_log_forwarded=True,
+            log_line=as_ours,
+        )
