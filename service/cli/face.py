@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from profiles.hardware.machine import GB
+from service.run.front import ENGINE as FRONT
 from service.run.startup import Launch
 from service.settings.settings import Settings, allows_colour
 
@@ -34,6 +35,9 @@ def show_chosen(launch: Launch, release: str) -> None:
     selection, chosen = launch.selection, launch.selection.chosen
     for note in selection.notes:
         _line(note, fg="yellow")
+    if chosen.profile.engine == FRONT:
+        _line(f"Harmonium {release}: {chosen.profile.model.name}. {selection.reason}")
+        return
     cpu = launch.hardware.cpu
     own = f"{cpu.num_cores} CPU cores ({cpu.model}), {cpu.total_bytes / GB:.0f} GB memory"
     place = launch.hardware.summary if launch.hardware.gpus else own

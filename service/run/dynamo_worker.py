@@ -12,6 +12,7 @@ from engines.dynamo.supervisor import WorkerSupervisor
 from engines.factory import about
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.front import ENGINE
+from service.run.kv_events import with_kv_events
 from service.run.obtaining import Obtaining
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
@@ -36,7 +37,7 @@ class WorkerService:
         self._workers = [
             WorkerSupervisor(
                 EngineSupervisor(
-                    launch.spec,
+                    with_kv_events(launch.spec, settings, number),
                     policy,
                     environment,
                     python=python_of(settings, launch.spec.engine),
@@ -46,7 +47,7 @@ class WorkerService:
                 environment=engine_environment(about(ENGINE).environment),
                 python=python,
             )
-            for environment in environments_of(launch)
+            for number, environment in enumerate(environments_of(launch))
         ]
 
     async def run(self) -> int:

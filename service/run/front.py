@@ -31,6 +31,7 @@ _OF_WORKERS: Final = (
     "max_token_gap_ms",
     "batch_invariant",
     "engine_fallback",
+    "enable_kv_cache_events",
 )
 
 

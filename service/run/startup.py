@@ -25,6 +25,7 @@ from profiles.store import custom_shape, drafts, store
 from profiles.store.store import Fetching
 from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from service.chat_format import CHAT_FORMAT
+from service.run.front import ENGINE as FRONT
 from service.run.front import front_spec, select_front
 from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
@@ -338,6 +339,9 @@ def warn_of_open_cache(folder: Path) -> None:
 def tell(launch: Launch) -> None:
     """Log what was found and chosen, and why, for a person to read."""
     hardware, chosen = launch.hardware, launch.selection.chosen
+    if chosen.profile.engine == FRONT:
+        log.info("Model: %s. %s", chosen.profile.model.name, launch.selection.reason)
+        return
     cpu = hardware.cpu
     memory = f"{cpu.num_cores} cores ({cpu.model}), {cpu.total_bytes / GB:.0f} GB memory"
     log.info("Hardware: %s; %s", memory, _gpus(hardware))

@@ -43,9 +43,7 @@ def test_every_engine_that_a_profile_may_name_is_a_folder_here() -> None:
     assert {*known_engines()} == known - {"fake"}  # the tests' own
     assert {*engine_names()} == known - {"fake", "dynamo"}
     for name in known:
-        with pytest.raises(
-            EngineStartError, match=f"{name}x.*known engines: dynamo, llama_cpp"
-        ):
+        with pytest.raises(EngineStartError, match=f"{name}x.*known engines: dynamo, llama_cpp"):
             about_engine(f"{name}x")
 
 

@@ -129,7 +129,11 @@ async def test_a_killed_workers_answers_go_on_as_the_engine_gives_them(
     for number in range(4 * CUTS):
         await until_capacity(front, 16)
         prompt = tuple((number * 7 + i) % 256 for i in range(20))
-        request = replace(request_of(60, prompt, **wishes), grammar=grammar)
+        request = replace(
+            request_of(60, prompt, **wishes),
+            grammar=grammar,
+            stop_token_ids=(1,) if grammar else (),
+        )
         answer = await read_cut(front, request, 3 + number % 20, workers, engines)
         for cut in answer.cuts:
             again = replace(request, generated_token_ids=answer.ids[:cut])
@@ -354,7 +358,8 @@ def test_the_commands_serve_nano(tmp_path: Path, nano_cache: Path) -> None:
         subprocess.Popen([*command, "dynamo-worker"], env=environment),
         subprocess.Popen([*command, "serve", "--server-port", str(port)], env=environment),
     ]
-    body = {
+    body: dict[str, Any] = {
+        "model": "nano",
         "messages": [{"role": "user", "content": "Hello!"}],
         "seed": 1,
         "max_completion_tokens": 40,
@@ -369,7 +374,9 @@ def test_the_commands_serve_nano(tmp_path: Path, nano_cache: Path) -> None:
                 except httpx.TransportError:
                     pass
                 time.sleep(0.2)
-            answer = client.post("/v1/chat/completions", json=body).json()
+            answered = client.post("/v1/chat/completions", json=body)
+            assert answered.status_code == 200, answered.text
+            answer = answered.json()
             assert "nano" in answer["choices"][0]["message"]["content"]
             refused = client.post("/v1/chat/completions", json={**body, "top_logprobs": 999})
             assert refused.status_code == 400
