@@ -136,7 +136,7 @@ class Deployment(Fleet[WorkerClient]):
             self._note_change()
 
     def _note_change(self) -> None:
-        """Count anew what the workers can do together."""
+        """Count again what the workers can do together."""
         workers = [replica.engine for replica in self.replicas]
         self._kind = self._kind or next((w.kind for w in workers if w.life and w.kind), None)
         for worker in workers:

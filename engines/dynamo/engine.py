@@ -1,7 +1,7 @@
 """A deployment of Dynamo behind our queue: the service sees one more engine.
 
-The workers are replicas that may die. An answer goes on at another worker, and a request that kills
-its worker is convicted at the second death, by the same rules as for engine processes
+The workers are replicas that may die. An answer continues at another worker, and a request that
+kills its worker is convicted at the second death, by the same rules as for engine processes
 (engines/recovery).
 """
 
@@ -133,7 +133,7 @@ class DynamoRunner:
             run.following.cancel()
 
     async def stats(self) -> EngineStats:
-        """The counts of all workers, whoever their requests came from."""
+        """The counts of all workers, for every front together."""
         self._check_running()
         return await self._deployment.stats()
 
