@@ -55,6 +55,7 @@ TABLE: dict[type[Exception], ErrorKind] = {
     engine.EngineError: ErrorKind(500, "server_error", "engine_error"),
     engine.EngineStartError: ErrorKind(503, UNAVAILABLE, "engine_start_error"),
     engine.EngineDead: ErrorKind(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
+    engine.NotTaken: ErrorKind(503, UNAVAILABLE, "engine_dead", _RETRY_HEADERS),
     engine.EngineDraining: ErrorKind(503, UNAVAILABLE, "engine_draining", _RETRY_HEADERS),
     engine.Refused: ErrorKind(503, UNAVAILABLE, "overloaded", _RETRY_HEADERS),
     engine.QueueFull: ErrorKind(429, "rate_limit_error", "queue_full", _RETRY_HEADERS),

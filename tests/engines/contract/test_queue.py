@@ -59,7 +59,7 @@ async def test_tenants_with_plenty_get_the_same_number_of_tokens(
         async with aclosing(engine.generate(request)) as events:
             async for event in events:
                 seen[tenant] += len(event.token_ids)
-                if seen.total() == 180:
+                if seen.total() >= 180 and not halves:  # an event may have several
                     halves.append(seen.copy())
 
     async with running(mode, checkpoint, max_num_seqs=2) as started, asyncio.timeout(60):

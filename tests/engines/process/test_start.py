@@ -30,7 +30,7 @@ from engines.spec import EngineSpec
         (EngineSpec("fake", {"script": [], "step_s": 0}), "'script' (token ids) is required"),
         (
             EngineSpec("warp"),
-            "engine 'warp' is unknown; known engines: llama_cpp, native",
+            "engine 'warp' is unknown; known engines: dynamo, llama_cpp, native",
         ),
         (
             EngineSpec("tensorrt_llm"),
