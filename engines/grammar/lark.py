@@ -21,8 +21,8 @@ _PIECE: Final = re.compile(
     re.VERBOSE,
 )
 _REASONS: Final = {
-    '"': "a text that does not end on its line, or has an unknown escape",
-    "/": "a pattern that has no end",
+    '"': "a string that is not closed on its line, or has an unknown escape",
+    "/": "a pattern that is not closed",
     "<": "a token; a grammar describes text only",
     "@": "another grammar",
     "%": "a directive other than %import and %ignore",

@@ -50,11 +50,11 @@ class LlamaCppConfig:
                 f"num_devices is {self.num_devices}; the llama_cpp engine runs on one GPU"
             )
         if self.gpu_layers is not None and not self.num_devices:
-            raise EngineStartError("gpu_layers is set; only a profile for a GPU has any")
+            raise EngineStartError("gpu_layers is set; it needs a profile for a GPU")
         check_numbers(self)
         if self.max_num_seqs > MAX_SEQUENCES:
             raise EngineStartError(
-                f"max_num_seqs is {self.max_num_seqs}; llama.cpp has room for {MAX_SEQUENCES}"
+                f"max_num_seqs is {self.max_num_seqs}; llama.cpp runs at most {MAX_SEQUENCES}"
             )
 
     @classmethod
@@ -91,7 +91,7 @@ class LlamaCppConfig:
         except ModelStoreError as error:
             raise EngineStartError(str(error)) from None
         if found is None:
-            raise EngineStartError(f"{path} is not a GGUF file, and no folder with one")
+            raise EngineStartError(f"{path} is neither a GGUF file nor a folder with one")
         return found
 
 

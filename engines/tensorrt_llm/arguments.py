@@ -154,6 +154,6 @@ def _drafts(group: Mapping[str, Any]) -> Mapping[str, Any]:
             raise EngineStartError(f"speculative_config.{name} is missing; EAGLE3 needs it")
     if "eagle3_one_model" in group:
         raise EngineStartError(
-            "speculative_config.eagle3_one_model is chosen by what the release can do; leave it out"
+            "the server sets speculative_config.eagle3_one_model by the release; leave it out"
         )
     return {name: value for name, value in group.items() if name != "decoding_type"}

@@ -141,7 +141,7 @@ def _head(file: BinaryIO) -> Mapping[str, Any]:
         raise ValueError("it does not begin with GGUF")
     version = _scalar(file, "<I")
     if version not in (2, 3):
-        raise ValueError(f"its version is {version}, and 2 and 3 are known")
+        raise ValueError(f"its version is {version}, but only 2 and 3 are supported")
     _, num_keys = _scalar(file, "<Q"), _scalar(file, "<Q")
     return {_string(file): _value(file, _scalar(file, "<I")) for _ in range(num_keys)}
 

@@ -91,7 +91,11 @@ def keys(ctx: click.Context, path: Path | None) -> None:
 def _with_folder(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the keys' folder; --path may stand before its name or behind it."""
 
-    @click.option("--path", type=click.Path(path_type=Path), help="The key file or folder, too.")
+    @click.option(
+        "--path",
+        type=click.Path(path_type=Path),
+        help="The key file or folder; may also precede the command.",
+    )
     @click.pass_obj
     @wraps(function)
     def command(before: Path | None, /, path: Path | None, **arguments: Any) -> None:

@@ -24,7 +24,7 @@ def with_host_kv(
         return spec
     if spec.engine != "native":
         raise InvalidConstraint(
-            f"NIM_ENABLE_KV_CACHE_HOST_OFFLOAD is set, and {profile.title} runs by engine"
+            f"NIM_ENABLE_KV_CACHE_HOST_OFFLOAD is set, and {profile.title} uses engine"
             f" {spec.engine}: only the native engine keeps K/V in host memory; choose a profile of"
             " it, or unset it"
         )

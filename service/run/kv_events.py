@@ -18,7 +18,7 @@ def check_kv_events(settings: Settings, profile: Profile, num_replicas: int) -> 
         return
     if profile.engine != "native":
         raise InvalidConstraint(
-            f"NIM_ENABLE_KV_CACHE_EVENTS is set, and {profile.title} runs by engine"
+            f"NIM_ENABLE_KV_CACHE_EVENTS is set, and {profile.title} uses engine"
             f" {profile.engine}: only the native engine publishes KV events here; choose a profile"
             " of it, or unset it"
         )

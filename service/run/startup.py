@@ -242,7 +242,7 @@ def _as_set(spec: EngineSpec, profile: Profile, settings: Settings) -> EngineSpe
 def _with_gap(spec: EngineSpec, profile: Profile, milliseconds: float) -> EngineSpec:
     if not about(spec.engine).has_our_scheduler:
         raise InvalidConstraint(
-            f"NIM_MAX_TOKEN_GAP_MS is set, and {profile.title} runs by engine {spec.engine}, "
+            f"NIM_MAX_TOKEN_GAP_MS is set, and {profile.title} uses engine {spec.engine}, "
             f"which has its own scheduler: choose a profile of another engine, or unset it"
         )
     return replace(spec, options={**spec.options, "max_token_gap_ms": milliseconds or None})
@@ -251,8 +251,8 @@ def _with_gap(spec: EngineSpec, profile: Profile, milliseconds: float) -> Engine
 def _with_kv_dtype(spec: EngineSpec, profile: Profile, kv_dtype: str) -> EngineSpec:
     if spec.engine == "llama_cpp":
         raise InvalidConstraint(
-            f"NIM_KV_CACHE_DTYPE is {kv_dtype}, and {profile.title} runs by engine llama_cpp, which"
-            " has no such type: choose a profile of another engine, or unset it"
+            f"NIM_KV_CACHE_DTYPE is {kv_dtype}, and {profile.title} uses engine llama_cpp, which"
+            " does not support it: choose a profile of another engine, or unset it"
         )
     return replace(spec, kv_dtype=kv_dtype)
 
@@ -262,7 +262,7 @@ def _invariant(spec: EngineSpec, profile: Profile) -> EngineSpec:
     if spec.engine != "native" or spec.num_devices == 0:
         where = "on the CPU" if spec.num_devices == 0 else "on a GPU"
         raise InvalidConstraint(
-            f"NIM_BATCH_INVARIANT is set, and {profile.title} runs by engine {spec.engine} {where};"
+            f"NIM_BATCH_INVARIANT is set, and {profile.title} uses engine {spec.engine} {where};"
             " only the native engine on a GPU supports it: choose one of its profiles, or unset it"
         )
     return replace(spec, options={**spec.options, "batch_invariant": True})

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from engines.base import PromptLogprobs
-from engines.native.backends.base import Row
 
 # Rows of the output head at once: 64 rows of gpt-oss's logits take 51 MB.
 MAX_ROWS: Final = 64
@@ -46,8 +45,3 @@ def score(logits: Tensor, token_ids: Tensor, num_top: int) -> Scores:
 
 def joined(pieces: list[Scores]) -> Scores:
     return pieces[0] if len(pieces) == 1 else Scores(*map(torch.cat, zip(*pieces, strict=True)))
-
-
-def num_scored(row: Row, num_prompt_tokens: int) -> int:
-    """How many of the row's leading positions have a next token in the prompt."""
-    return min(row.end, num_prompt_tokens - 1) - row.start

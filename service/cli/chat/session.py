@@ -138,7 +138,7 @@ def _load(session: Session, text: str) -> str:
         session.turns = [turn for turn in turns if turn["role"] != "system"]
         return f"Loaded {len(session.turns)} messages."
     session.attached.append(f"{Path(text).name}:\n{content}")
-    return f"{len(content):,} characters of {text} go with the next question."
+    return f"The next question includes {len(content):,} characters of {text}."
 
 
 def _saved(content: str) -> list[dict[str, Any]] | None:

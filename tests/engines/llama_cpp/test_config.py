@@ -63,9 +63,9 @@ def test_what_it_can_do_reaches_it() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"max_num_seqs": 57}, "max_num_seqs is 57; llama.cpp has room for 56"),
+        ({"max_num_seqs": 57}, "max_num_seqs is 57; llama.cpp runs at most 56"),
         ({"block_size": 0}, "block_size is 0; use 1 or more"),
-        ({"gpu_layers": 3}, "gpu_layers is set; only a profile for a GPU has any"),
+        ({"gpu_layers": 3}, "gpu_layers is set; it needs a profile for a GPU"),
         ({"n_threads": 3}, "'n_threads' is unknown; did you mean 'num_threads'"),
         ({"grammar_timeout_s": 0}, "grammar_timeout_s is 0"),
     ],
@@ -76,7 +76,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], reason: str) -> None:
 
 
 def test_the_model_of_a_folder_is_found(tmp_path: Path) -> None:
-    with pytest.raises(EngineStartError, match="is not a GGUF file, and no folder with one"):
+    with pytest.raises(EngineStartError, match="is neither a GGUF file nor a folder with one"):
         LlamaCppConfig(tmp_path).model_path  # noqa: B018
     for name in ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf"):
         (tmp_path / name).touch()

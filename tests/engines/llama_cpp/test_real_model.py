@@ -176,7 +176,7 @@ async def test_mxfp4_experts_and_every_kv_dtype_run(
         ({"options": {"block_size": 32}}, "less than the model's sliding window of 32"),
         (
             {"model_dir": "/nowhere.gguf"},
-            "/nowhere.gguf is not a GGUF file, and no folder with one",
+            "/nowhere.gguf is neither a GGUF file nor a folder with one",
         ),
     ],
 )

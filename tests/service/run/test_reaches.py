@@ -120,7 +120,7 @@ def test_each_replica_publishes_kv_events_on_ports_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tags_selector": "engine=vllm"}, "KV_CACHE_EVENTS is set, and .* runs by engine vllm"),
+        ({"tags_selector": "engine=vllm"}, "KV_CACHE_EVENTS is set, and .* uses engine vllm"),
         ({"kv_events_replay_endpoint": "tcp://127.0.0.1:5558"}, "the two must be 2 or more apart"),
         ({"kv_events_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
     ],

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engines.native.backends.cuda.kernels.attention import attention_reference, rotate_reference
-from engines.native.backends.cuda.kernels.experts import down_reference, gate_up_reference
-from engines.native.backends.cuda.kernels.linear import linear_reference
-from engines.native.backends.cuda.kernels.norm import norm_reference
-from engines.native.backends.cuda.kernels.router import route_reference
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.weights import fragment_order
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
+from tests.engines.native.cuda.kernel_references import (
+    attention_reference,
+    down_reference,
+    gate_up_reference,
+    linear_reference,
+    norm_reference,
+    rotate_reference,
+    route_reference,
+)
 
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 

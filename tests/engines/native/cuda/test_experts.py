@@ -15,6 +15,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
 
 from engines.native.backends.cuda.weights import fragment_order  # isort: skip
 from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
+from tests.engines.native.cuda import kernel_references  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 HIDDEN, INNER, NUM_EXPERTS, TOP_K = 64, 32, 3, 2
@@ -50,7 +51,7 @@ class Case:
             self.experts = self.experts.sort().values
         self.weights = torch.softmax(logits.gather(1, self.experts), -1)
         self.logits = logits
-        lists = router.lists_reference(self.experts, NUM_EXPERTS)
+        lists = kernel_references.lists_reference(self.experts, NUM_EXPERTS)
         self.counts = torch.tensor([len(pairs) for pairs in lists], device=DEVICE).int()
         self.pairs = torch.zeros((NUM_EXPERTS, tokens), dtype=torch.int32, device=DEVICE)
         for expert, pairs in enumerate(lists):
@@ -61,12 +62,12 @@ class Case:
 
     def expected_h(self) -> torch.Tensor:
         x = self.x[:, : self.hidden].double()
-        return experts.gate_up_reference(
+        return kernel_references.gate_up_reference(
             x, self.up_weight, self.up_bias, self.experts, alpha=1.702, limit=7.0
         )
 
     def expected(self, h: torch.Tensor) -> torch.Tensor:
-        return experts.down_reference(
+        return kernel_references.down_reference(
             h.double(), self.down_weight, self.down_bias, self.experts, self.weights.double()
         )
 

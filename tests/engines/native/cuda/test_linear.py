@@ -6,6 +6,7 @@ import torch
 from tests.engines.native.cuda.kernel_fixtures import DEVICE, random, relative_error
 
 from engines.native.backends.cuda.kernels import linear  # isort: skip
+from tests.engines.native.cuda.kernel_references import linear_reference  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 
@@ -24,6 +25,6 @@ def test_rows_in_several_tiles_and_inputs_in_two_parts(is_swapped: bool) -> None
         M=rows, K=inputs, BM=bm, BN=bn, BK=32, SPLITS=2, STAGES=1, PREFETCH=0, HAS_BIAS=True,
         IS_ADDED=True, IS_SWAPPED=is_swapped,
     )  # fmt: skip
-    expected = linear.linear_reference(x.double(), weight, bias) + before.double()
+    expected = linear_reference(x.double(), weight, bias) + before.double()
     assert relative_error(y, expected) < 1e-5
     assert not arrivals.any()

@@ -16,7 +16,7 @@ from engines.native.backends.cuda.kernels import (  # isort: skip
     hopper_attention,
     prefill_attention,
 )
-from engines.native.backends.cuda.kernels.attention import attention_reference  # isort: skip
+from tests.engines.native.cuda.kernel_references import attention_reference  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 KV_HEADS, GROUP, D = (8, 8, 64) if IS_GPU else (2, 4, 32)

@@ -11,10 +11,8 @@ each sequence's blocks, `slots` a row's sequence.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.launch import dot
@@ -225,28 +223,3 @@ def decode_attention_kernel(
     else:
         if IS_DEPENDENT and split == 0:  # a kernel of which none waits would end too early
             gdc_wait()
-
-
-def rotate_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (rows, heads, head_dim), cos and sin (rows, head_dim / 2)."""
-    low, high = x.chunk(2, -1)
-    cos, sin = cos.to(x.dtype).unsqueeze(1), sin.to(x.dtype).unsqueeze(1)
-    return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
-
-
-def attention_reference(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int) -> Tensor:
-    """The last tokens of one sequence: q (queries, heads, d) rotated, k and v (keys, kv_heads, d),
-    sinks (heads) -> (queries, heads * d). Query i sees keys up to keys - queries + i; of a window
-    above 0 only the last ones."""
-    num_queries, num_heads, d = q.shape
-    k, v = (t.to(q.dtype).repeat_interleave(num_heads // t.shape[1], 1) for t in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q, k) * d**-0.5
-    behind = torch.arange(num_queries, device=q.device)[:, None] + len(k) - num_queries
-    behind = behind - torch.arange(len(k), device=q.device)
-    is_hidden = behind < 0
-    if window:
-        is_hidden |= behind >= window
-    scores = scores.masked_fill(is_hidden, float("-inf"))
-    sink = sinks.to(q.dtype).view(-1, 1, 1).expand(-1, num_queries, 1)
-    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
-    return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)

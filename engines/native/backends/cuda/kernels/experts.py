@@ -12,12 +12,8 @@ bits.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.fragments import (
@@ -291,39 +287,3 @@ def down_kernel(
     else:
         if IS_DEPENDENT:
             gdc_wait()
-
-
-class Matrices(Protocol):
-    """The experts' matrices, by expert: a tensor (experts, out, in) is such."""
-
-    def __getitem__(self, expert: int, /) -> Tensor: ...
-
-
-def gate_up_reference(
-    x: Tensor, weight: Matrices, bias: Tensor, experts: Tensor, alpha: float, limit: float
-) -> Tensor:
-    """x (tokens, hidden), weight (experts, 2 * inner, hidden), bias (experts, 2 * inner), experts
-    (tokens, top_k) -> (tokens * top_k, inner); gates and ups take turns."""
-    _tokens, ranks = experts.shape
-    rows = x.repeat_interleave(ranks, 0)
-    gate, up = _apply(rows, weight, bias, experts.flatten()).unflatten(-1, (-1, 2)).unbind(-1)
-    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return gate * torch.sigmoid(alpha * gate) * (up + 1)
-
-
-def down_reference(
-    h: Tensor, weight: Matrices, bias: Tensor, experts: Tensor, weights: Tensor
-) -> Tensor:
-    """h (tokens * top_k, inner), weight (experts, hidden, inner), experts and weights (tokens,
-    top_k) -> the weighted sum (tokens, hidden)."""
-    out = _apply(h, weight, bias, experts.flatten()).unflatten(0, experts.shape)
-    return (out * weights.unsqueeze(-1)).sum(1)
-
-
-def _apply(rows: Tensor, weight: Matrices, bias: Tensor, experts: Tensor) -> Tensor:
-    """Apply the experts; each expert's matrix is requested once, because it may have to be made."""
-    out = rows.new_empty(len(rows), bias.shape[1])
-    for expert in experts.unique().tolist():
-        mine = experts == expert
-        out[mine] = rows[mine] @ weight[expert].to(rows.dtype).T + bias[expert].to(rows.dtype)
-    return out

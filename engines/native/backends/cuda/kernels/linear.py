@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.launch import ask_for, dot
@@ -160,9 +159,3 @@ def rows_kernel(
         if IS_ADDED:
             acc += tl.load(y + at, mask=is_at, other=0)
         tl.store(y + at, acc, mask=is_at)
-
-
-def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (rows, in), weight (out, in), bias (out) -> (rows, out), in x's dtype."""
-    y = x @ weight.to(x.dtype).T
-    return y if bias is None else y + bias.to(x.dtype)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.fragments import place
@@ -96,8 +94,3 @@ def add_norm_kernel(
     tl.store(normed + row * STRIDE + k, out.to(normed.dtype.element_ty), mask=is_k)
     if IS_PLACED:
         tl.store(placed + row * STRIDE + place(k), out.to(placed.dtype.element_ty), mask=is_k)
-
-
-def norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """x (rows, hidden) -> the same: x / sqrt(mean(x²) + eps) * gain."""
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * gain.to(x.dtype)

@@ -8,10 +8,8 @@ A token's ranks ascend with the expert.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engines.native.backends.cuda.kernels.launch import dot
@@ -282,17 +280,3 @@ def list_kernel(
         for after in tl.range(tl.sum(num, 0), NUM_TILES, BE):
             tl.store(tiles + after + e, tl.full([BE], -1, tl.int32), mask=after + e < NUM_TILES)
         tl.store(arrivals, 0)
-
-
-def route_reference(x: Tensor, weight: Tensor, bias: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """x (rows, hidden), weight (experts, hidden) -> experts, ascending, and weights, both
-    (rows, top_k)."""
-    logits, ids = (x @ weight.to(x.dtype).T + bias.to(x.dtype)).topk(top_k, -1)
-    ids, order = ids.sort(-1)
-    return ids, torch.softmax(logits, -1).gather(-1, order)
-
-
-def lists_reference(experts: Tensor, num_experts: int) -> list[list[int]]:
-    """The pairs of each expert, from experts (rows, top_k)."""
-    flat = experts.flatten()
-    return [(flat == e).nonzero().flatten().tolist() for e in range(num_experts)]

@@ -8,10 +8,8 @@ neighbours nor the place in the batch can change a draw. Temperature 0 is the la
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
@@ -120,10 +118,3 @@ def pick_kernel(
         tl.store(token_ids + tl.load(slots + row), winner)
         tl.store(positions + row, tl.load(positions + row) + 1)
         tl.store(generated + row, tl.load(generated + row) + 1)
-
-
-def draw_reference(logits: Tensor, temperature: float, noise: Tensor) -> int:
-    """logits and exponential noise (vocabulary) -> the token."""
-    if temperature == 0:
-        return int(logits.argmax())
-    return int((logits.double() / temperature - torch.log(noise.double())).argmax())
