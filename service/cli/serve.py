@@ -134,7 +134,11 @@ def serve(
     if verbose:
         chosen.setdefault("log_level", "INFO")
     settings = load(chosen)
-    return tell_plan(settings, chosen) if dry_run else run(settings, started_at)
+    try:
+        return tell_plan(settings, chosen) if dry_run else run(settings, started_at)
+    except Terminated:  # before the server took the signal over
+        log.info("Stopped.")
+        return 0
 
 
 def with_own_names(flags: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,9 +211,6 @@ def run(settings: Settings, started_at: float) -> int:
     except OSError as error:  # such as a disk that is full
         log.error("The server failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return FAILED
-    except Terminated:  # before the server took the signal over
-        log.info("Stopped.")
-        return 0
     except KeyboardInterrupt:
         return FORCED
 
