@@ -76,6 +76,7 @@ def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> No
         if "/v1/engine/kill" in route.locator("summary").first.inner_text():
             continue  # refused here: the operator has to allow it
         route.locator("summary").first.click()
+        expect(route.locator(".example")).to_be_visible()  # drawn after the unfolding
         menu = route.get_by_role("combobox", name="Example")
         names = menu.locator("option").all_inner_texts() if menu.count() else [""]
         for name, (language, command) in itertools.product(names, LANGUAGES):

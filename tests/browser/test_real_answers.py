@@ -179,7 +179,6 @@ def test_a_long_conversation_stays_quick(context: BrowserContext, standin: Stand
     expect(growing).to_contain_text(re.compile(f"(word\\s+){{{words + 100}}}"))
     # Of 402 turns only the one that grows is drawn again.
     assert page.evaluate("[...window.touched]") == [401]
-    page.get_by_role("button", name="Stop").click()
 
 
 def test_frames_come_while_an_answer_streams(page: Page, standin: StandIn) -> None:
