@@ -105,7 +105,7 @@ def test_regex(fits: Fixture, pattern: str, good: list[str], bad: list[str]) -> 
         (Lark("start: /(?=a)b/"), "look-around"),
         (Lark("start: /a(/"), "unclosed"),
         (Lark("start: " + "(" * 2000 + '"a"' + ")" * 2000), "nested"),
-        (Lark('start: "a'), "does not end"),
+        (Lark('start: "a'), "is not closed"),
         (Lark("start: /" + "a?" * 5001 + "/"), "longer than"),
         # what could reach a control token
         (Lark("start: <[200012]>"), "line 1 has a token"),
