@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,11 +76,11 @@ class AttackedServer:
 
     def api_bytes(self) -> int:
         """The resident memory of the API processes."""
-        return sum(
-            process.memory_info().rss
-            for process in psutil.Process(self._process.pid).children(recursive=True)
-            if _WORKER in process.cmdline()
-        )
+        total = 0
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # the trial of a grammar has ended meanwhile
+                total += process.memory_info().rss if _WORKER in process.cmdline() else 0
+        return total
 
     def stop(self, grace_s: float = 20.0) -> bool:
         """Send SIGTERM; whether it ended in time. It has ended in any case."""
