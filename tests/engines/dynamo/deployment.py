@@ -31,7 +31,7 @@ ON_LOOPBACK: Final = {
     f"DYN_{name}_HOST": "127.0.0.1" for name in ("TCP_RPC", "TCP_RESPONSE_STREAM", "EVENT_PLANE")
 }
 SCRIPT: Final = list(range(11, 60))
-QUICK: Final = RestartPolicy(first_delay_s=0.05)
+QUICK: Final = RestartPolicy(first_delay_s=0.05, max_delay_s=0.05)  # however often it is killed
 _numbers = itertools.count()
 
 

@@ -199,8 +199,9 @@ async def test_streams_outlive_kills_drains_and_joins(deployed: Deployment) -> N
 
     streams = asyncio.gather(*(stream() for _ in range(8)))
     while time.monotonic() < end_s - 5 and not streams.done():
+        killed = workers[0].pid
         kill(workers[0])
-        await until_capacity(front, 8)
+        await until(lambda: workers[0].pid not in (None, killed))  # noqa: B023
         await until_capacity(front, 16)  # its parent started another
         await workers.pop().stop(30.0)
         await until_capacity(front, 8)
