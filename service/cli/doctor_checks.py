@@ -80,7 +80,7 @@ def cache_writable(path: Path) -> Check:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"x")
     except OSError as error:
-        if path.is_dir() and not os.access(path, os.W_OK):
+        if os.access(path, os.R_OK | os.X_OK) and not os.access(path, os.W_OK):
             lost = "nothing is downloaded, and compiled kernels and stored responses are not kept"
             return Check("cache", "warning", f"{path} is read-only: {lost}")
         remedy = "set NIM_CACHE_PATH to a folder that this user can write to"
@@ -96,11 +96,11 @@ def cache_writable(path: Path) -> Check:
 
 
 def _may_write(path: Path) -> bool:
-    return not path.is_dir() or os.access(path, os.W_OK | os.X_OK, effective_ids=True)
+    return not os.path.isdir(path) or os.access(path, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def disk_free(path: Path) -> Check:
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
     free = shutil.disk_usage(existing).free
     detail = f"{free / GB:.1f} GB free in {existing}"
     if free < MIN_FREE_BYTES:

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,20 +160,32 @@ def test_the_text_has_every_section_and_hides_what_is_not_set(
     assert re.search(r"^  notes +(?!\[)\w", text, re.M)  # sentences, or that there are none
 
 
-def test_folders_of_another_user_in_the_cache_are_told(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    assert checks.cache_writable(tmp_path).state == "ok"
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may open: pytest's own lie below one that others may not."""
+    with tempfile.TemporaryDirectory(prefix="harmonium-") as folder:
+        yield Path(folder)
+
+
+def test_folders_of_another_user_in_the_cache_are_told(open_folder: Path) -> None:
+    (open_folder / "models").mkdir()
+    assert checks.cache_writable(open_folder).state == "ok"
     was = os.geteuid()
-    (tmp_path / "models").chmod(0o555)
-    (tmp_path / "theirs").mkdir(mode=0)
+    (open_folder / "models").chmod(0o555)
+    (open_folder / "theirs").mkdir(mode=0)
     if was == 0:
-        tmp_path.chmod(0o777)
-        for folder in tmp_path.parents[:2]:
-            folder.chmod(0o711)
+        open_folder.chmod(0o777)
         os.seteuid(65534)
     try:
-        found = checks.cache_writable(tmp_path)
+        found = checks.cache_writable(open_folder)
     finally:
         os.seteuid(was)
     assert found.state == "warning"
     assert "models, theirs" in found.detail
+
+
+def test_a_cache_behind_a_closed_folder_is_told(closed_folder: Path) -> None:
+    found = checks.cache_writable(closed_folder / "cache")
+    assert found.state == "failed"
+    assert "Permission denied" in found.detail
+    assert checks.disk_free(closed_folder / "cache").state in ("ok", "warning")
