@@ -32,7 +32,8 @@ test-changed: installed-test ## Run those of `make test` that are near what you 
 	@$(BIN)/python -m tests.changed --since $(or $(SINCE),main)
 checks: format-check lint types layers
 tests: installed-test
-	@$(BIN)/pytest -n 2 --fast
+	@# Three processes on two cores, for some tests wait.
+	@$(BIN)/pytest -n 3 --fast
 tests-all: installed-test
 	@# Four processes on two cores, for many tests wait; tests/sharing.py says who takes what.
 	@$(BIN)/pytest -n 4

@@ -1,9 +1,9 @@
 """Which tests `make test` leaves to `make test-all`, and what holds them to it.
 
-Heavy is what starts processes, runs Triton's interpreter, or needs the expanded nano: the files
-below, tests that have a fixture of COSTLY, and tests marked `heavy`. `--fast` leaves them out; the
-files are not even imported. In both lanes a test that is not heavy fails if it starts a process,
-and `--fast` fails if a file imports Triton.
+Heavy is what starts processes, runs Triton's interpreter, needs the expanded nano or waits for
+seconds: the files below, tests that have a fixture of COSTLY, and tests marked `heavy`. `--fast`
+leaves them out; the files are not even imported. In both lanes a test that is not heavy fails if it
+starts a process, and `--fast` fails if a file imports Triton.
 """
 
 from __future__ import annotations
