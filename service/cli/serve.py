@@ -52,7 +52,7 @@ from service.run.startup import (
     warn_of_open_cache,
     warn_of_unknown_names,
 )
-from service.run.termination import Terminated
+from service.run.termination import FORCED, Terminated
 from service.run.wiring import check_access, logs_of
 from service.settings.settings import Settings, load, secret_values
 from service.store.base import StoreError
@@ -73,7 +73,6 @@ FAILED, NOTHING_CAN_RUN = 1, 3
 _LIMITS = {
     "can't start new thread": "; raise the limit of processes (docker run --pids-limit, ulimit -u)",
 }
-FORCED = 130  # what a shell reports for Ctrl-C
 
 
 @click.command(cls=SettingsCommand)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from engines.dynamo.supervisor import WorkerSupervisor
 from engines.factory import about
@@ -17,12 +16,11 @@ from service.run.obtaining import Obtaining
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
 from service.run.stop_signal import StopSignal, first_of
+from service.run.termination import FORCED
 from service.settings.dynamo import DEFAULT_ENDPOINT
 from service.settings.settings import Settings, engine_environment
 
 log = logging.getLogger("harmonium")
-
-FORCED: Final = 130
 
 
 class WorkerService:

@@ -21,12 +21,12 @@ from service.run.pool import WorkerPool
 from service.run.pythons import python_of
 from service.run.startup import Launch, environments_of, obtain
 from service.run.stop_signal import StopSignal, first_of
+from service.run.termination import FORCED
 from service.run.wiring import store_of
 from service.settings.settings import Settings
 
 log = logging.getLogger("harmonium")
 
-FORCED: Final = 130
 _ENGINE_GRACE_S: Final = 5.0
 
 

@@ -1,4 +1,7 @@
-"""SIGTERM before a command handles it: process 1 of a container has no default for it."""
+"""Exit codes of signals; SIGTERM before a command handles it.
+
+Process 1 of a container has no default for SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import threading
 from types import FrameType
 from typing import Final
 
-TERMINATED: Final = 143  # what a shell reports for SIGTERM
+FORCED: Final = 130  # what a shell reports for Ctrl-C
+TERMINATED: Final = 143  # and for SIGTERM
 
 
 class Terminated(SystemExit):

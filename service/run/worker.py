@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import Final
 
 import uvloop
 
@@ -34,14 +33,13 @@ from service.run.messages import (
 )
 from service.run.server import ApiServer
 from service.run.stop_signal import StopSignal
+from service.run.termination import FORCED
 from service.run.wiring import build_runtime
 from service.settings.settings import secret_values
 from service.telemetry import logs
 from service.telemetry.shared import count_in_files
 
 log = logging.getLogger(__name__)
-
-FORCED: Final = 130
 
 
 class ApiWorker:

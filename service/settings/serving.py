@@ -88,7 +88,8 @@ class ModelSettings(BaseSettings):
         None,
         ge=0,
         description="Longest gap between two tokens of a stream, in milliseconds, while other "
-        "prompts are processed. 0: no limit. Unset: the profile's. Engines native and "
+        "prompts are processed. 0: no limit. Unset: the profile's. The native engine exceeds "
+        "it, up to 200 ms, while two or more prompts have waited for 3 s. Engines native and "
         "llama_cpp only.",
     )
     batch_invariant: bool = Field(
