@@ -23,9 +23,8 @@ from engines.grammar.tree import (
     Until,
 )
 
-# One blank, or one line break with ten levels of indentation by four: no run of blanks or of empty
-# lines, which a small model may write until its limit.
-_BLANKS: Final = {"whitespace_pattern": r"[\x20\x09]|\x0D?\x0A[\x20\x09]{0,40}"}
+# One blank or one line break between two tokens: a model cannot write whitespace until its limit.
+_BLANKS: Final = {"whitespace_pattern": r"[\x20\x0A]"}
 # What is forced is not followed to its end at once: `a{1000000000}` would hold the engine.
 _OPTIONS: Final = '%llguidance {"no_forcing": true}\n'
 _ANYTHING: Final = "/(?s:.*)/"

@@ -20,7 +20,7 @@ from engines.grammar.tree import (
     Until,
 )
 
-MAX_BLANKS: Final = 40  # between JSON's tokens: a line break and ten levels of indentation by four
+MAX_BLANKS: Final = 1  # between two tokens of JSON: a model cannot write whitespace until its limit
 
 Tag = dict[str, Any]
 

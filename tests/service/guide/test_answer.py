@@ -151,7 +151,7 @@ def test_a_schema_holds_on_the_final_message_and_leaves_reasoning_free(
         THOUGHT + JSON: True,
         '<|channel|>final json<|message|>{"age": 3}': True,
         '<|channel|>final<|constrain|>json<|message|>{"age": 3}': True,
-        '<|channel|>final<|message|>{\n  "age": 3\n}': True,
+        '<|channel|>final<|message|>{\n"age": 3\n}': True,
         '{"age": 3}': False,
         THOUGHT + '{"age": 3}': False,
         ANSWER: False,
