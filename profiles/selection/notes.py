@@ -66,11 +66,15 @@ def _not_installed(
     place = rank(chosen, constraints)
     ahead = [(rank(r.candidate, constraints), r) for r in missing if r.candidate is not None]
     best = min((pair for pair in ahead if pair[0] < place), key=lambda p: p[0], default=None)
-    if best is not None and best[1].candidate is not None:
-        because = why_first(best[1].candidate, chosen, constraints)
-        yield (
-            f"{best[1].profile.title} would be preferred ({because}), but {best[1].missing_engine}."
-        )
+    if best is None or best[1].candidate is None:
+        return
+    profile, missing_engine = best[1].profile, best[1].missing_engine
+    if chosen.profile.model.is_demonstration and not profile.model.is_demonstration:
+        size = f"{_num_bytes(profile) / GB:.1f} GB of files"
+        yield f"{profile.model.name} ({size}) can run here, but {missing_engine}."
+        return
+    because = why_first(best[1].candidate, chosen, constraints)
+    yield f"{profile.title} would be preferred ({because}), but {missing_engine}."
 
 
 def _goal(chosen: Candidate, constraints: Constraints) -> Iterator[str]:

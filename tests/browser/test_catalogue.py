@@ -67,6 +67,10 @@ def test_the_plots_follow_what_is_asked(docs: Page) -> None:
     expect(docs.get_by_role("img", name="Prefix-cache hits")).to_have_attribute(
         "aria-label", re.compile(r"\d %")
     )
+    cache = docs.locator("figure", has=docs.get_by_role("img", name="KV cache in use"))
+    expect(cache.locator(".scale")).to_have_text(["100 %", "0", re.compile(r"^\d+ s agonow$")])
+    cache.get_by_role("img").hover()
+    expect(cache.locator("strong")).to_have_text(re.compile(r"^[\d.]+ %, \d+ s ago$"))
 
 
 def test_every_example_without_a_placeholder_runs_as_it_stands(docs: Page) -> None:

@@ -218,6 +218,55 @@ def test_settings_are_kept_under_a_name(page: Page) -> None:
     expect(page.get_by_role("combobox", name="Preset")).not_to_contain_text("Mine")
 
 
+def test_a_slider_and_its_field_are_one_setting(page: Page, standin: StandIn) -> None:
+    field = page.get_by_label("Temperature")
+    slider = page.locator(".settings input[type=range]").first
+    expect(slider).to_have_value("1")  # the server's default
+    slider.fill("0.35")
+    expect(field).to_have_value("0.35")
+    ask(page, "Hello")
+    wait_for_answer(page)
+    assert standin.asked[-1]["temperature"] == 0.35
+    field.fill("")
+    expect(slider).to_have_value("1")
+    ask(page, "Hello")
+    wait_for_answer(page)
+    assert "temperature" not in standin.asked[-1]
+
+
+def test_a_schema_is_written_as_a_form(page: Page, standin: StandIn) -> None:
+    page.get_by_label("Answer by this JSON Schema").check()
+    first = page.get_by_role("group", name="Field answer")
+    first.get_by_label("Name").fill("mood")
+    first.get_by_label("Name").press("Enter")
+    mood = page.get_by_role("group", name="Field mood")
+    mood.get_by_label("Kind").select_option("one of")
+    mood.get_by_label("Values").fill("glad, sad, glad")
+    mood.get_by_label("Values").press("Enter")
+    confidence = page.get_by_role("group", name="Field confidence")
+    confidence.get_by_label("required").uncheck()
+    page.get_by_role("button", name="Add a field").click()
+    page.get_by_role("group", name="Field field_3").get_by_label("Kind").select_option(
+        "list of texts"
+    )
+    ask(page, "Hello")
+    wait_for_answer(page)
+    assert standin.asked[-1]["response_format"]["json_schema"]["schema"] == {
+        "type": "object",
+        "properties": {
+            "mood": {"type": "string", "enum": ["glad", "sad"]},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+            "field_3": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["mood", "field_3"],
+        "additionalProperties": False,
+    }
+    page.get_by_role("button", name="JSON", exact=True).click()
+    page.get_by_label("Schema", exact=True).fill('{"anyOf": []}')
+    page.get_by_role("button", name="Form", exact=True).click()
+    expect(page.get_by_text("more than a form shows")).to_be_visible()
+
+
 def test_the_servers_tools_can_be_switched_on(context: BrowserContext, standin: StandIn) -> None:
     standin.tools = ("browser", "python")
     page = opened(context, standin)

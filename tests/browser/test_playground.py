@@ -214,9 +214,15 @@ def test_a_server_that_is_not_there_yet_is_found_when_it_comes(page: Page) -> No
 
 def test_the_theme_that_was_chosen_stays(page: Page) -> None:
     page.emulate_media(color_scheme="light")
-    page.get_by_role("button", name="Light or dark").click()
+    theme = page.get_by_role("combobox", name="Theme")
+    paper = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(paper)
+    theme.select_option("Dark")
     page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(theme).to_have_value("dark")
+    assert page.evaluate(paper) != light
+    theme.select_option("System")
+    assert page.evaluate(paper) == light
 
 
 @pytest.mark.console("Content Security Policy")  # says that it would have blocked it, too

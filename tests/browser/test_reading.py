@@ -10,7 +10,14 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.standin import StandIn
 from tests.browser.test_playground import ask, wait_for_answer
-from tests.browser.test_real_answers import context, opened, page, standin
+from tests.browser.test_real_answers import (
+    chats,
+    context,
+    opened,
+    page,
+    standin,
+    wait_until_kept,
+)
 
 __all__ = ["context", "page", "standin"]  # fixtures
 pytestmark = pytest.mark.browser
@@ -58,6 +65,45 @@ def test_conversations_are_found_by_their_words(page: Page, standin: StandIn) ->
     expect(chats).to_contain_text("Rivers")
     page.keyboard.type(" matterhorn")
     expect(page.get_by_text("No conversation has all these words.")).to_be_visible()
+
+
+def test_a_conversation_is_given_a_name(page: Page, standin: StandIn) -> None:
+    ask(page, "First question")
+    wait_for_answer(page)
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_label("Your message").fill("Put differently")
+    page.get_by_role("article", name="You").get_by_role("button", name="Send").click()
+    wait_for_answer(page)
+    assert chats(page) == ["Put differently"]
+    field = page.get_by_label("Name of the conversation")
+    page.get_by_role("button", name="Rename Put differently").click()
+    field.fill("Not this")
+    field.press("Escape")
+    assert chats(page) == ["Put differently"]
+    page.get_by_role("button", name="Rename Put differently").click()
+    field.fill("Given by me")
+    field.press("Enter")
+    wait_until_kept(page, "Given by me")
+    page.get_by_role("button", name="Edit", exact=True).click()
+    page.get_by_label("Your message").fill("Once more")
+    page.get_by_role("article", name="You").get_by_role("button", name="Send").click()
+    wait_for_answer(page)
+    page.reload()
+    assert chats(page) == ["Given by me"]
+
+
+def test_a_text_is_copied_over_plain_http_too(page: Page, standin: StandIn) -> None:
+    """Browsers give pages of other hosts no clipboard there."""
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.reload()
+    standin.answer = "Copy **this**."
+    ask(page, "What?")
+    wait_for_answer(page)
+    page.get_by_role("article", name="Assistant").get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    field = page.get_by_label("Message", exact=True)
+    field.press("Control+v")
+    expect(field).to_have_value("Copy **this**.")
 
 
 def test_keys_are_listed_and_the_arrow_edits_the_last_question(page: Page) -> None:

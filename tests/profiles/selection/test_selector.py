@@ -115,6 +115,16 @@ def check_low_memory(selection: Selection, machine: Hardware, wish: Constraints)
             assert isinstance(placed, Placement)
 
 
+def test_beside_the_demonstration_model_the_way_to_a_real_one_is_named() -> None:
+    wish = Constraints(installed={"native": None, "llama_cpp": "not installed: run this"})
+    selection = survey(PROFILES, parse_hardware("cpu"), wish)
+    assert selection.chosen.profile.model.name == "nano"
+    assert selection.notes[0] == (
+        "gpt-oss-20b (12.1 GB of files) can run here, but engine llama_cpp is not installed: "
+        "run this."
+    )
+
+
 def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
     installed = {**ALL, "vllm": "not installed: no adapter"}
     wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=installed)

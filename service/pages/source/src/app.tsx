@@ -5,6 +5,7 @@ import { Chats, listed } from "./chats";
 import { Composer } from "./composer";
 import { type Settings, turnTo } from "./conversation";
 import { Header } from "./header";
+import { Icon } from "./icons";
 import { applyTheme, readTheme } from "./kept";
 import { Later } from "./later";
 import { continueWith, edit, resume, retry, sendResults } from "./run";
@@ -26,18 +27,12 @@ const StillChats = still(Chats);
 const NARROW = {
   chats: (
     <button type="button" class="narrow" onClick={() => toggle("chats")}>
-      <span class="sign" aria-hidden="true">
-        ☰
-      </span>
-      <span class="word">Chats</span>
+      <Icon name="chats" /> <span class="word">Chats</span>
     </button>
   ),
   settings: (
     <button type="button" class="narrow for-panel" onClick={() => toggle("settings")}>
-      <span class="sign" aria-hidden="true">
-        ⚙
-      </span>
-      <span class="word">Settings</span>
+      <Icon name="settings" /> <span class="word">Settings</span>
     </button>
   ),
 };

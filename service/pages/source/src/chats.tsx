@@ -1,6 +1,7 @@
 // The list of conversations, and what can be done with all of them.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { asMarkdown, begin, bringBack, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
+import { Icon } from "./icons";
+import { asMarkdown, begin, bringBack, change, exported, forgetDeleted, now, open, remove, type State, take } from "./store";
 
 const UNDO_MS = 10_000;
 
@@ -50,20 +51,59 @@ export function Chats({ list, leave }: { list: List; leave: () => void }) {
       {words.length > 0 && !chats.length && <p class="note">No conversation has all these words.</p>}
       <ul>
         {chats.map((each) => (
-          <li key={each.id} class={each.isOpen ? "open" : ""}>
-            <button type="button" aria-current={each.isOpen ? "true" : undefined} onClick={() => choose(each.id)}>
-              {each.isRunning ? "● " : ""}
-              {each.title}
-            </button>
-            <button type="button" aria-label={`Delete ${each.title}`} disabled={each.isRunning} onClick={() => remove(each.id)}>
-              ×
-            </button>
-          </li>
+          <Entry key={each.id} of={each} choose={choose} />
         ))}
       </ul>
       {deleted && <Undo key={deleted.id} title={deleted.title} />}
       <Files />
     </nav>
+  );
+}
+
+function Entry({ of, choose }: { of: List["chats"][number]; choose: (id: string) => void }) {
+  const [isNamed, setNamed] = useState(false); // it is given another name
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.select(), [isNamed]);
+  const { id, title } = of;
+  const keep = (name: string) => {
+    if (name.trim()) change(id, { title: name.trim() });
+    setNamed(false);
+  };
+  if (isNamed)
+    return (
+      <li>
+        <input
+          ref={field}
+          aria-label="Name of the conversation"
+          defaultValue={title}
+          onBlur={(event) => keep(event.currentTarget.value)}
+          onKeyDown={({ key, currentTarget: input }) => {
+            if (key === "Escape") input.value = title;
+            if (key === "Escape" || key === "Enter") input.blur();
+          }}
+        />
+      </li>
+    );
+  return (
+    <li class={of.isOpen ? "open" : ""}>
+      <button type="button" title={title} aria-current={of.isOpen ? "true" : undefined} onClick={() => choose(id)}>
+        {of.isRunning ? "● " : ""}
+        {title}
+      </button>
+      <button type="button" class="deed" aria-label={`Rename ${title}`} title="Rename" onClick={() => setNamed(true)}>
+        <Icon name="edit" />
+      </button>
+      <button
+        type="button"
+        class="deed"
+        aria-label={`Delete ${title}`}
+        title="Delete"
+        disabled={of.isRunning}
+        onClick={() => remove(id)}
+      >
+        <Icon name="close" />
+      </button>
+    </li>
   );
 }
 

@@ -1,6 +1,6 @@
 // A code block: its language, a button that copies it, and colours once it is complete.
 import { useEffect, useState } from "preact/hooks";
-import { copy } from "./copy";
+import { CopyButton } from "./copy";
 
 export function Code({ text, lang, isDone }: { text: string; lang: string; isDone: boolean }) {
   const [html, setHtml] = useState("");
@@ -20,9 +20,9 @@ export function Code({ text, lang, isDone }: { text: string; lang: string; isDon
         <button type="button" aria-pressed={isWrapped} onClick={() => setWrapped(!isWrapped)}>
           Wrap
         </button>
-        <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>
+        <CopyButton class="copy" text={() => text}>
           Copy
-        </button>
+        </CopyButton>
       </figcaption>
       <pre tabIndex={0}>{html ? <code dangerouslySetInnerHTML={{ __html: html }} /> : <code>{text}</code>}</pre>
     </figure>

@@ -3,8 +3,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { answer } from "./chat";
 import { type AssistantTurn, branch, type Conversation, type Settings, type Turn, titleOf, type UserTurn } from "./conversation";
 import { Figures } from "./figures";
+import { Icon } from "./icons";
 import { Prose } from "./prose";
-import { Sampling } from "./settings";
+import { Check, Sampling } from "./settings";
 import { change, now, useStore } from "./store";
 
 interface Side {
@@ -73,7 +74,7 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
       onClick={(event) => event.target === dialog.current && dialog.current!.close()}
     >
       <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
-        ×
+        <Icon name="close" />
       </button>
       <h2>Compare two settings</h2>
       <form
@@ -92,11 +93,11 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
           onInput={(event) => setText(event.currentTarget.value)}
         />
         {isBusy ? (
-          <button type="button" class="main" onClick={() => stop.current?.abort()}>
+          <button key="stop" type="button" class="main" onClick={() => stop.current?.abort()}>
             Stop
           </button>
         ) : (
-          <button type="submit" class="main" disabled={!server.model || !text.trim()}>
+          <button key="ask" type="submit" class="main" disabled={!server.model || !text.trim()}>
             Ask both
           </button>
         )}
@@ -105,14 +106,9 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
         {sides.map((side, at) => (
           <section key={at} aria-label={at ? "Right" : "Left"}>
             <Sampling settings={side.settings} change={(part) => put(at, { settings: { ...side.settings, ...part } })} />
-            <label class="check">
-              <input
-                type="checkbox"
-                checked={side.settings.usesSchema}
-                onChange={(event) => put(at, { settings: { ...side.settings, usesSchema: event.currentTarget.checked } })}
-              />
+            <Check isOn={side.settings.usesSchema} set={(usesSchema) => put(at, { settings: { ...side.settings, usesSchema } })}>
               Answer by the JSON Schema of the panel
-            </label>
+            </Check>
             {side.turns.map((turn, index) => turn.role === "assistant" && <Shown key={index} turn={turn} isGrowing={isBusy} />)}
             {!isBusy && side.turns.length > 0 && (
               <button type="button" onClick={() => keep(at)}>

@@ -2,8 +2,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { attachFiles, attachPaste, detach, LONG_PASTE } from "./attach";
 import { type Attached, type Conversation, contextUsed } from "./conversation";
+import { Icon } from "./icons";
 import { send, stop, unqueue } from "./run";
 import { change, setDialog, useStore } from "./store";
+
+// A phone has no room for the keys, and other ones.
+const HINT = matchMedia("(min-width: 901px)").matches ? "Message (Enter sends, Shift-Enter breaks the line)" : "Message";
 
 export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean }) {
   const server = useStore((all) => all.server);
@@ -60,7 +64,7 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
             <li key={at}>
               Next: {each.text.slice(0, 60) || each.files?.[0]?.name}
               <button type="button" aria-label="Take back" onClick={() => unqueue(id, at)}>
-                ×
+                <Icon name="close" />
               </button>
             </li>
           ))}
@@ -71,10 +75,10 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
         <Attach take={take} />
         <textarea
           ref={field}
-          rows={2}
+          rows={1}
           dir="auto"
           aria-label="Message"
-          placeholder={isBusy ? "Enter queues" : "Message (Enter sends, Shift-Enter breaks the line)"}
+          placeholder={isBusy ? "Enter queues" : HINT}
           value={draft}
           onPaste={paste}
           onInput={(event) => change(id, { draft: event.currentTarget.value })}
@@ -87,12 +91,12 @@ export function Composer({ chat, isBusy }: { chat: Conversation; isBusy: boolean
           }}
         />
         {isBusy ? (
-          <button type="button" class="main" onClick={() => stop(id)}>
-            Stop
+          <button key="stop" type="button" class="main" aria-label="Stop" title="Stop (Escape)" onClick={() => stop(id)}>
+            <Icon name="stop" />
           </button>
         ) : (
-          <button type="submit" class="main" disabled={!canSend}>
-            Send
+          <button key="send" type="submit" class="main" aria-label="Send" title="Send (Enter)" disabled={!canSend}>
+            <Icon name="send" />
           </button>
         )}
       </div>
@@ -119,7 +123,7 @@ function Attach({ take }: { take: (files: Iterable<File>) => Promise<void> }) {
   return (
     <>
       <button type="button" aria-label="Attach files" title="Attach files" onClick={() => field.current!.click()}>
-        +
+        <Icon name="attach" />
       </button>
       <input
         ref={field}
@@ -147,7 +151,7 @@ export function Files({ files, remove }: { files: Attached[]; remove?: (at: numb
           {file.tokens !== null && <span class="note">{file.tokens.toLocaleString("en")} tokens</span>}
           {remove && (
             <button type="button" aria-label={`Remove ${file.name}`} onClick={() => remove(at)}>
-              ×
+              <Icon name="close" />
             </button>
           )}
         </li>

@@ -2,7 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJSON, worded } from "./api";
 import { type AssistantTurn, type Body, requestOf, type Turn } from "./conversation";
-import { copy } from "./copy";
+import { CopyButton } from "./copy";
+import { Icon } from "./icons";
 import { curl, node, python } from "./snippets";
 
 const TABS = ["curl", "Python", "Node", "Raw"] as const;
@@ -23,7 +24,7 @@ export function Details(props: { turns: Turn[]; at: number; apiKey: string; clos
       onClick={(event) => event.target === dialog.current && dialog.current!.close()}
     >
       <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
-        ×
+        <Icon name="close" />
       </button>
       <div class="tabs" role="tablist" onKeyDown={(event) => setTab(beside(tab, event.key))}>
         {TABS.map((each) => (
@@ -61,9 +62,9 @@ function Code({ text }: { text: string }) {
   return (
     <pre tabIndex={0}>
       <code>{text}</code>
-      <button type="button" class="copy" onClick={(event) => void copy(text, event.currentTarget)}>
+      <CopyButton class="copy" text={() => text}>
         Copy
-      </button>
+      </CopyButton>
     </pre>
   );
 }

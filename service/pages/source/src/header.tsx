@@ -1,7 +1,8 @@
 // What stands at the top of both pages.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { toggleTheme } from "./kept";
+import { Icon } from "./icons";
+import { chooseTheme, readTheme } from "./kept";
 import type { Server } from "./server";
 
 export function Header(props: {
@@ -41,9 +42,14 @@ export function Header(props: {
       )}
       <span class="gap" />
       <a href={props.link.href}>{props.link.text}</a>
-      <button type="button" onClick={toggleTheme} aria-label="Light or dark">
-        ◐
-      </button>
+      <label class="theme" title="Theme">
+        <Icon name="theme" />
+        <select aria-label="Theme" value={readTheme()} onChange={(event) => chooseTheme(event.currentTarget.value)}>
+          <option value="">System</option>
+          <option value="light">Light</option>
+          <option value="dark">Dark</option>
+        </select>
+      </label>
       {props.after}
     </header>
   );

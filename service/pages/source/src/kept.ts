@@ -16,19 +16,18 @@ function tried<T>(what: () => T, otherwise: T): T {
 export const readKey = (): string => tried(() => sessionStorage.getItem(KEY) ?? "", "");
 export const keepKey = (key: string): void => tried(() => sessionStorage.setItem(KEY, key), undefined);
 
-export function applyTheme(theme: string | null): void {
+/** The theme that was chosen: light, dark, or nothing for the system's. */
+export const readTheme = (): string => tried(() => localStorage.getItem(THEME) ?? "", "");
+
+export function applyTheme(theme: string): void {
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
 }
 
-export function toggleTheme(): void {
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
-  const next = now === "dark" ? "light" : "dark";
-  tried(() => localStorage.setItem(THEME, next), undefined);
-  applyTheme(next);
+export function chooseTheme(theme: string): void {
+  tried(() => localStorage.setItem(THEME, theme), undefined);
+  applyTheme(theme);
 }
-
-export const readTheme = (): string | null => tried(() => localStorage.getItem(THEME), null);
 
 const PRESETS = "harmonium.presets";
 

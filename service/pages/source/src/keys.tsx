@@ -1,5 +1,6 @@
 // What keys do.
 import { useEffect, useRef } from "preact/hooks";
+import { Icon } from "./icons";
 
 const KEYS: [string, string][] = [
   ["Enter", "send; while an answer comes, queue"],
@@ -23,7 +24,7 @@ export function Keys({ close }: { close: () => void }) {
       onClick={(event) => event.target === dialog.current && dialog.current!.close()}
     >
       <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
-        ×
+        <Icon name="close" />
       </button>
       <h2>Keys</h2>
       <dl>

@@ -1,8 +1,9 @@
 // Every route, with an example that runs and the fields it takes and gives.
 import { useEffect, useState } from "preact/hooks";
 import { getJSON, sendText, worded } from "./api";
-import { copy } from "./copy";
+import { CopyButton } from "./copy";
 import { bodyFor, type Call, code, examplesOf, LANGUAGES, type Language } from "./examples";
+import { marked } from "./marked";
 import { type Document, type Field, fieldsOf, grouped, nameOf, type Operation, type Schema, titleOf, typeOf } from "./openapi";
 
 const MAX_DEPTH = 4;
@@ -66,9 +67,6 @@ function Route(props: { of: Operation; document: Document; apiKey: string; model
   );
 }
 
-/** What stands between backticks as code. */
-const marked = (text: string) => text.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part));
-
 const firstSentence = (text: string) => text.split(/[;.:](?:\s|$)/)[0]!;
 
 function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: string }) {
@@ -129,9 +127,9 @@ function Example({ of, apiKey, model }: { of: Operation; apiKey: string; model: 
       <div class={answer ? "beside" : ""}>
         <pre tabIndex={0} aria-label={`${of.method} ${of.path} as ${language}`}>
           <code>{code(language, call)}</code>
-          <button type="button" class="copy" onClick={(event) => void copy(code(language, call), event.currentTarget)}>
+          <CopyButton class="copy" text={() => code(language, call)}>
             Copy
-          </button>
+          </CopyButton>
         </pre>
         {answer && (
           <pre tabIndex={0} class="ran" role="status" aria-label="Answer">

@@ -75,8 +75,10 @@ export const stop = (id: string): void => runs.get(id)?.abort();
 
 export function edit(id: string, index: number, text: string): void {
   const chat = chatOf(id)!;
-  const question = { ...(chat.turns[index] as UserTurn), text };
-  void run(chat, [...chat.turns.slice(0, index), question], index);
+  const before = chat.turns[index] as UserTurn;
+  const question = { ...before, text };
+  if (!index && chat.title === titleOf(before.text)) change(id, { title: titleOf(text) }); // not one that was given
+  void run(chatOf(id)!, [...chat.turns.slice(0, index), question], index);
 }
 
 /** Ask once more; `settings` hold for this answer only. */

@@ -1,8 +1,13 @@
 // How to answer: the panel beside the conversation.
-import { type Settings, wrong } from "./conversation";
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { RANGES, type Settings, wrong } from "./conversation";
+import { Later } from "./later";
 import { Presets } from "./presets";
 import { useStore } from "./store";
 import { TOOLS } from "./tools";
+
+const FORM = () => import("./form").then((module) => module.Form);
 
 type Change = (part: Partial<Settings>) => void;
 
@@ -45,6 +50,7 @@ export function Sampling({ settings, change }: { settings: Settings; change: Cha
           label="Temperature"
           name="temperature"
           hint={String(defaults.temperature)}
+          step={0.05}
           value={settings.temperature}
           set={(temperature) => change({ temperature })}
         />
@@ -52,6 +58,7 @@ export function Sampling({ settings, change }: { settings: Settings; change: Cha
           label="Top p"
           name="top_p"
           hint={String(defaults.top_p)}
+          step={0.01}
           value={settings.topP}
           set={(topP) => change({ topP })}
         />
@@ -64,32 +71,49 @@ export function Sampling({ settings, change }: { settings: Settings; change: Cha
           set={(maxTokens) => change({ maxTokens })}
         />
       </div>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={settings.probabilities}
-          onChange={(event) => change({ probabilities: event.currentTarget.checked })}
-        />
+      <Check isOn={settings.probabilities} set={(probabilities) => change({ probabilities })}>
         Token probabilities
-      </label>
+      </Check>
     </>
   );
 }
 
-function NumberField(props: { label: string; name: string; hint: string; value: string; set: (value: string) => void }) {
-  const reason = wrong(props.name, props.value);
+interface NumberProps {
+  label: string;
+  name: string;
+  hint: string; // what holds while the field is empty
+  value: string;
+  set: (value: string) => void;
+  step?: number; // with a slider
+}
+
+function NumberField({ label, name, hint, value, set, step }: NumberProps) {
+  const reason = wrong(name, value);
+  const { least, most } = RANGES[name]!;
   return (
     <label>
-      {props.label}
+      {label} {step && <small>{`${least}–${most}`}</small>}
       <input
         type="text"
         inputMode="decimal"
-        placeholder={props.hint}
-        value={props.value}
+        placeholder={hint}
+        value={value}
         aria-invalid={reason ? true : undefined}
-        title={reason}
-        onInput={(event) => props.set(event.currentTarget.value)}
+        title={reason || `Empty: ${hint}`}
+        onInput={(event) => set(event.currentTarget.value)}
       />
+      {step && (
+        <input
+          type="range"
+          aria-hidden="true" // the field beside it says the same
+          tabIndex={-1}
+          min={least}
+          max={most}
+          step={step}
+          value={value.trim() || hint}
+          onInput={(event) => set(event.currentTarget.value)}
+        />
+      )}
       {reason && <span class="wrong">{reason.replace(/^.*; it takes /, "Takes ")}</span>}
     </label>
   );
@@ -104,73 +128,94 @@ function Tools({ settings, change }: { settings: Settings; change: Change }) {
   return (
     <fieldset>
       <legend>Tools</legend>
-      {TOOLS.map((tool) => (
-        <label class="check" key={tool.name}>
-          <input
-            type="checkbox"
-            checked={settings.tools.includes(tool.name)}
-            onChange={(event) => change({ tools: toggled(settings.tools, tool.name, event.currentTarget.checked) })}
-          />
-          {tool.title}
-        </label>
+      {TOOLS.map(({ name, title }) => (
+        <Check
+          key={name}
+          isOn={settings.tools.includes(name)}
+          set={(isOn) => change({ tools: toggled(settings.tools, name, isOn) })}
+        >
+          {title}
+        </Check>
       ))}
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={settings.runsTools}
-          onChange={(event) => change({ runsTools: event.currentTarget.checked })}
-        />
+      <Check isOn={settings.runsTools} set={(runsTools) => change({ runsTools })}>
         Run these automatically
-      </label>
+      </Check>
+      <p class="note">On the server:</p>
       {connected.map((name) => (
-        <label class="check" key={name}>
-          <input
-            type="checkbox"
-            checked={settings.serverTools.includes(name)}
-            onChange={(event) => change({ serverTools: toggled(settings.serverTools, name, event.currentTarget.checked) })}
-          />
+        <Check
+          key={name}
+          isOn={settings.serverTools.includes(name)}
+          set={(isOn) => change({ serverTools: toggled(settings.serverTools, name, isOn) })}
+        >
           {TITLES[name] ?? name} (runs on the server)
-        </label>
+        </Check>
       ))}
-      <label>
-        More tools, as JSON for the API
-        <textarea
-          rows={3}
-          class="code"
-          placeholder='[{"type": "function", "function": {"name": …}}]'
-          value={settings.ownTools}
-          onInput={(event) => change({ ownTools: event.currentTarget.value })}
-        />
-      </label>
+      {!connected.length && <p class="note">None is connected. The operator adds a browser and Python by MCP.</p>}
+      <details open={Boolean(settings.ownTools)}>
+        <summary>More tools</summary>
+        <label>
+          As JSON for the API
+          <textarea
+            rows={3}
+            class="code"
+            placeholder='[{"type": "function", "function": {"name": …}}]'
+            value={settings.ownTools}
+            onInput={(event) => change({ ownTools: event.currentTarget.value })}
+          />
+        </label>
+      </details>
     </fieldset>
   );
 }
 
+/** A box to tick. */
+export function Check(props: { isOn: boolean; set: (isOn: boolean) => void; children: ComponentChildren }) {
+  return (
+    <label class="check">
+      <input type="checkbox" checked={props.isOn} onChange={(event) => props.set(event.currentTarget.checked)} />
+      <span>{props.children}</span>
+    </label>
+  );
+}
+
 function Structure({ settings, change }: { settings: Settings; change: Change }) {
+  const [isForm, setForm] = useState(true);
+  const { schema } = settings;
+  const set = (text: string) => change({ schema: text });
   return (
     <fieldset>
       <legend>Structured output</legend>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={settings.usesSchema}
-          onChange={(event) => change({ usesSchema: event.currentTarget.checked })}
-        />
+      <Check isOn={settings.usesSchema} set={(usesSchema) => change({ usesSchema })}>
         Answer by this JSON Schema
-      </label>
+      </Check>
       {settings.usesSchema && (
         <>
-          <label>
-            Schema
-            <textarea
-              rows={10}
-              class="code"
-              spellcheck={false}
-              value={settings.schema}
-              onInput={(event) => change({ schema: event.currentTarget.value })}
-            />
-          </label>
-          <p class="note">{readable(settings.schema)}</p>
+          <div class="tabs" role="group" aria-label="Write it as">
+            {["Form", "JSON"].map((each) => (
+              <button
+                key={each}
+                type="button"
+                aria-pressed={(each === "Form") === isForm}
+                onClick={() => setForm(each === "Form")}
+              >
+                {each}
+              </button>
+            ))}
+          </div>
+          {isForm && <Later load={FORM} props={{ schema, set }} />}
+          {!isForm && (
+            <label>
+              Schema
+              <textarea
+                rows={10}
+                class="code"
+                spellcheck={false}
+                value={schema}
+                onInput={(event) => set(event.currentTarget.value)}
+              />
+            </label>
+          )}
+          {!isForm && <p class="note">{readable(schema)}</p>}
         </>
       )}
     </fieldset>

@@ -10,8 +10,14 @@ export function curl(body: Body, hasKey: boolean): string {
   return `curl -N ${base()}/v1/chat/completions \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d '${json}'`;
 }
 
+// What OpenAI's library takes by `extra_body` only.
+const EXTENSIONS = new Set(["return_token_ids", "return_token_logprobs", "continue_token_ids"]);
+
 export function python(body: Body, hasKey: boolean): string {
-  const { stream: _, stream_options: __, ...rest } = body;
+  const { stream: _, stream_options: __, ...all } = body;
+  const own = Object.entries(all).filter(([name]) => EXTENSIONS.has(name));
+  const rest: Body = Object.fromEntries(Object.entries(all).filter(([name]) => !EXTENSIONS.has(name)));
+  if (own.length) rest.extra_body = Object.fromEntries(own);
   return `from openai import OpenAI
 
 client = OpenAI(base_url="${base()}/v1", api_key="${hasKey ? KEY : "none"}")
@@ -23,9 +29,17 @@ ${Object.entries(rest)
 )
 for chunk in stream:
     if chunk.choices:
-        print(chunk.choices[0].delta.content or "", end="", flush=True)
-`;
+        delta = chunk.choices[0].delta
+        print(delta.content or "", end="", flush=True)
+${body.tools ? PYTHON_CALLS : ""}`;
 }
+
+const PYTHON_CALLS = `        for call in delta.tool_calls or []:
+            print(call.function.name or "", call.function.arguments or "", end="", flush=True)
+`;
+const NODE_CALLS = `  for (const { function: call } of delta?.tool_calls ?? [])
+    process.stdout.write(\`\${call.name ?? ""} \${call.arguments ?? ""}\`);
+`;
 
 export function node(body: Body, hasKey: boolean): string {
   const { stream_options: _, ...rest } = body;
@@ -34,8 +48,9 @@ export function node(body: Body, hasKey: boolean): string {
 const client = new OpenAI({ baseURL: "${base()}/v1", apiKey: "${hasKey ? KEY : "none"}" });
 const stream = await client.chat.completions.create(${JSON.stringify(rest, null, 2)});
 for await (const chunk of stream) {
-  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
-}
+  const delta = chunk.choices[0]?.delta;
+  process.stdout.write(delta?.content ?? "");
+${body.tools ? NODE_CALLS : ""}}
 `;
 }
 

@@ -27,6 +27,7 @@ export function Status({ apiKey }: { apiKey: string }) {
     return () => clearInterval(timer);
   }, [apiKey]);
   const last = samples.at(-1);
+  const times = samples.map((sample) => sample.at);
   return (
     <section id="status" aria-labelledby="status-title">
       <h2 id="status-title">Status</h2>
@@ -36,7 +37,7 @@ export function Status({ apiKey }: { apiKey: string }) {
         </p>
       )}
       {last && <p class="note">{health(last)}</p>}
-      <div class="plots">{last && curves(samples).map((curve) => <Plot key={curve.title} {...curve} />)}</div>
+      <div class="plots">{last && curves(samples).map((curve) => <Plot key={curve.title} {...curve} times={times} />)}</div>
     </section>
   );
 }
@@ -61,13 +62,14 @@ function curves(samples: Sample[]): Curve[] {
       title: "Requests",
       text: `${shown(running.at(-1), "")} running, ${shown(value(last, "engine_waiting_requests"), "")} waiting`,
       points: running,
+      shown: plain,
       top: value(last, "engine_max_requests") ?? undefined,
     },
-    { title: "Tokens per second", text: shown(speed.at(-1), ""), points: speed },
-    { title: "KV cache in use", text: percent(kv.at(-1)), points: kv, top: 1 },
-    { title: "Prefix-cache hits", text: percent(hits.at(-1)), points: hits, top: 1 },
-    { title: "Time to first token, median", text: milliseconds(first.at(-1)), points: first },
-    { title: "Between tokens, median", text: milliseconds(gap.at(-1)), points: gap },
+    { title: "Tokens per second", text: shown(speed.at(-1), ""), points: speed, shown: plain },
+    { title: "KV cache in use", text: percent(kv.at(-1)), points: kv, shown: percent, top: 1 },
+    { title: "Prefix-cache hits", text: percent(hits.at(-1)), points: hits, shown: percent, top: 1 },
+    { title: "Time to first token, median", text: milliseconds(first.at(-1)), points: first, shown: milliseconds },
+    { title: "Between tokens, median", text: milliseconds(gap.at(-1)), points: gap, shown: milliseconds },
     ...gpus(last).map((gpu) => board(samples, gpu)),
   ];
 }
@@ -81,6 +83,7 @@ function board(samples: Sample[], gpu: string): Curve {
     title: `GPU ${gpu} at work`,
     text: percent(used.at(-1)),
     points: used,
+    shown: percent,
     top: 1,
     note: `${gigabytes("memory_used_bytes")} of ${gigabytes("memory_total_bytes")} in use`,
   };
@@ -106,5 +109,6 @@ const shown = (number: number | null | undefined, unit: string) =>
   number == null
     ? "–"
     : `${number < 10 && !Number.isInteger(number) ? number.toFixed(1) : Math.round(number).toLocaleString("en")}${unit}`;
+const plain = (number: number) => shown(number, "");
 const percent = (share: number | null | undefined) => (share == null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 const milliseconds = (seconds: number | null | undefined) => (seconds == null ? "–" : shown(seconds * 1000, " ms"));

@@ -14,8 +14,9 @@ import {
   type Turn,
   type UserTurn,
 } from "./conversation";
-import { copy } from "./copy";
+import { CopyButton } from "./copy";
 import { Figures, waited } from "./figures";
+import { Icon } from "./icons";
 import { Later } from "./later";
 import { Prose } from "./prose";
 import { Waiting } from "./waiting";
@@ -68,7 +69,7 @@ export function Transcript(props: { chat: Conversation; isBusy: boolean; deeds: 
       </div>
       {isAway && (
         <button type="button" class="jump" aria-label="Jump to the end" title="Jump to the end" onClick={toEnd}>
-          ↓
+          <Icon name="down" />
         </button>
       )}
     </div>
@@ -131,8 +132,15 @@ function Question(props: { turn: UserTurn; isBusy: boolean; edit: (text: string)
         {props.turn.text && <Said text={props.turn.text} />}
         <div class="deeds">
           {props.paths}
-          <button type="button" class="edit" disabled={props.isBusy} onClick={() => setDraft(props.turn.text)}>
-            Edit
+          <button
+            type="button"
+            class="deed edit"
+            aria-label="Edit"
+            title="Edit"
+            disabled={props.isBusy}
+            onClick={() => setDraft(props.turn.text)}
+          >
+            <Icon name="edit" />
           </button>
         </div>
       </article>
@@ -231,21 +239,28 @@ function Answer(props: {
               Continue
             </button>
           )}
-          <button type="button" onClick={(event) => void copy(copied(turn), event.currentTarget)}>
-            Copy
-          </button>
-          <button type="button" disabled={props.isBusy} onClick={() => deeds.retry(index)}>
-            Retry
+          <CopyButton class="deed" text={() => copied(turn)}>
+            <Icon name="copy" />
+          </CopyButton>
+          <button
+            type="button"
+            class="deed"
+            aria-label="Retry"
+            title="Retry"
+            disabled={props.isBusy}
+            onClick={() => deeds.retry(index)}
+          >
+            <Icon name="retry" />
           </button>
           <RetryWith isBusy={props.isBusy} retry={(settings) => deeds.retry(index, settings)} />
           {turn.tokenIds.length > 0 && (
-            <button type="button" aria-pressed={hasTokens} onClick={() => setHasTokens(!hasTokens)}>
-              Tokens
+            <button type="button" class="deed" aria-pressed={hasTokens} onClick={() => setHasTokens(!hasTokens)}>
+              <Icon name="tokens" /> Tokens
             </button>
           )}
           {turn.body && (
-            <button type="button" onClick={() => deeds.details(index)}>
-              Request &amp; raw
+            <button type="button" class="deed" onClick={() => deeds.details(index)}>
+              <Icon name="raw" /> Request &amp; raw
             </button>
           )}
         </div>
@@ -265,8 +280,9 @@ const OTHERWISE: Record<string, Partial<Settings>> = {
 function RetryWith({ isBusy, retry }: { isBusy: boolean; retry: (settings: Partial<Settings>) => void }) {
   return (
     <select
-      class="retry"
+      class="retry deed"
       aria-label="Retry with"
+      title="Retry with …"
       disabled={isBusy}
       value=""
       onChange={({ currentTarget: menu }) => {
@@ -275,7 +291,7 @@ function RetryWith({ isBusy, retry }: { isBusy: boolean; retry: (settings: Parti
         if (chosen) retry(chosen);
       }}
     >
-      <option value="">with …</option>
+      <option value="" hidden />
       {Object.keys(OTHERWISE).map((name) => (
         <option key={name}>{name}</option>
       ))}

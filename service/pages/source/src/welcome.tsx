@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { getText, postJSON } from "./api";
 import { DEMOS, type Demo } from "./demos";
+import { marked } from "./marked";
 import { parse, value } from "./metrics";
 import { send } from "./run";
 import { hardwareOf } from "./server";
@@ -46,7 +47,7 @@ export function Welcome({ id }: { id: string }) {
         <p>
           nano is a 6-million-parameter test model: it shows the API, not intelligence.{" "}
           {better ? (
-            better
+            marked(better)
           ) : (
             <>
               For a real model: <code>harmonium serve gpt-oss-20b</code>

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Blocks } from "../src/blocks";
+import { fieldsOf, KINDS, kindOf, schemaOf } from "../src/fields";
 import { median, parse, value } from "../src/metrics";
-import { literal } from "../src/snippets";
+import { literal, node, python } from "../src/snippets";
 import { calculate, runTool } from "../src/tools";
 
 test("the calculator follows precedence, brackets and signs", () => {
@@ -55,4 +56,31 @@ test("blocks that are complete stay the same objects while a text grows", () => 
   assert.deepEqual(second[2]!.code, { text: "x = 1", lang: "py" });
   const other = blocks.of("Another text.");
   assert.equal(other.length, 1);
+});
+
+test("what OpenAI's library does not know goes by extra_body, and calls are printed", () => {
+  const body = { model: "m", messages: [], tools: [{ type: "function" }], stream: true, continue_token_ids: [1] };
+  globalThis.document = { baseURI: "http://here/" } as Document;
+  const text = python(body, false);
+  assert.match(text, /extra_body=\{\n {8}"continue_token_ids": \[/);
+  assert.match(text, /for call in delta\.tool_calls/);
+  assert.match(node(body, false), /delta\?\.tool_calls/);
+  assert.doesNotMatch(python({ model: "m", messages: [] }, false), /extra_body|tool_calls/);
+});
+
+test("a schema is a form and back, and what a form cannot show stays as it is", () => {
+  const properties = { a: { type: "string", maxLength: 3 }, b: KINDS["one of"], c: { type: ["string", "null"] } };
+  const schema = { type: "object", properties, required: ["a"], additionalProperties: false };
+  const fields = fieldsOf(JSON.stringify(schema))!;
+  assert.deepEqual(
+    fields.map((each) => [each.name, kindOf(each.schema), each.isRequired]),
+    [
+      ["a", "text", true],
+      ["b", "one of", false],
+      ["c", "", false],
+    ],
+  );
+  assert.deepEqual(JSON.parse(schemaOf(fields)), schema);
+  for (const other of ["{", "[]", '{"type":"string"}', JSON.stringify({ ...schema, $defs: {} })])
+    assert.equal(fieldsOf(other), null);
 });

@@ -12,4 +12,4 @@ ${n.text}
 ${a}`}),r].filter(Boolean).join(`
 
 `)}function G(r){let e=r.trim().split(`
-`)[0]??"";return e.length>40?`${e.slice(0,40)}\u2026`:e||"New chat"}var b=4;function X({turns:r,draft:e,attached:t}){let n=r.findLast(i=>i.role==="assistant"&&!!i.stats?.usage)?.stats?.usage,s=n?n.prompt_tokens+n.completion_tokens-(n.completion_tokens_details?.reasoning_tokens??0):0,a=t.reduce((i,u)=>i+(u.tokens??u.text.length/b),0);return Math.round(s+a+e.length/b)}export{d as a,M as b,g as c,S as d,q as e,J as f,v as g,L as h,O as i,F as j,C as k,D as l,P as m,G as n,X as o};
+`)[0]??"";return e.length>40?`${e.slice(0,40)}\u2026`:e||"New chat"}var b=4;function X({turns:r,draft:e,attached:t}){let n=r.findLast(i=>i.role==="assistant"&&!!i.stats?.usage)?.stats?.usage,s=n?n.prompt_tokens+n.completion_tokens-(n.completion_tokens_details?.reasoning_tokens??0):0,a=t.reduce((i,u)=>i+(u.tokens??u.text.length/b),0);return Math.round(s+a+e.length/b)}export{d as a,M as b,g as c,S as d,q as e,J as f,v as g,L as h,O as i,F as j,C as k,D as l,B as m,P as n,G as o,X as p};

@@ -1,0 +1,57 @@
+// A JSON Schema of one object as a list of fields, for those who do not write schemas.
+
+type Schema = Record<string, unknown>;
+
+export interface Field {
+  name: string;
+  schema: Schema; // of its value; what the form does not show stays in it
+  isRequired: boolean;
+}
+
+export const KINDS: Record<string, Schema> = {
+  text: { type: "string" },
+  number: { type: "number" },
+  "whole number": { type: "integer" },
+  "yes or no": { type: "boolean" },
+  "list of texts": { type: "array", items: { type: "string" } },
+  "one of": { type: "string", enum: ["yes", "no"] },
+};
+
+const SHOWN = new Set(["type", "properties", "required", "additionalProperties"]);
+
+/** The fields of a schema, or null where it is more than a form can show. */
+export function fieldsOf(text: string): Field[] | null {
+  const schema = read(text);
+  if (schema?.type !== "object" || !isObject(schema.properties) || schema.additionalProperties !== false) return null;
+  if (Object.keys(schema).some((key) => !SHOWN.has(key))) return null;
+  const fields = Object.entries(schema.properties);
+  const required = Array.isArray(schema.required) ? schema.required : [];
+  if (!fields.every(([, each]) => isObject(each))) return null;
+  return fields.map(([name, each]) => ({ name, schema: each as Schema, isRequired: required.includes(name) }));
+}
+
+/** The same as a schema's text. */
+export function schemaOf(fields: Field[]): string {
+  const properties = Object.fromEntries(fields.map(({ name, schema }) => [name, schema]));
+  const required = fields.filter((each) => each.isRequired).map(({ name }) => name);
+  return JSON.stringify({ type: "object", properties, required, additionalProperties: false }, null, 2);
+}
+
+/** The kind of a field's value; nothing where it is none that the form knows. */
+export function kindOf({ type, items, ...rest }: Schema): string {
+  if (["anyOf", "oneOf", "allOf", "$ref", "const", "properties"].some((key) => key in rest)) return "";
+  if ("enum" in rest) return type === "string" ? "one of" : "";
+  if (type === "array") return isObject(items) && kindOf(items) === "text" ? "list of texts" : "";
+  return Object.keys(KINDS).find((kind) => KINDS[kind]!.type === type) ?? "";
+}
+
+const isObject = (value: unknown): value is Schema => typeof value === "object" && value !== null && !Array.isArray(value);
+
+function read(text: string): Schema | null {
+  try {
+    const found: unknown = JSON.parse(text);
+    return isObject(found) ? found : null;
+  } catch {
+    return null;
+  }
+}

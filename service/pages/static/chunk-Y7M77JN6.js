@@ -1,1 +1,0 @@
-async function r(n,e){let o=e.textContent;try{await navigator.clipboard.writeText(n),e.textContent="Copied"}catch{e.textContent="Press Ctrl-C";let t=e.parentElement?.querySelector("code, textarea");t&&getSelection()?.selectAllChildren(t)}setTimeout(()=>e.textContent=o,1500)}export{r as a};
