@@ -161,6 +161,10 @@ class EngineStats:
     prefix_cache_hits: int = 0  # prompt tokens found
     draft_tokens: int = 0  # guessed and verified
     accepted_draft_tokens: int = 0  # of these, those that were right
+    num_drafts: int = 0  # each of one sequence in one step
+    accepted_by_position: tuple[int, ...] = ()  # drafts whose first, second, ... token was right
+    step_tokens: int = 0  # computed by the steps; of engines that tell it, as the next
+    steps_by_tokens: tuple[int, ...] = ()  # steps up to each of STEP_TOKENS, and above
     kv_block_size: int = 0  # tokens in a KV block
     num_host_kv_blocks: int = 0  # blocks that host memory has room for
     num_used_host_kv_blocks: int = 0

@@ -13,6 +13,7 @@ from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
+from itertools import zip_longest
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from engines.base import NO_WAIT, Engine, EngineInfo, EngineRequest, EngineStats, ExpectedWait
@@ -140,13 +141,14 @@ class Fleet(Generic[E]):
 
 def sum_of(found: Sequence[EngineStats]) -> EngineStats:
     """The counts of several engines as those of one."""
-    values: dict[str, Any] = {
-        each.name: (max if each.name in _ALIKE else sum)(
-            getattr(stats, each.name) for stats in found
-        )
-        for each in fields(EngineStats)
-    }
-    return EngineStats(**values)
+    return EngineStats(**{each.name: _sum_of(each.name, found) for each in fields(EngineStats)})
+
+
+def _sum_of(name: str, found: Sequence[EngineStats]) -> Any:
+    values = [getattr(stats, name) for stats in found]
+    if isinstance(values[0], tuple):
+        return tuple(map(sum, zip_longest(*values, fillvalue=0)))
+    return max(values) if name in _ALIKE else sum(values)
 
 
 class PrefixRecord:

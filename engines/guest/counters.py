@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.base import EngineStats
+from engines.step_counts import StepCounts
 
 
 class Counters:
@@ -14,6 +15,7 @@ class Counters:
         self.num_steps = self.num_preemptions = 0
         self.num_generated = 0
         self.num_queries = self.num_hits = 0  # tokens of prompts, looked up and found
+        self.steps = StepCounts()
         self._num_prompt = 0
         self._usage: dict[int, float] = {}  # the share of K/V blocks in use, by engine
         self._waiting: dict[int, int] = {}
@@ -48,4 +50,5 @@ class Counters:
             prefix_cache_queries=self.num_queries,
             prefix_cache_hits=self.num_hits,
             kv_block_size=self.block_size,
+            **self.steps.of_steps(),
         )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -245,6 +245,7 @@ class EngineCore:
 
     def _take_in(self, chunks: list[Chunk], sampled: list[Sampled]) -> None:
         self.scheduler.counters.num_steps += 1
+        self.scheduler.counters.count_step(sum(chunk.num_tokens for chunk in chunks))
         results = iter(sampled)
         num_last = sum(chunk.is_last for chunk in chunks)
         broken = []
@@ -302,14 +303,13 @@ class EngineCore:
             generated_tokens=counters.generated_tokens,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
-            draft_tokens=counters.draft_tokens,
-            accepted_draft_tokens=counters.accepted_draft_tokens,
+            **counters.of_steps(),
             kv_block_size=scheduler.blocks.block_size,
             **_host_stats(scheduler.blocks.host),
         )
 
 
-def _host_stats(host: HostTier | None) -> dict[str, int]:
+def _host_stats(host: HostTier | None) -> dict[str, Any]:
     if host is None:
         return {}
     each = host.capacity.block_bytes

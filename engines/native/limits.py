@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engines.errors import PromptTooLong
 from engines.native.block_manager import BlockManager
 from engines.native.sequence import Sequence
+from engines.step_counts import StepCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class SchedulerLimits:
 
 
 @dataclass(slots=True)
-class SchedulerCounters:
+class SchedulerCounters(StepCounts):
     """What EngineStats counts and only the scheduler sees."""
 
     num_preemptions: int = 0
@@ -30,8 +31,6 @@ class SchedulerCounters:
     generated_tokens: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    draft_tokens: int = 0
-    accepted_draft_tokens: int = 0
 
 
 def check_fits(sequence: Sequence, blocks: BlockManager) -> None:

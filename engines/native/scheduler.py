@@ -137,8 +137,9 @@ class Scheduler:
             return None
         sequence.num_pending_tokens -= 1
         sequence.is_verifying = False
-        self.counters.draft_tokens += len(chunk.drafts)
-        self.counters.accepted_draft_tokens += len(sampled.token_ids) - 1
+        if chunk.drafts:
+            right = [1] * (len(sampled.token_ids) - 1)
+            self.counters.count_drafts(1, len(chunk.drafts), right)
         token_ids, finish_reason = sequence.extend(sampled.token_ids)
         if sampled.proposed:
             sequence.proposals.bring(sampled.proposed)

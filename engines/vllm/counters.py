@@ -20,6 +20,11 @@ class VllmCounters(Counters):
             self.note(engine, scheduler.kv_cache_usage, num_waiting)
             self.num_queries += scheduler.prefix_cache_stats.queries
             self.num_hits += scheduler.prefix_cache_stats.hits
+            if (drafts := scheduler.spec_decoding_stats) is not None:
+                right = drafts.num_accepted_tokens_per_pos
+                self.steps.count_drafts(drafts.num_drafts, drafts.num_draft_tokens, right)
         if iteration is not None:
             self.num_preemptions += iteration.num_preempted_reqs
             self.num_generated += iteration.num_generation_tokens
+            num_prompt = iteration.prompt_token_stats.computed
+            self.steps.count_step(num_prompt + iteration.num_generation_tokens)

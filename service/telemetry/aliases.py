@@ -61,6 +61,13 @@ VLLM: tuple[Alias, ...] = (
     Alias("vllm:prefix_cache_hits", "engine_prefix_cache_hits"),
     Alias("vllm:spec_decode_num_draft_tokens", "engine_draft_tokens"),
     Alias("vllm:spec_decode_num_accepted_tokens", "engine_accepted_draft_tokens"),
+    Alias("vllm:spec_decode_num_drafts", "engine_drafts"),
+    Alias(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "engine_accepted_drafts",
+        keep=("position",),
+    ),
+    Alias("vllm:iteration_tokens_total", "engine_step_tokens"),
     Alias("vllm:num_preemptions", "engine_preemptions"),
     Alias("vllm:prompt_tokens", "engine_prompt_tokens"),
     Alias("vllm:generation_tokens", "engine_generated_tokens"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.core import Metric
@@ -12,6 +13,7 @@ from engines.base import EngineInfo, EngineStats
 from profiles.hardware.usage import GpuUsage
 from service.telemetry.processes import read_processes, start_time
 from service.telemetry.series import (
+    ACCEPTED,
     DOWNLOAD_SIZE,
     DOWNLOADED,
     ENGINE,
@@ -25,6 +27,7 @@ from service.telemetry.series import (
     RESTARTS,
     START_TIME,
     STARTING,
+    STEP,
     UP,
     Series,
 )
@@ -77,12 +80,31 @@ class EngineCollector(Collector):
         yield self._metric(MAX_REQUESTS, info.max_num_seqs)
         for item in ENGINE:
             yield self._metric(item.series, item.value(stats))
+        yield self._steps(stats)
+        yield self._accepted(stats)
 
     def _metric(
         self, series: Series, value: float, labels: Mapping[str, str] | None = None
     ) -> Metric:
         metric = Metric(series.family, series.text, series.kind)
         metric.add_sample(series.sample, {**self._labels, **(labels or {})}, value)
+        return metric
+
+    def _steps(self, stats: EngineStats) -> Metric:
+        metric = Metric(STEP.family, STEP.text, STEP.kind)
+        bounds = [*(f"{bound:.1f}" for bound in STEP.buckets), "+Inf"]
+        counts = list(accumulate(stats.steps_by_tokens))
+        for bound, count in zip(bounds, counts, strict=False):
+            metric.add_sample(STEP.sample, {**self._labels, "le": bound}, count)
+        if counts:
+            metric.add_sample(f"{STEP.family}_count", self._labels, counts[-1])
+            metric.add_sample(f"{STEP.family}_sum", self._labels, stats.step_tokens)
+        return metric
+
+    def _accepted(self, stats: EngineStats) -> Metric:
+        metric = Metric(ACCEPTED.family, ACCEPTED.text, ACCEPTED.kind)
+        for position, count in enumerate(stats.accepted_by_position):
+            metric.add_sample(ACCEPTED.sample, {**self._labels, "position": str(position)}, count)
         return metric
 
     def _replicas(self, are_up: Sequence[bool]) -> Metric:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.base import EngineStats
+from engines.step_counts import STEP_TOKENS
 from profiles.hardware.usage import GpuUsage
 from service.answer.choice import INTER_TOKEN_BUCKETS_S
 from service.telemetry.processes import ProcessUsage
@@ -191,6 +192,7 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Draft tokens of speculative decoding that were accepted.",
         lambda s: s.accepted_draft_tokens,
     ),
+    _counter("drafts", "Drafts that were verified: runs of tokens.", lambda s: s.num_drafts),
     _counter(
         "grammars_compiled",
         "Grammars compiled or refused; cache hits are not counted.",
@@ -201,6 +203,20 @@ ENGINE: tuple[EngineSeries, ...] = (
         "Time spent compiling grammars.",
         lambda s: s.grammar_compile_s,
     ),
+)
+# Of engines that count them.
+STEP = Series(
+    "engine_step_tokens",
+    "histogram",
+    "Tokens that a step of the engine computed, of all its requests.",
+    ("model",),
+    STEP_TOKENS,
+)
+ACCEPTED = Series(
+    "engine_accepted_drafts",
+    "counter",
+    "Drafts whose token at this position was accepted.",
+    ("model", "position"),
 )
 MAX_REQUESTS = Series(
     "engine_max_requests", "gauge", "Maximum requests that run at once (batch size).", ("model",)
@@ -305,6 +321,8 @@ def all_series() -> Iterator[Series]:
     yield MAX_REQUESTS
     for item in ENGINE:
         yield item.series
+    yield STEP
+    yield ACCEPTED
     for board in GPU:
         yield board.series
     for process in PROCESS:

@@ -68,8 +68,8 @@ On both pages, with `engine="0"`. The model servers' protocol of the Gateway API
 Extension reads `vllm:num_requests_waiting`, `vllm:num_requests_running` and
 `vllm:kv_cache_usage_perc` (waiting, running, share of KV in use), `vllm:cache_config_info` (labels
 `block_size`, `num_gpu_blocks`) and `vllm:lora_requests_info`, which says that there are no
-adapters. Of vLLM's other series, `iteration_tokens_total` and the speculation's counts by draft and
-position are not measured here."""
+adapters. The native engine and vLLM tell what the steps computed, as they do how drafts were
+accepted by position; with the other engines these series are absent."""
 
 
 def settings_page() -> str:

@@ -20,7 +20,7 @@ FILE: Final = Path(__file__).with_name("surface.json")
 CLASSES: Final = (
     *("AsyncEngineArgs", "SamplingParams", "StructuredOutputsParams", "TokensPrompt"),
     *("RequestOutput", "CompletionOutput", "Logprob", "RequestStateStats", "SchedulerStats"),
-    *("PrefixCacheStats", "IterationStats"),
+    *("PrefixCacheStats", "IterationStats", "PromptTokenStats", "SpecDecodingStats"),
 )
 # Options of profiles with values of a closed list: the file, and the name it has there.
 LITERALS: Final = {

@@ -157,6 +157,12 @@ def test_a_prompt_is_scored_once() -> None:
 def test_counters_add_up_over_steps_and_engines() -> None:
     counters = VllmCounters()
     counters.num_blocks, counters.block_size = 100, 16
+    drafts = stand_in(
+        "SpecDecodingStats",
+        num_drafts=2,
+        num_draft_tokens=6,
+        num_accepted_tokens_per_pos=[2, 1, 0],
+    )
     for engine in (0, 1):
         cache = stand_in("PrefixCacheStats", queries=30, hits=10)
         scheduler = stand_in(
@@ -165,8 +171,14 @@ def test_counters_add_up_over_steps_and_engines() -> None:
             num_waiting_reqs=1,
             num_skipped_waiting_reqs=0,
             prefix_cache_stats=cache,
+            spec_decoding_stats=drafts if engine else None,
         )
-        iteration = stand_in("IterationStats", num_preempted_reqs=1, num_generation_tokens=4)
+        iteration = stand_in(
+            "IterationStats",
+            num_preempted_reqs=1,
+            num_generation_tokens=4,
+            prompt_token_stats=stand_in("PromptTokenStats", computed=20 * engine),
+        )
         counters.record(scheduler, iteration, engine)
         counters.record(None, None, engine)
         counters.count_prompt(30)
@@ -176,5 +188,8 @@ def test_counters_add_up_over_steps_and_engines() -> None:
     assert (stats.prompt_tokens, stats.generated_tokens) == (60, 8)
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (60, 20)
     assert (stats.num_steps, stats.num_preemptions) == (2, 2)
+    assert (stats.step_tokens, stats.steps_by_tokens[:5]) == (28, (0, 1, 0, 1, 0))
+    assert (stats.num_drafts, stats.draft_tokens, stats.accepted_draft_tokens) == (2, 6, 3)
+    assert stats.accepted_by_position == (2, 1, 0)
     idle = counters.stats(num_inside=0)  # vLLM has said nothing since; all were aborted
     assert (idle.num_running, idle.num_waiting, idle.num_free_kv_blocks) == (0, 0, 100)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,12 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from auth.base import Credentials, InvalidCredentials, Principal
 from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
+from engines.step_counts import StepCounts
 from profiles.hardware.usage import GpuUsage
 from service.http.paths import route_of
 from service.request import Notes, RequestContext
 from service.telemetry.collectors import EngineState
 from service.telemetry.metrics import Metrics
-from service.telemetry.series import all_series
+from service.telemetry.series import ACCEPTED, STEP, all_series
 from tools.docs.reference import metrics_page
 
 Fixture = Callable[..., Any]
@@ -158,6 +161,28 @@ async def test_vllms_names_have_the_same_values(make_runtime: Fixture, scrape: F
     assert gaps == page.value("harmonium_inter_token_latency_seconds_count")
 
 
+async def test_steps_and_drafts_have_vllms_names_where_the_engine_counts_them(
+    make_runtime: Fixture, scrape: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    page = await scrape(runtime, page="/metrics")
+    assert not any("iteration_tokens" in name or "per_pos" in name for name in page.names)
+    counts = StepCounts()
+    for num_tokens in (1, 7, 20_000):
+        counts.count_step(num_tokens)
+    counts.count_drafts(2, 6, [2, 1])
+    stats = replace(await runtime.engine.stats(), **counts.of_steps())
+    monkeypatch.setattr(runtime.engine, "stats", AsyncMock(return_value=stats))
+    page = await scrape(runtime, page="/metrics")
+    steps = "vllm:iteration_tokens_total"
+    found = [page.value(f"{steps}_bucket", le=le) for le in ("1.0", "8.0", "16384.0", "+Inf")]
+    assert found == [1, 2, 2, 3]
+    assert (page.value(f"{steps}_count"), page.value(f"{steps}_sum")) == (3, 20_008)
+    assert page.value("vllm:spec_decode_num_drafts_total") == 2
+    per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    assert [page.value(per_position, position=p) for p in "01"] == [2, 1]
+
+
 async def test_inference_routers_find_their_gauges(make_runtime: Fixture, scrape: Fixture) -> None:
     """The model servers' protocol of the Gateway API Inference Extension."""
     page = await scrape(make_runtime(SCRIPT), page="/metrics")
@@ -287,7 +312,8 @@ async def test_what_is_written_is_what_the_table_says(
     runtime.metrics.count_dropped("logs", 1)
     page = await scrape(runtime)
     written = {name for name in page.names if name.startswith(("harmonium_", "process_"))}
-    known = {series.sample for series in all_series() if not series.name.startswith("gpu_")}
+    absent = ("gpu_", STEP.name, ACCEPTED.name)  # of the scripted engine on a CPU
+    known = {series.sample for series in all_series() if not series.name.startswith(absent)}
     parts = ("_count", "_sum")
     assert {name for name in written if not name.endswith(parts)} == known
 

@@ -98,6 +98,15 @@ def test_a_repetitive_answer_is_the_same_in_fewer_steps(
     assert answers[0] == answers[1]
     assert num_steps[1] < 0.7 * num_steps[0]
     assert stats.draft_tokens > stats.accepted_draft_tokens > 0.5 * stats.draft_tokens
+    right = stats.accepted_by_position
+    assert sum(right) == stats.accepted_draft_tokens
+    assert stats.num_drafts >= right[0] >= right[-1] > 0
+    assert sum(stats.steps_by_tokens) == stats.num_steps
+    num_read = sum(map(len, PROMPTS)) - stats.prefix_cache_hits
+    num_wrong = stats.draft_tokens - stats.accepted_draft_tokens
+    # A prompt's last step brings the first token, which the next one computes.
+    num_computed = stats.generated_tokens - len(PROMPTS) + num_wrong
+    assert stats.step_tokens == num_read + num_computed
 
 
 def test_guesses_that_are_wrong_are_given_up(
