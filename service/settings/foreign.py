@@ -24,6 +24,7 @@ _CORS = "use NIM_CORS_ALLOW_ORIGINS: listed origins may use the API's methods an
 _DRAFT = (
     "use a profile with speculation (`harmonium profiles`); n-gram speculation is on by default"
 )
+_MANIFEST = "not supported: a download without the manifest; a NIMCache names a profile"
 _CAPTURE = "use NIM_OTEL_CAPTURE_CONTENT: prompts and answers go into traces"
 
 VARIABLES: Final[dict[str, str]] = {
@@ -46,6 +47,8 @@ VARIABLES: Final[dict[str, str]] = {
     "NIM_ENABLE_AUTO_TOOL_CHOICE": _BUILT_IN,
     "NIM_ENABLE_KV_CACHE_REUSE": "not needed: the prefix cache is always on",
     "NIM_ENABLE_PROMPT_LOGPROBS": "not needed: requests ask for them with prompt_logprobs",
+    "NIM_ENGINE_MODEL_DOWNLOAD_ONLY": _MANIFEST,
+    "NIM_ENGINE_MODEL_PATH": _MANIFEST,
     "NIM_FORCE_DETERMINISTIC": "use NIM_BATCH_INVARIANT",
     "NIM_FT_MODEL": _OWN_MODEL,
     "NIM_GPU_MEM_FRACTION": _MEMORY,

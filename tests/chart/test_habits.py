@@ -87,8 +87,12 @@ TAKEN = {
         "extraObjects[0].kind=Secret,extraObjects[0].apiVersion=v1",
         "kind: Secret",
     ),
-    "a registry for all charts": ("global.imageRegistry=m.example", "image: m.example/"),
+    "a registry for all charts": ("global.imageRegistry=m.example", "m.example/"),
     "pull secrets for all charts": ("global.imagePullSecrets[0].name=pull", "name: pull"),
+    "probe limits": ("probes.startup.failureThreshold=999", "failureThreshold: 999"),
+    "a pause before the stop": ("preStopSleepSeconds=77", '"77"'),
+    "the pod's user": ("podSecurityContext.runAsUser=1234", "runAsUser: 1234"),
+    "a role of the cloud": ("serviceAccount.annotations.role=r", "role: r"),
 }
 # What stays refused, and what the refusal says.
 HINTED = {
@@ -103,6 +107,19 @@ HINTED = {
 def test_it_can_be_set(template: Callable[..., str], wanted: str) -> None:
     pairs, shown = TAKEN[wanted]
     assert shown in template("--set", pairs)
+
+
+@pytest.mark.parametrize("wanted", sorted(TAKEN.keys() - {"an InferencePool"}))
+@pytest.mark.parametrize("platform", ["nim-operator", "kserve"])
+def test_where_a_platform_makes_the_pod_it_is_rendered_or_refused(
+    helm: Callable[..., CompletedProcess[str]], chart: Path, platform: str, wanted: str
+) -> None:
+    pairs, shown = TAKEN[wanted]
+    needed = f"kubernetes={platform},nimOperator.profile={'0' * 64},model=gpt-oss-20b"
+    result = helm("template", "demo", chart, "--set", f"{IMAGE},{needed},{pairs}")
+    assert (
+        shown in result.stdout or "has no effect" in result.stderr or "only with" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("wanted", HINTED)

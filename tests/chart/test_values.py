@@ -46,6 +46,19 @@ REFUSED = {
         "replicaCount=2,auth.open=true,cache.type=persistentVolumeClaim",
         "cache.accessMode",
     ),
+    "an existing claim for two pods, if it is one node's": (
+        "replicaCount=2,auth.open=true,cache.type=existingClaim,cache.existingClaim=m",
+        "cache.accessMode",
+    ),
+    "an existing claim beside another cache": (
+        "cache.existingClaim=m",
+        "cache.existingClaim has no effect with cache.type: emptyDir",
+    ),
+    "an endpoint picker without an InferencePool": (
+        "inferencePool.endpointPicker.name=p",
+        "has no effect",
+    ),
+    "a folder of weights without its volume": ("weights.path=x", "weights.volume"),
     "a download Job beside one node's claim": (
         "prefetch.enabled=true,cache.type=persistentVolumeClaim",
         "prefetch.enabled",

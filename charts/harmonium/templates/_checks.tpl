@@ -12,15 +12,17 @@
 {{- end -}}
 {{- range $path, $default := (include "harmonium.withoutEffect" . | fromYaml) -}}
 {{- $value := $.Values -}}
-{{- range (splitList "." $path) -}}{{- $value = index $value . -}}{{- end -}}
-{{- if and (not (empty $value)) (ne (toString $value) (toString $default)) -}}
+{{- range (splitList "." $path) -}}{{- $value = get ($value | default dict) . -}}{{- end -}}
+{{- if and (ne (toString $value) (toString $default)) (ne (toString $value) "") (not (kindIs "invalid" $value)) -}}
+{{- if has $.Values.kubernetes (list "plain" "llm-d") -}}
+{{- fail (printf "%s has no effect with cache.type: %s and kubernetes: %s; leave it out, or set the one that has it" $path $.Values.cache.type $.Values.kubernetes) -}}
+{{- end -}}
 {{- fail (printf "%s has no effect with kubernetes: %s, which makes the pod and its Service itself; leave it out, or set kubernetes: plain" $path $.Values.kubernetes) -}}
 {{- end -}}
 {{- end -}}
-{{- $claimIsForOneNode := and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
 {{- $mayGrow := or (gt (int .Values.replicaCount) 1) (ne .Values.autoscaling.type "none") -}}
-{{- if and $claimIsForOneNode $mayGrow -}}
-{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany, cache.type: perPod or emptyDir" -}}
+{{- if and (include "harmonium.claimIsForOneNode" .) $mayGrow -}}
+{{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany (of an existing claim: say so if it is), cache.type: perPod or emptyDir" -}}
 {{- end -}}
 {{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) -}}
 {{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
@@ -58,6 +60,9 @@
 {{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
 {{- fail "httpRoute.parentRefs: name the Gateway, e.g. [{name: inference-gateway}]" -}}
 {{- end -}}
+{{- if and .Values.weights.path (not .Values.weights.volume) -}}
+{{- fail "weights.volume: name the volume that holds weights.path" -}}
+{{- end -}}
 {{- if and .Values.weights.volume (not .Values.weights.path) -}}
 {{- fail "weights.path: name the checkpoint's folder in the volume" -}}
 {{- end -}}
@@ -70,9 +75,22 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* Values that a preset does not render, with the defaults that may stay. */}}
+{{/* Whether all pods share a claim that one node can mount. */}}
+{{- define "harmonium.claimIsForOneNode" -}}
+{{- if and (has .Values.cache.type (list "persistentVolumeClaim" "existingClaim")) (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Values that are not rendered, with the defaults that may stay. */}}
 {{- define "harmonium.withoutEffect" -}}
-{{- if has .Values.kubernetes (list "nim-operator" "kserve") -}}
+{{- if and (eq .Values.cache.type "emptyDir") (has .Values.kubernetes (list "plain" "llm-d")) -}}
+cache.accessMode: ReadWriteOnce
+cache.existingClaim: ""
+cache.storageClassName: ""
+{{- end }}
+{{ if ne .Values.kubernetes "llm-d" -}}
+inferencePool.endpointPicker.name: ""
+{{- end }}
+{{ if has .Values.kubernetes (list "nim-operator" "kserve") -}}
 affinity: {}
 auth.keysSecret: ""
 autoscaling.type: none
@@ -84,6 +102,7 @@ extraEnvFrom: []
 extraPodSpec: {}
 extraVolumeMounts: []
 extraVolumes: []
+global.imagePullSecrets: []
 httpRoute.enabled: false
 ingress.enabled: false
 initContainers: []
@@ -92,16 +111,23 @@ networkPolicy.enabled: false
 podAnnotations: {}
 podDisruptionBudget.enabled: false
 podLabels: {}
+podSecurityContext.fsGroup: 10001
+podSecurityContext.runAsGroup: 10001
+podSecurityContext.runAsUser: 10001
 prefetch.enabled: false
 priorityClassName: ""
+probes.startup: {periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 720}
 progressDeadlineSeconds: 0
+revisionHistoryLimit: 10
 runtimeClassName: ""
 schedulerName: ""
 service.annotations: {}
+service.externalTrafficPolicy: ""
 service.labels: {}
 service.loadBalancerSourceRanges: []
 service.nodePort: 0
 service.sessionAffinity: None
+serviceAccount.annotations: {}
 serviceAccount.name: ""
 shmSize: ""
 sidecars: []
@@ -113,8 +139,15 @@ weights.volume: {}
 {{- end }}
 {{ if eq .Values.kubernetes "nim-operator" -}}
 drainSeconds: 30
+imagePullSecrets: []
+monitoring.keySecret: ""
+preStopSleepSeconds: 5
+probes.liveness: {periodSeconds: 10, timeoutSeconds: 3, failureThreshold: 3}
+probes.readiness: {periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 2}
 tls.mode: disabled
 {{- else if eq .Values.kubernetes "kserve" -}}
+cache.accessMode: ReadWriteOnce
+cache.keep: true
 cache.size: ""
 cache.storageClassName: ""
 imagePullSecrets: []

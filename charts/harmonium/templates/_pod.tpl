@@ -3,7 +3,7 @@
 {{- define "harmonium.strategy" -}}
 {{- if .Values.strategy -}}
 {{- toYaml .Values.strategy -}}
-{{- else if and (eq .Values.cache.type "persistentVolumeClaim") (hasPrefix "ReadWriteOnce" .Values.cache.accessMode) -}}
+{{- else if include "harmonium.claimIsForOneNode" . -}}
 type: Recreate
 {{- else if include "harmonium.usesGpus" . -}}
 {{/* A new pod would wait for ever for a GPU that the old one holds. */ -}}
@@ -43,6 +43,12 @@ httpGet:
   {{- end }}
 {{- end }}
 {{ toYaml .probe }}
+{{- end -}}
+
+{{- define "harmonium.preStop" -}}
+preStop:
+  exec:
+    command: ["sleep", {{ .Values.preStopSleepSeconds | quote }}]
 {{- end -}}
 
 {{- define "harmonium.environment" -}}
@@ -318,9 +324,7 @@ livenessProbe:
 readinessProbe:
   {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/ready" "probe" .Values.probes.readiness) | nindent 2 }}
 lifecycle:
-  preStop:
-    exec:
-      command: ["sleep", {{ .Values.preStopSleepSeconds | quote }}]
+  {{- include "harmonium.preStop" . | nindent 2 }}
 resources:
   {{- include "harmonium.resources" . | nindent 2 }}
 securityContext:
