@@ -86,6 +86,9 @@ def test_the_dashboard_can_be_imported(dashboard: dict[str, Any]) -> None:
 LEFT_OUT = {
     "cached_prompt_tokens",
     "decode_time_seconds",
+    "engine_accepted_drafts",
+    "engine_drafts",
+    "engine_step_tokens",
     "engine_kv_block_tokens",
     "engine_kv_blocks",
     "http_request_duration_seconds",
