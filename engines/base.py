@@ -67,6 +67,9 @@ class EngineRequest:
     # Of a run that was cut off: this one gives what would have come after them, as if nothing had
     # happened. They count as generated in every respect, and none of them ends the answer.
     generated_token_ids: tuple[int, ...] = ()
+    # Where another engine computes the prompt and hands its K/V over: tcp://ADDRESS:PORT. None: no
+    # engine does. Only engines with a `handover` of role decode are told one (engines/spec.py).
+    prefill_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,11 @@ class EngineStats:
     host_cache_hits: int = 0  # prompt tokens that were copied from host memory
     host_bytes_saved: int = 0  # K/V copied to host memory
     host_bytes_loaded: int = 0  # K/V copied back
+    num_handovers: int = 0  # prompts whose K/V another engine has handed over
+    num_failed_handovers: int = 0  # of which the K/V did not come, or not all: computed here
+    handover_blocks: int = 0  # of K/V, received
+    handover_bytes: int = 0  # of their content
+    handover_s: float = 0.0  # waited for K/V in all, the other engine's computing included
     num_grammars_compiled: int = 0  # those refused too; those found compiled not
     grammar_compile_s: float = 0.0  # spent on them in all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from engines.errors import EngineStartError
 
@@ -18,6 +18,16 @@ class KvEvents:
     replay_endpoint: str | None = None  # None: missed events are not sent again
     topic: str = ""
     rank: int = 0  # among the engines of one server
+
+
+@dataclass(frozen=True, slots=True)
+class KvHandover:
+    """How an engine hands the K/V of prompts to others, or takes them from others."""
+
+    role: Literal["prefill", "decode"]
+    secret: str = field(repr=False)  # what both sides know
+    endpoint: str | None = None  # tcp://ADDRESS:PORT, which an engine of role prefill binds
+    timeout_s: float = 10.0  # that an engine of role decode waits for a prompt's K/V
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class EngineSpec:
     expert_parallel: int = 1
     attention_dp: bool = False  # every GPU holds all attention weights and its own sequences
     kv_events: KvEvents | None = None
+    handover: KvHandover | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
 
 

@@ -69,6 +69,11 @@ class LlamaCppBackend:
         self._slots = Slots()
 
     @property
+    def access(self) -> None:
+        """None: K/V lie where the library keeps them."""
+        return None
+
+    @property
     def capacity(self) -> Capacity:
         return self._capacity
 

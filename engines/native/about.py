@@ -19,10 +19,10 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
 
     config = NativeConfig.from_spec(spec)
     if spec.kv_events is None:
-        return NativeEngine(config)
+        return NativeEngine(config, handover=spec.handover)
     from engines.kv_events.publisher import KvEventPublisher
 
-    return NativeEngine(config, events=KvEventPublisher(spec.kv_events))
+    return NativeEngine(config, events=KvEventPublisher(spec.kv_events), handover=spec.handover)
 
 
 def _missing() -> str | None:

@@ -163,7 +163,7 @@ class BlockManager:
         copying takes less time than computing. At least one token stays to be computed."""
         if not self.is_prefix_caching:
             return Prefix()
-        near = self._prefix(sequence, self._cached.__contains__)
+        near = self.cached_prefix(sequence)
         if self.host is None:
             return near
         far = self._prefix(sequence, self._is_anywhere)
@@ -189,6 +189,40 @@ class BlockManager:
         sequence.num_registered_blocks = sequence.num_prefix_blocks = num_blocks
         self._holders.add(sequence)
         return num_tokens
+
+    def cached_prefix(self, sequence: Sequence) -> Prefix:
+        """The longest usable prefix that is cached on the device."""
+        return self._prefix(sequence, self._cached.__contains__)
+
+    def prefix_keys(self, sequence: Sequence) -> dict[bytes, int]:
+        """All keys that a prefix of the sequence can have, each with the number of its block."""
+        num_blocks = self._num_reusable(sequence)
+        hashes = self._hasher.hashes(sequence, num_blocks)[:num_blocks]
+        groups = (FULL, WINDOW)[: self._num_tables]
+        return {group + each: i for i, each in enumerate(hashes) for group in groups}
+
+    def blocks_of(self, keys: Iterable[bytes]) -> list[int] | None:
+        """The device's blocks with these keys; None if one is not there any more."""
+        found = [self._cached.get(key, NULL_BLOCK) for key in keys]
+        return None if NULL_BLOCK in found else found
+
+    def take_in(self, sequence: Sequence, keys: list[bytes]) -> dict[int, int]:
+        """Blocks for those of these `prefix_keys` that are not cached, by their place in `keys`.
+
+        They are found from now on, so the caller has their content copied before the next step.
+        Nothing is taken where not all have room.
+        """
+        places = [place for place, key in enumerate(keys) if key not in self._cached]
+        if len(places) > self.num_free_blocks:
+            return {}
+        taken = {place: self._take() for place in places}
+        index_of = self.prefix_keys(sequence)
+        for place, block in taken.items():
+            self._offer(keys[place], block)
+            if self._events is not None:
+                self._events.stored(sequence, index_of[keys[place]], keys[place])
+            self._release(block)
+        return taken
 
     def is_arriving(self, sequence: Sequence) -> bool:
         """Whether the sequence has a block whose copy no step has carried out yet."""

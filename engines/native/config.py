@@ -228,11 +228,12 @@ class NativeConfig:
         device = {"device": "cuda", "num_gpus": spec.num_devices} if spec.num_devices else {}
         config = cls.from_options({**device, **spec.options, **spec.limits, **given})
         config._check_dtypes(spec)
-        if spec.kv_events is not None and not config.enable_prefix_caching:
-            raise EngineStartError(
-                "kv_events is set and enable_prefix_caching is false: without the prefix cache"
-                " there are no KV events"
-            )
+        for name in ("kv_events", "handover"):
+            if getattr(spec, name) is not None and not config.enable_prefix_caching:
+                raise EngineStartError(
+                    f"{name} is set and enable_prefix_caching is false: without the prefix cache"
+                    f" there is no {name}"
+                )
         return config
 
     def _check_several_gpus(self) -> None:
@@ -286,6 +287,7 @@ _UNDERSTOOD = (
     "num_devices",
     "pipeline_parallel",
     "kv_events",
+    "handover",
 )
 _SHORT: dict[DType, str] = {"float32": "fp32", "bfloat16": "bf16"}
 

@@ -114,6 +114,10 @@ class EngineCore:
                 sink.publish(events)
         return self._outcomes
 
+    def note_copies(self) -> None:
+        """Note that blocks were copied between two steps: the time of the next is not learned."""
+        self._was_copying = True
+
     def publish_to(self, sink: EventSink) -> None:
         """Tell a sink after each step what the prefix cache has stored and dropped."""
         self._news = self.scheduler.blocks.record(), sink

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final
 
+from engines.base import Runner
+from engines.handover.server import HandoverServer
 from engines.kv_events.events import EventSink
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.core import EngineCore, load_core
+from engines.native.decoding_role import PrefilledElsewhere
+from engines.native.prefilling_role import GivenPrompts
 from engines.native.runner import CoreRunner
 from engines.native.worker import Submission
 from engines.queueing.admission import QueuedEngine
+from engines.spec import KvHandover
 
 RELEASE: Final = version("harmonium")  # reads files: not for every request
 
@@ -25,31 +30,57 @@ class NativeEngine(QueuedEngine[Submission]):
         config: NativeConfig,
         load: Callable[[NativeConfig], EngineCore] = load_core,
         events: EventSink | None = None,
+        handover: KvHandover | None = None,
     ) -> None:
-        """`events`: is told what the prefix cache holds."""
+        """`events`: is told what the prefix cache holds; `handover`: gives K/V, or takes them."""
         self._events = events
+        self._config = config
+        self._server: HandoverServer | None = None
+        if handover is not None and handover.role == "prefill":
+            self._server = HandoverServer(handover)
         idle = asyncio.Event()
 
         def vocab_size() -> int:
             return ModelConfig.from_dir(config.model_dir).vocab_size
 
         def load_and_publish() -> EngineCore:
-            if events is None:
-                return load(config)
-            events.start()  # first: an address that is taken is told before minutes of loading
+            # First: an address that is taken is told before minutes of loading.
+            if self._server is not None:
+                self._server.bind()
+            if events is not None:
+                events.start()
             try:
                 core = load(config)
             except BaseException:
-                events.stop()
+                self._close()
                 raise
-            core.publish_to(events)
+            if events is not None:
+                core.publish_to(events)
             return core
 
         runner = CoreRunner("native", RELEASE, config, load_and_publish, idle, vocab_size)
-        super().__init__(runner, config.max_num_waiting, idle)
+        self._core_runner = runner
+        whole: Runner[Submission] = runner
+        if handover is not None and handover.role == "decode":
+            whole = PrefilledElsewhere(runner, config, handover)
+        super().__init__(whole, config.max_num_waiting, idle)
+
+    async def start(self) -> None:
+        """Load the checkpoint; raises EngineStartError when it cannot be served."""
+        await super().start()
+        if self._server is not None:
+            runner, loop = self._core_runner, asyncio.get_running_loop()
+            source = await GivenPrompts.of(self._config, runner, self.generate)
+            self._server.serve(source, loop)
 
     async def stop(self) -> None:
         """End all waiting and running requests with EngineDead."""
         await super().stop()
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        """Give back the addresses."""
         if self._events is not None:
-            await asyncio.to_thread(self._events.stop)
+            self._events.stop()
+        if self._server is not None:
+            self._server.stop()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engines.base import Capabilities, EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineStartError
@@ -19,6 +20,7 @@ from engines.native.worker import Delivery, StepWorker, Submission
 from engines.validation import check_request
 
 LoadCore = Callable[[], EngineCore]
+T = TypeVar("T")
 
 
 class Options(Protocol):
@@ -146,6 +148,10 @@ class CoreRunner:
         """Free what the submission holds before the next step."""
         if self._worker is not None:
             self._worker.abort(run)
+
+    def call(self, work: Callable[[EngineCore], T]) -> Future[T]:
+        """Have the engine's thread do this between two steps; raises EngineDead."""
+        return self._running_worker().call(work)
 
     async def stats(self) -> EngineStats:
         stats, grammars = self._loaded().stats(), self._grammars

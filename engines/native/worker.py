@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from engines.base import EngineRequest, Outcome, Receive, TokenEvent
 from engines.errors import EngineDead, EngineError
@@ -42,9 +42,29 @@ Delivery = tuple[Submission, Outcome]
 Deliver = Callable[[list[Delivery]], None]
 
 
+T = TypeVar("T")
+
+
 class _Command(Enum):
     SUBMIT = auto()
     ABORT = auto()
+
+
+class _Call(Generic[T]):
+    """Work for the engine's thread between two steps."""
+
+    def __init__(self, work: Callable[[EngineCore], T]) -> None:
+        self._work = work
+        self.result: Future[T] = Future()
+
+    def run(self, core: EngineCore) -> None:
+        try:
+            self.result.set_result(self._work(core))
+        except Exception as error:
+            self.result.set_exception(error)
+
+
+_InInbox = tuple[_Command, Submission] | _Call[Any]
 
 
 class StepWorker:
@@ -59,7 +79,7 @@ class StepWorker:
         self._loaded: Future[EngineCore] = Future()
         self._deliver = deliver
         self._condition = threading.Condition()
-        self._inbox: list[tuple[_Command, Submission]] = []  # guarded by _condition
+        self._inbox: list[_InInbox] = []  # guarded by _condition
         self._end: EngineDead | None = None  # why nothing runs any more; guarded by _condition
         self._is_stopping = False
         self._submissions: dict[Sequence, Submission] = {}
@@ -84,6 +104,16 @@ class StepWorker:
         with self._condition:
             self._inbox.append((_Command.ABORT, submission))
             self._condition.notify()
+
+    def call(self, work: Callable[[EngineCore], T]) -> Future[T]:
+        """Have the engine's thread do this between two steps; raises EngineDead, as `submit`."""
+        call = _Call(work)
+        with self._condition:
+            if self._end is not None:
+                raise EngineDead(*self._end.args)
+            self._inbox.append(call)
+            self._condition.notify()
+        return call.result
 
     def check_health(self) -> None:
         """Raise EngineDead with the reason if the engine has ended."""
@@ -130,12 +160,15 @@ class StepWorker:
         """Carry out the inbox, waiting for it while there is no work; False to stop."""
         while True:
             if self._inbox or not self._core.has_work:
-                for command, submission in self._take_commands():
-                    self._carry_out(command, submission)
+                for command in self._take_commands():
+                    if isinstance(command, _Call):
+                        command.run(self._core)
+                    else:
+                        self._carry_out(*command)
             if self._is_stopping or self._core.has_work:
                 return not self._is_stopping
 
-    def _take_commands(self) -> list[tuple[_Command, Submission]]:
+    def _take_commands(self) -> list[_InInbox]:
         if not self._core.has_work and not self._wait_for_commands(_IDLE_S):
             self._core.scheduler.blocks.check_integrity()
             self._wait_for_commands(None)
@@ -191,10 +224,12 @@ class StepWorker:
         with self._condition:
             self._end = end
             commands, self._inbox = self._inbox, []
-        submissions = [
-            *self._sequences,
-            *(t for command, t in commands if command is _Command.SUBMIT),
-        ]
+        submissions = [*self._sequences]
+        for command in commands:
+            if isinstance(command, _Call):
+                command.result.set_exception(EngineDead(*end.args))
+            elif command[0] is _Command.SUBMIT:
+                submissions.append(command[1])
         self._submissions.clear()
         self._sequences.clear()
         self._deliver([(submission, EngineDead(*end.args)) for submission in submissions])

@@ -30,9 +30,9 @@ The standard library and numpy are all this module may import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ StepCost = Callable[[int, NDArray[np.float64]], NDArray[np.float64]]
 in all:
 each of an array of such numbers; infinite where there is no such step."""
 
+BlockContent = NDArray[np.uint8]  # (blocks, bytes of a block)
 TokenMask = NDArray[np.int32]  # (ceil(vocab_size / 32)): bit i % 32 of word i // 32 allows token i
 TokenMasks = NDArray[np.int32]  # (1 + drafts, words): of the token at `end`, and after each draft
 
@@ -171,6 +172,40 @@ class Step(Protocol):
         ...
 
 
+class BlockAccess(Protocol):
+    """Reads and writes K/V of whole blocks, for other engines.
+
+    Copies take effect behind all steps that were launched, and behind `moves`, in that order.
+    Any call may raise.
+    """
+
+    @property
+    def layout(self) -> str:
+        """Where what lies in a block: engines exchange blocks of the same layout."""
+        ...
+
+    @property
+    def block_bytes(self) -> int:
+        """The size of one block's content."""
+        ...
+
+    def copy_out(
+        self, blocks: Sequence[int], moves: tuple[Move, ...]
+    ) -> Callable[[], BlockContent]:
+        """Enqueue the copies of these blocks; what is returned waits for them in any thread."""
+        ...
+
+    def staged(self, content: BlockContent) -> Any:
+        """Prepare content for `copy_in`, in any thread."""
+        ...
+
+    def copy_in(
+        self, rows: Sequence[int], blocks: Sequence[int], staged: Any, moves: tuple[Move, ...]
+    ) -> None:
+        """Enqueue the copies of these rows of the content into these blocks."""
+        ...
+
+
 class Backend(Protocol):
     """A loaded model on its device. All calls come from one thread.
 
@@ -184,6 +219,11 @@ class Backend(Protocol):
     @property
     def capacity(self) -> Capacity:
         """What the loaded backend has room for."""
+        ...
+
+    @property
+    def access(self) -> BlockAccess | None:
+        """How K/V of whole blocks get in and out; None where they cannot."""
         ...
 
     def launch(self, batch: Batch) -> Step:

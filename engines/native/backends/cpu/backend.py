@@ -12,6 +12,7 @@ from torch import Tensor
 from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Move
+from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cpu.attention import KVCache
 from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.host_blocks import HostBlocks
@@ -47,8 +48,10 @@ class CpuBackend:
         propose: Propose | None = None,
         score: Score | None = None,
         move: Callable[[tuple[Move, ...]], None] | None = None,
+        access: BlockTensors | None = None,
     ) -> None:
         """`move` carries out copies between the blocks and host memory, where there is any."""
+        self.access = access
         self._capacity, self._forward, self._propose = capacity, forward, propose
         self._score, self._move = score, move
         self._slots = Slots()
@@ -59,7 +62,8 @@ class CpuBackend:
         network = TorchModel(config, model)
         propose = None if network.guesser is None else network.guesser.propose
         move = None if network.host is None else network.host.move
-        return cls(network.capacity, network.forward, propose, network.score, move)
+        access = BlockTensors(network.block_tensors, move)
+        return cls(network.capacity, network.forward, propose, network.score, move, access)
 
     @property
     def capacity(self) -> Capacity:
@@ -101,9 +105,10 @@ class TorchModel:
         self.guesser = None if head is None else HeadGuesser(head, num_blocks, config.block_size)
         self._cache = KVCache(model, config, num_blocks, device)
         self.host: HostBlocks | None = None
+        tensors = () if self.guesser is None else self.guesser.tensors
+        self.block_tensors = (self._cache.blocks, *tensors)
         if num_places := num_host_blocks([model], config, beside):
-            tensors = () if self.guesser is None else self.guesser.tensors
-            self.host = HostBlocks((self._cache.blocks, *tensors), num_places)
+            self.host = HostBlocks(self.block_tensors, num_places)
         self.capacity = Capacity(
             num_blocks,
             config.block_size,

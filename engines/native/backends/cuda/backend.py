@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engines.native.backends.base import Batch, Capacity, Row
+from engines.native.backends.base import Batch, Capacity, Move, Row
+from engines.native.backends.block_tensors import BlockTensors
 from engines.native.backends.cuda.choices.of_card import CardChoices
 from engines.native.backends.cuda.graphs.captured import step_sizes
 from engines.native.backends.cuda.memory.host_blocks import HostBlocks, joined_capacity
@@ -92,8 +93,9 @@ class CudaBackend:
             stages, sizes, model.hidden_size, first, draws, slots, transfer, self._head
         )
         self._hosts: list[HostBlocks] = []
+        caches = [self._with_head(part.cache) for part in parts]
+        self.access = BlockTensors([each for cache in caches for each in cache], self._move)
         if num_host_blocks:  # last: nothing is pinned while graphs are captured
-            caches = [self._with_head(part.cache) for part in parts]
             self._hosts = [HostBlocks(each, num_host_blocks) for each in caches]
             host = joined_capacity([each.capacity() for each in self._hosts])
             self._capacity = replace(capacity, host=host)
@@ -101,6 +103,10 @@ class CudaBackend:
     def _with_head(self, cache: Tensor) -> tuple[Tensor, ...]:
         """All tensors kept with the blocks of a device."""
         return (cache,) if self._head is None else (cache, *self._head.tensors)
+
+    def _move(self, moves: tuple[Move, ...]) -> None:
+        for host in self._hosts:
+            host.move(moves, is_needed=True)
 
     @property
     def capacity(self) -> Capacity:

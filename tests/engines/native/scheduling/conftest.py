@@ -166,6 +166,8 @@ class LateBackend:
         self._inner, self.move = inner, move
         self._queue: list[LateStep] = []
 
+    access = None
+
     @property
     def capacity(self) -> Capacity:
         return self._inner.capacity

@@ -90,6 +90,7 @@ class SimulatedBackend:
     ) -> None:
         host = HostCapacity(num_host_blocks, BLOCK_BYTES, COPY_S) if num_host_blocks else None
         self.capacity = Capacity(num_blocks, 64, 131_072, host=host)
+        self.access = None
         self.works: list[StepWork] = []
         self._clock, self._costs, self._free_s = clock, costs, 0.0
         self._copied_s = self._loaded_s = 0.0  # when all copies are done, and those that load

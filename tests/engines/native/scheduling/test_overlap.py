@@ -28,6 +28,8 @@ class Recorder:
         self.batches: list[Batch] = []
         self.fail: dict[tuple[str, int], Exception] = {}
 
+    access = None
+
     @property
     def capacity(self) -> Capacity:
         return self._inner.capacity

@@ -1,0 +1,88 @@
+"""What a decode engine asks a prefill engine for, and whether the two fit."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from engines.base import EngineRequest, SamplingParams
+from engines.handover.channel import HandoverError, Message
+
+_TOKEN: Final = "i"
+MOST_TOKEN_BYTES: Final = 4 << 20  # a million tokens
+
+Fingerprint = Mapping[str, str]  # what has to be equal for K/V to be exchanged, by its name
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The K/V of one prompt, from its block `num_known` on."""
+
+    request: EngineRequest
+    fingerprint: Fingerprint
+    num_known: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        request = self.request
+        return {
+            "fingerprint": dict(self.fingerprint),
+            "num_known": self.num_known,
+            "request_id": request.request_id,
+            "cache_salt": request.cache_salt,
+            "tenant": request.tenant,
+            "priority": request.priority,
+        }
+
+    @property
+    def payload(self) -> bytes:
+        """The prompt, as 32-bit numbers in the order of this machine, which Fingerprint names."""
+        return array(_TOKEN, self.request.prompt_token_ids).tobytes()
+
+    @classmethod
+    def read(cls, message: Message) -> Ask:
+        """The ask of a message; raises HandoverError if it cannot be read."""
+        fields = message.fields
+        try:
+            request = EngineRequest(
+                request_id=f"prefill of {_text(fields, 'request_id')}",
+                prompt_token_ids=tuple(array(_TOKEN, bytes(message.payload))),
+                sampling=SamplingParams(max_tokens=1, temperature=0.0),
+                priority=_number(fields, "priority"),
+                cache_salt=None if fields["cache_salt"] is None else _text(fields, "cache_salt"),
+                tenant=_text(fields, "tenant"),
+            )
+            return cls(request, dict(fields["fingerprint"]), _number(fields, "num_known"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HandoverError(f"the question cannot be read: {error!r}") from error
+
+
+def prompt_alone(request: EngineRequest) -> EngineRequest:
+    """The request without the tokens of its answer: only the prompt's K/V are handed over."""
+    return replace(request, generated_token_ids=())
+
+
+def differences(ours: Fingerprint, theirs: Fingerprint) -> str:
+    """In what two engines differ, in words; empty if they exchange K/V."""
+    names = sorted({*ours, *theirs})
+    return "; ".join(
+        f"{name} is {ours.get(name)!r} here and {theirs.get(name)!r} there"
+        for name in names
+        if ours.get(name) != theirs.get(name)
+    )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    value = fields[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is no number")
+    return value

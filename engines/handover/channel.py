@@ -1,0 +1,189 @@
+"""An authenticated connection between two engines.
+
+Both sides prove that they know the secret before a byte of either is read as a message:
+
+    server   magic, nonce s
+    client   nonce c, HMAC(secret, "client" s c)
+    server   HMAC(secret, "server" s c)
+
+Each message then ends with an HMAC of its number and all its bytes, by a key of this connection and
+direction. Nothing is encrypted. Sizes are bounded, and no wait is without an end.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+_MAGIC: Final = b"harmonium kv 1\n"
+_NONCE: Final = 32
+_DIGEST: Final = "sha256"
+_MAC: Final = 32
+_HEAD: Final = struct.Struct("<BIQ")  # kind, bytes of the fields, bytes of the payload
+_MOST_FIELDS: Final = 8 << 20  # bytes: the names of 100,000 blocks
+_MOST_READ: Final = 1 << 20
+
+HANDSHAKE_S: Final = 3.0
+
+
+class HandoverError(Exception):
+    """K/V were not handed over; the message says why."""
+
+
+class Disagreement(HandoverError):
+    """The two engines do not fit each other, and will not a moment later."""
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    ASK = 1  # for the K/V of a prompt
+    WAIT = 2  # the prompt is still being computed
+    BLOCKS = 3  # some of its blocks
+    END = 4  # that was all
+    REFUSAL = 5  # the reason is among the fields
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: plain values, and bytes beside them."""
+
+    kind: Kind
+    fields: dict[str, Any]
+    payload: bytearray
+
+
+class Channel:
+    """One side of a connection that both sides have proved themselves on."""
+
+    def __init__(self, connection: socket.socket, key_out: bytes, key_in: bytes) -> None:
+        self._connection = connection
+        self._key_out, self._key_in = key_out, key_in
+        self._num_sent = self._num_received = 0
+
+    def send(
+        self,
+        kind: Kind,
+        fields: dict[str, Any] | None = None,
+        payload: bytes | memoryview = b"",
+        *,
+        within_s: float,
+    ) -> None:
+        """Send a message; raises HandoverError where that takes longer or the other is gone."""
+        encoded = json.dumps(fields or {}).encode()
+        head = _HEAD.pack(kind, len(encoded), len(payload)) + encoded
+        mac = _mac(self._key_out, self._num_sent, head, payload)
+        self._num_sent += 1
+        try:
+            self._connection.settimeout(max(within_s, 0.001))
+            self._connection.sendall(head)
+            if len(payload):
+                self._connection.sendall(payload)
+            self._connection.sendall(mac)
+        except OSError as error:
+            raise HandoverError(f"sending failed: {error}") from error
+
+    def receive(self, most_payload: int, *, within_s: float) -> Message:
+        """Receive a message; raises HandoverError for silence, a loss, a forgery, or too much."""
+        until_s = time.monotonic() + within_s
+        head = _read(self._connection, _HEAD.size, until_s)
+        number, num_fields, num_payload = _HEAD.unpack(head)
+        if num_fields > _MOST_FIELDS or num_payload > most_payload:
+            raise HandoverError(f"a message of {num_fields} + {num_payload} bytes is too large")
+        encoded = _read(self._connection, num_fields, until_s)
+        payload = _read(self._connection, num_payload, until_s)
+        mac = _read(self._connection, _MAC, until_s)
+        expected = _mac(self._key_in, self._num_received, head + encoded, payload)
+        self._num_received += 1
+        if not hmac.compare_digest(mac, expected):
+            raise HandoverError("a message was changed on its way")
+        return Message(Kind(number), json.loads(encoded), payload)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the other side has sent something, or is gone."""
+        try:
+            self._connection.settimeout(0.0)
+            self._connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+def as_server(connection: socket.socket, secret: str) -> Channel:
+    """Prove ourselves to a client; raises Disagreement where it does not know the secret."""
+    until_s = time.monotonic() + HANDSHAKE_S
+    ours = secrets.token_bytes(_NONCE)
+    _write(connection, _MAGIC + ours)
+    theirs, proof = _read(connection, _NONCE, until_s), _read(connection, _MAC, until_s)
+    nonces = ours + theirs
+    if not hmac.compare_digest(proof, _proof(secret, b"client", nonces)):
+        raise Disagreement("it has another secret")
+    _write(connection, _proof(secret, b"server", nonces))
+    keys = (_proof(secret, side, nonces) for side in (b"to the client", b"to the server"))
+    return Channel(connection, *keys)
+
+
+def as_client(connection: socket.socket, secret: str) -> Channel:
+    """Prove ourselves to a server; raises Disagreement where the two have different secrets."""
+    until_s = time.monotonic() + HANDSHAKE_S
+    hello = _read(connection, len(_MAGIC) + _NONCE, until_s)
+    if not hello.startswith(_MAGIC):
+        raise Disagreement("it is no prefill engine of this release")
+    ours = secrets.token_bytes(_NONCE)
+    nonces = bytes(hello[len(_MAGIC) :]) + ours
+    _write(connection, ours + _proof(secret, b"client", nonces))
+    try:
+        proof = _read(connection, _MAC, until_s)
+    except HandoverError as error:
+        raise Disagreement(f"it refused the secret ({error})") from error
+    if not hmac.compare_digest(proof, _proof(secret, b"server", nonces)):
+        raise Disagreement("it has another secret")
+    keys = (_proof(secret, side, nonces) for side in (b"to the server", b"to the client"))
+    return Channel(connection, *keys)
+
+
+def _proof(secret: str, word: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(secret.encode(), word + b"\0" + nonces, _DIGEST)
+
+
+def _mac(
+    key: bytes, number: int, head: bytes | bytearray, payload: bytes | bytearray | memoryview
+) -> bytes:
+    mac = hmac.new(key, number.to_bytes(8, "little") + head, _DIGEST)
+    mac.update(payload)
+    return mac.digest()
+
+
+def _write(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.settimeout(HANDSHAKE_S)
+        connection.sendall(data)
+    except OSError as error:
+        raise HandoverError(f"sending failed: {error}") from error
+
+
+def _read(connection: socket.socket, num: int, until_s: float) -> bytearray:
+    data = bytearray(num)
+    left = memoryview(data)
+    try:
+        while left:
+            connection.settimeout(max(until_s - time.monotonic(), 0.001))
+            received = connection.recv_into(left, min(len(left), _MOST_READ))
+            if not received:
+                raise HandoverError("it closed the connection")
+            left = left[received:]
+    except TimeoutError:
+        raise HandoverError("it was silent for too long") from None
+    except OSError as error:
+        raise HandoverError(f"receiving failed: {error}") from error
+    return data

@@ -1,0 +1,96 @@
+"""A decode engine's side: asks for the K/V of a prompt, and takes what comes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from engines.handover.ask import Ask
+from engines.handover.channel import (
+    HANDSHAKE_S,
+    Channel,
+    Disagreement,
+    HandoverError,
+    Kind,
+    as_client,
+)
+from engines.handover.endpoint import socket_address
+from engines.handover.server import WAIT_S
+
+PIECE_BYTES: Final = 16 << 20  # of blocks in a message, or one block
+_SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
+
+Take = Callable[[list[bytes], bytearray], None]  # keys of blocks, and their content
+
+
+class Fetch:
+    """One prompt's K/V on their way; `cancel` may be called from any thread."""
+
+    def __init__(self, secret: str, timeout_s: float) -> None:
+        self._secret, self._timeout_s = secret, timeout_s
+        self._connection: socket.socket | None = None
+        self.is_cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self, endpoint: str, ask: Ask, block_bytes: int, take: Take) -> None:
+        """Hand each piece to `take`; raises HandoverError where not all came."""
+        until_s = time.monotonic() + self._timeout_s
+        try:
+            family, address = socket_address(endpoint)
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            raise HandoverError(str(error)) from error
+        with connection:
+            self._keep(connection)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(min(HANDSHAKE_S, self._timeout_s))
+            try:
+                connection.connect(address)
+            except OSError as error:
+                raise HandoverError(f"it cannot be reached: {error}") from error
+            channel = as_client(connection, self._secret)
+            channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
+            self._receive(channel, until_s, block_bytes, take)
+
+    def cancel(self) -> None:
+        """End it, whatever it waits for."""
+        with self._lock:
+            self.is_cancelled = True
+            if self._connection is not None:
+                with suppress(OSError):  # not connected yet, or no more
+                    self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _keep(self, connection: socket.socket) -> None:
+        with self._lock:
+            if self.is_cancelled:
+                raise HandoverError("the request was ended")
+            self._connection = connection
+
+    def _receive(self, channel: Channel, until_s: float, block_bytes: int, take: Take) -> None:
+        most = max(PIECE_BYTES, block_bytes)
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise HandoverError(f"it took longer than {self._timeout_s:g} s")
+            message = channel.receive(most, within_s=min(left_s, _SILENCE_S))
+            if message.kind is Kind.END:
+                return
+            if message.kind is Kind.REFUSAL:
+                error = Disagreement if message.fields.get("is_lasting") else HandoverError
+                raise error(f"it refused: {message.fields.get('reason')}")
+            if message.kind is Kind.BLOCKS:
+                take(*_blocks(message.fields.get("keys"), message.payload, block_bytes))
+
+
+def _blocks(given: object, payload: bytearray, block_bytes: int) -> tuple[list[bytes], bytearray]:
+    try:
+        keys = [bytes.fromhex(each) for each in given]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise HandoverError(f"blocks without keys: {error}") from error
+    if len(payload) != len(keys) * block_bytes:
+        raise HandoverError(f"{len(keys)} blocks came as {len(payload)} bytes")
+    return keys, payload

@@ -1,0 +1,94 @@
+"""K/V in and out of a backend's blocks, for other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines.native.backends.base import BlockContent, Move
+
+
+class BlockTensors:
+    """Implements engines.native.backends.base.BlockAccess for tensors of any devices."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor], move: Callable[[tuple[Move, ...]], None] | None
+    ) -> None:
+        """`tensors`: (parts, blocks, values) each; a block is that place of all of them.
+
+        `move` carries out copies between the blocks and host memory, where there is any.
+        """
+        self._tensors = [each.view(torch.int64) for each in tensors]
+        self._widths = [len(each) * each.shape[2] for each in self._tensors]
+        self._move = move
+        self.block_bytes = 8 * sum(self._widths)
+        self.layout = ", ".join(
+            f"{each.device.type} {each.dtype} {len(each)}x{each.shape[2]}" for each in tensors
+        )
+
+    @torch.inference_mode()
+    def copy_out(
+        self, blocks: Sequence[int], moves: tuple[Move, ...]
+    ) -> Callable[[], BlockContent]:
+        """Enqueue copies to the host behind all steps; the result waits for them."""
+        self._carry_out(moves)
+        copies = [
+            _to_host(each.index_select(1, _index(blocks, each)).transpose(0, 1).flatten(1))
+            for each in self._tensors
+        ]
+
+        def content() -> BlockContent:
+            parts = []
+            for copy, event in copies:
+                if event is not None:
+                    event.synchronize()
+                parts.append(copy.numpy())
+            whole = parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+            return whole.view(np.uint8)
+
+        return content
+
+    def staged(self, content: BlockContent) -> list[Tensor]:
+        """The content where the devices copy it from."""
+        rows = torch.from_numpy(content.view(np.int64)).split(self._widths, 1)
+        return [
+            part.contiguous().pin_memory() if each.is_cuda else part
+            for part, each in zip(rows, self._tensors, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def copy_in(
+        self,
+        rows: Sequence[int],
+        blocks: Sequence[int],
+        staged: list[Tensor],
+        moves: tuple[Move, ...],
+    ) -> None:
+        """Enqueue copies of these rows into these blocks behind all steps."""
+        self._carry_out(moves)
+        for tensor, part in zip(self._tensors, staged, strict=True):
+            here = part.to(tensor.device, non_blocking=True).index_select(0, _index(rows, tensor))
+            here = here.unflatten(1, (len(tensor), -1)).transpose(0, 1)
+            tensor.index_copy_(1, _index(blocks, tensor), here)
+
+    def _carry_out(self, moves: tuple[Move, ...]) -> None:
+        if self._move is not None:
+            self._move(moves)
+
+
+def _index(places: Sequence[int], tensor: Tensor) -> Tensor:
+    return torch.tensor(places, dtype=torch.int64).to(tensor.device)
+
+
+def _to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """A copy on the host, whole once the event is done."""
+    if not values.is_cuda:
+        return values, None
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(values.device))
+    return host, event

@@ -1,0 +1,205 @@
+"""An engine that has others compute prompts: it takes their K/V, then runs the request.
+
+A request waits here until the K/V of its prompt are in the prefix cache, where the scheduler finds
+them like any others. Whatever does not come is computed: a handover that fails costs time only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from typing import Final
+
+import numpy as np
+
+from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
+from engines.errors import EngineDead, EngineError
+from engines.handover.ask import Ask, Fingerprint, prompt_alone
+from engines.handover.channel import Disagreement, HandoverError
+from engines.handover.fetch import Fetch
+from engines.native.block_hashes import FULL
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore
+from engines.native.kv_exchange import access_of, copy_in, fingerprint_of
+from engines.native.runner import CoreRunner
+from engines.native.sequence import Sequence
+from engines.native.worker import Submission
+from engines.spec import KvHandover
+
+LEAST_TOKENS: Final = 256  # to be computed: fewer are computed here
+_MOST_AT_ONCE: Final = 16  # handovers
+_AVOIDED_S: Final = 5.0  # a peer that failed
+_AVOIDED_LONG_S: Final = 60.0  # one that does not fit
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was handed over; the names are those of EngineStats."""
+
+    num_handovers: int = 0
+    num_failed_handovers: int = 0
+    handover_blocks: int = 0
+    handover_bytes: int = 0
+    handover_s: float = 0.0
+
+
+class PrefilledElsewhere:
+    """A runner whose prompts another engine computes; implements engines.base.Runner."""
+
+    def __init__(self, runner: CoreRunner, config: NativeConfig, settings: KvHandover) -> None:
+        self._runner, self._config, self._settings = runner, config, settings
+        self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, "kv-handover")
+        self._waiting: dict[Submission, tuple[Fetch, Receive]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()  # guards the counts and who is avoided
+        self._counts = _Counts()
+        self._avoided: dict[str, float] = {}  # until when, by the peer's endpoint
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine serves; raises EngineDead before start()."""
+        return self._runner.info
+
+    async def start(self) -> None:
+        """Load the checkpoint; raises EngineStartError when it cannot be served."""
+        await self._runner.start()
+
+        def look(core: EngineCore) -> tuple[EngineCore, Fingerprint]:
+            return core, fingerprint_of(self._config, core)
+
+        found = await asyncio.wrap_future(self._runner.call(look))
+        self._core, self._fingerprint = found
+        self._access = access_of(self._core)
+
+    async def prepare(self, request: EngineRequest) -> Submission:
+        return await self._runner.prepare(request)
+
+    def num_cached_tokens(self, run: Submission) -> int | None:
+        """All tokens of a prompt that another engine computes."""
+        if self._is_others(run.request):
+            return len(run.request.prompt_token_ids)
+        return self._runner.num_cached_tokens(run)
+
+    def begin(self, run: Submission, receive: Receive, arrived_s: float) -> None:
+        """Run it once its prompt's K/V are here, or will not come."""
+        if not self._is_others(run.request):
+            self._runner.begin(run, receive, arrived_s)
+            return
+        fetch = Fetch(self._settings.secret, self._settings.timeout_s)
+        self._waiting[run] = fetch, receive
+        task = asyncio.create_task(self._begin(run, fetch, receive, arrived_s), name="kv-handover")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def abort(self, run: Submission) -> None:
+        if run in self._waiting:
+            fetch, _ = self._waiting.pop(run)
+            fetch.cancel()
+        else:
+            self._runner.abort(run)
+
+    async def stats(self) -> EngineStats:
+        """Requests whose K/V are on their way count as waiting."""
+        stats = await self._runner.stats()
+        with self._lock:
+            counts = {name: getattr(self._counts, name) for name in _Counts.__slots__}
+        return replace(stats, num_waiting=stats.num_waiting + len(self._waiting), **counts)
+
+    async def check_health(self) -> None:
+        await self._runner.check_health()
+
+    async def stop(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for fetch, receive in waiting.values():
+            fetch.cancel()
+            receive(EngineDead("the engine has been stopped"))
+        await self._runner.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._threads.shutdown()
+
+    def _is_others(self, request: EngineRequest) -> bool:
+        peer = request.prefill_at
+        if peer is None or request.sampling.prompt_logprobs is not None:
+            return False
+        is_avoided = time.monotonic() < self._avoided.get(peer, 0.0)
+        return len(request.prompt_token_ids) > LEAST_TOKENS and not is_avoided
+
+    async def _begin(
+        self, run: Submission, fetch: Fetch, receive: Receive, arrived_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._bring, run.request, fetch)
+        if self._waiting.pop(run, None) is None:
+            return  # it was ended meanwhile
+        try:
+            self._runner.begin(run, receive, arrived_s)
+        except EngineError as error:
+            receive(error)
+
+    def _bring(self, request: EngineRequest, fetch: Fetch) -> None:
+        """Have the prompt's K/V in the cache, as far as they come; in a thread of its own."""
+        peer = request.prefill_at
+        assert peer is not None
+        begun_s = time.monotonic()
+        try:
+            has_asked = self._fetch(request, peer, fetch)
+        except HandoverError as error:
+            if fetch.is_cancelled:
+                return
+            self._note_failure(peer, error, time.monotonic() - begun_s)
+        except EngineDead:
+            pass  # the request hears of it when it begins
+        except Exception:
+            log.exception("K/V of request %s were not taken", request.request_id)
+        else:
+            with self._lock:
+                self._counts.num_handovers += has_asked
+                self._counts.handover_s += time.monotonic() - begun_s
+
+    def _fetch(self, request: EngineRequest, peer: str, fetch: Fetch) -> bool:
+        """Take the K/V from the peer; False if hardly any is missing."""
+        blocks, request = self._core.scheduler.blocks, prompt_alone(request)
+        sequence = Sequence(request, self._runner.info.max_model_len)
+        keys = blocks.prefix_keys(sequence)
+        full = [key for key in keys if key.startswith(FULL)]
+        num_missing = len(full) - blocks.find_prefix(sequence).num_blocks
+        if num_missing * blocks.block_size < LEAST_TOKENS:
+            return False
+        num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
+        ask = Ask(request, self._fingerprint, num_known)
+
+        def take(given: list[bytes], content: bytearray) -> None:
+            if not keys.keys() >= set(given):
+                raise HandoverError("it sent blocks of another prompt")
+            rows = np.frombuffer(content, np.uint8).reshape(len(given), -1)
+            staged = self._access.staged(rows)
+            work = partial(copy_in, sequence=sequence, keys=given, staged=staged)
+            if not self._runner.call(work).result():
+                raise HandoverError("the KV cache has no room for it")
+            with self._lock:
+                self._counts.handover_blocks += len(given)
+                self._counts.handover_bytes += len(content)
+
+        fetch.run(peer, ask, self._access.block_bytes, take)
+        return True
+
+    def _note_failure(self, peer: str, error: HandoverError, seconds: float) -> None:
+        avoided_s = _AVOIDED_LONG_S if isinstance(error, Disagreement) else _AVOIDED_S
+        with self._lock:
+            self._counts.num_failed_handovers += 1
+            self._counts.handover_s += seconds
+            self._avoided[peer] = time.monotonic() + avoided_s
+        log.warning(
+            "No K/V from the prefill engine at %s: %s. Prompts are computed here; it is asked"
+            " again in %.0f s.",
+            *(peer, error, avoided_s),
+        )

@@ -1,0 +1,87 @@
+"""K/V of prefixes out of one engine's cache and into another's, block by block.
+
+All functions that have a core run in the engine's thread, between two steps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, Final
+
+from engines.errors import EngineStartError
+from engines.handover.ask import Fingerprint
+from engines.native.backends.base import BlockAccess, BlockContent
+from engines.native.checkpoint_digest import checkpoint_digest
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore
+from engines.native.sequence import Sequence
+
+_RELEASE: Final = version("harmonium")
+
+
+def access_of(core: EngineCore) -> BlockAccess:
+    """How blocks of this core are read and written; raises EngineStartError if they are not."""
+    access = core.backend.access
+    if access is None:
+        raise EngineStartError("this engine's K/V cannot be handed over")
+    return access
+
+
+def fingerprint_of(config: NativeConfig, core: EngineCore) -> Fingerprint:
+    """What makes a block of one key and its bytes the same in two engines."""
+    blocks = core.scheduler.blocks
+    head = None if config.draft_dir is None else checkpoint_digest(config.draft_dir)
+    values = {
+        "release": _RELEASE,
+        "checkpoint": checkpoint_digest(config.model_dir),
+        "draft head": head,
+        "dtype": config.dtype,
+        "K/V dtype": config.kv_dtype,
+        "layout": access_of(core).layout,
+        "tokens in a block": blocks.block_size,
+        "sliding window": blocks.sliding_window,
+        "batch invariance": config.batch_invariant,
+        "byte order": sys.byteorder,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def keys_to_give(core: EngineCore, sequence: Sequence, num_known: int) -> list[bytes]:
+    """The keys of the sequence's prefix that is cached, without the first `num_known` blocks."""
+    prefix = core.scheduler.blocks.cached_prefix(sequence)
+    return prefix.full[num_known:] + prefix.window
+
+
+def copy_out(core: EngineCore, keys: list[bytes]) -> Callable[[], BlockContent] | None:
+    """Begin to copy these blocks to the host; None if one is not cached any more."""
+    blocks = core.scheduler.blocks
+    found = blocks.blocks_of(keys)
+    if found is None:
+        return None
+    moves = blocks.take_moves()
+    core.note_copies()
+    try:
+        return access_of(core).copy_out(found, moves)
+    except Exception:
+        core.scheduler.cancel([], moves)
+        raise
+
+
+def copy_in(core: EngineCore, sequence: Sequence, keys: list[bytes], staged: Any) -> bool:
+    """Put blocks of the sequence's prefix into the cache; False if they have no room."""
+    blocks = core.scheduler.blocks
+    if len(keys) > blocks.num_free_blocks:
+        return False
+    taken = blocks.take_in(sequence, keys)
+    moves = blocks.take_moves()  # saves of what was evicted from the blocks come first
+    core.note_copies()
+    try:
+        if taken:
+            access_of(core).copy_in([*taken], [*taken.values()], staged, moves)
+    except Exception:
+        core.scheduler.cancel([], moves)
+        blocks.forget(taken.values())
+        raise
+    return True

@@ -1,0 +1,57 @@
+"""An engine that computes prompts for others: what engines/handover/server.py serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from functools import partial
+
+from engines.base import EngineRequest, TokenEvent
+from engines.handover.ask import Ask, Fingerprint
+from engines.handover.channel import HandoverError
+from engines.handover.fetch import PIECE_BYTES
+from engines.handover.server import Piece
+from engines.native.config import NativeConfig
+from engines.native.core import EngineCore
+from engines.native.kv_exchange import access_of, copy_out, fingerprint_of, keys_to_give
+from engines.native.runner import CoreRunner
+from engines.native.sequence import Sequence
+
+Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
+
+
+class GivenPrompts:
+    """Prompts as requests of one token; implements engines.handover.server.Source."""
+
+    def __init__(self, runner: CoreRunner, generate: Generate, fingerprint: Fingerprint) -> None:
+        """`generate`: of the queue in front of the runner."""
+        self._runner, self._generate = runner, generate
+        self.fingerprint = fingerprint
+
+    @classmethod
+    async def of(cls, config: NativeConfig, runner: CoreRunner, generate: Generate) -> GivenPrompts:
+        """Make the source of an engine that has started."""
+        found = await asyncio.wrap_future(runner.call(partial(fingerprint_of, config)))
+        return cls(runner, generate, found)
+
+    async def compute(self, ask: Ask) -> None:
+        """Compute the prompt, so that its blocks are cached; raises EngineError."""
+        async with aclosing(self._generate(ask.request)) as events:
+            async for _ in events:
+                pass
+
+    def pieces(self, ask: Ask) -> Iterator[Piece]:
+        """The blocks that are cached; raises HandoverError if one is evicted meanwhile."""
+        sequence = Sequence(ask.request, self._runner.info.max_model_len)
+
+        def keys_and_size(core: EngineCore) -> tuple[list[bytes], int]:
+            return keys_to_give(core, sequence, ask.num_known), access_of(core).block_bytes
+
+        keys, block_bytes = self._runner.call(keys_and_size).result()
+        num = max(PIECE_BYTES // block_bytes, 1)
+        for some in (keys[at : at + num] for at in range(0, len(keys), num)):
+            content = self._runner.call(partial(copy_out, keys=some)).result()
+            if content is None:
+                raise HandoverError("its K/V were evicted before they were sent")
+            yield some, memoryview(content().data).cast("B")
