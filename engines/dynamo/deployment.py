@@ -18,7 +18,7 @@ from engines.fleet import Fleet, Replica, sum_of
 
 FOLLOW_S: Final = 0.25  # how often discovery is looked at
 STATS_S: Final = 1.0  # for a worker's counts
-PATIENCE_S: Final = 10.0  # without a worker, before the deployment counts as dead
+PATIENCE_S: Final = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +26,20 @@ log = logging.getLogger(__name__)
 class Deployment(Fleet[WorkerClient]):
     """All workers of an endpoint that are of one kind: the first one's, as long as it is there."""
 
-    def __init__(self, endpoint: str, discovery: Discovery, on_change: Callable[[], None]) -> None:
-        """`on_change`: called when a worker has come or gone."""
+    def __init__(
+        self,
+        endpoint: str,
+        discovery: Discovery,
+        on_change: Callable[[], None],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`on_change`: called when a worker has come or gone; `patience_s`: without a worker,
+        before the deployment counts as dead."""
         super().__init__(())
         self._endpoint = endpoint
         self._discovery = discovery
         self._on_change = on_change
+        self._patience_s = patience_s
         self._numbers = itertools.count()
         self._runtime: Any = None
         self._client: Any = None
@@ -51,17 +59,21 @@ class Deployment(Fleet[WorkerClient]):
 
     @property
     def is_dead(self) -> bool:
-        """Whether there has been no worker for PATIENCE_S."""
-        return not self._ready and time.monotonic() - self._alone_s >= PATIENCE_S
+        """Whether there has been no worker for so long that none is waited for."""
+        return not self._ready and time.monotonic() - self._alone_s >= self._patience_s
 
     async def start(self) -> None:
         """Return when a worker serves, however long that takes."""
         self._runtime = connect(self._discovery)
-        self._client = await self._runtime.endpoint(self._endpoint).client()
-        self._following = asyncio.create_task(self._follow(), name="deployment")
+        await self.join(self._runtime)
         log.info("Waiting for a worker of Dynamo at %s", self._endpoint)
         while self._info is None:
             await self._next_change()
+
+    async def join(self, runtime: Any) -> None:
+        """Follow the workers from now on, by a runtime that is its owner's to shut down."""
+        self._client = await runtime.endpoint(self._endpoint).client()
+        self._following = asyncio.create_task(self._follow(), name="deployment")
 
     async def healthy(self) -> list[Replica[WorkerClient]]:
         """The workers that serve; waits for one; raises EngineDead once the deployment is dead."""

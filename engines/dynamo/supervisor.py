@@ -15,9 +15,15 @@ from engines.dynamo.worker import WorkerSpec
 from engines.errors import EngineStartError
 from engines.process.child import ChildError, Command
 from engines.process.supervisor import ChildSupervisor, EngineSupervisor, RestartPolicy
+from engines.spec import KvHandover
 
 _NAME: Final = "the Dynamo worker"
 _GRACE_S: Final = 5.0
+
+
+def prefill_endpoint(endpoint: str) -> str:
+    """Where the workers are that compute prompts for those of an endpoint."""
+    return f"{endpoint}-prefill"
 
 
 class WorkerSupervisor:
@@ -32,13 +38,25 @@ class WorkerSupervisor:
         endpoint: str,
         discovery: Discovery,
         *,
+        handover: KvHandover | None = None,
         policy: RestartPolicy | None = None,
         environment: Mapping[str, str] | None = None,
         python: Path | None = None,
     ) -> None:
-        """`python` has Dynamo's library; `environment` is the worker process's whole one."""
+        """`python` has Dynamo's library; `environment` is the worker process's whole one.
+
+        `handover`: that of the engine's spec. Workers that prefill have an endpoint of their own,
+        so that no front sends them requests.
+        """
         self.engine = engine
-        self._spec = WorkerSpec(engine.address, endpoint, discovery)
+        role = None if handover is None else handover.role
+        self._spec = WorkerSpec(
+            engine.address,
+            prefill_endpoint(endpoint) if role == "prefill" else endpoint,
+            discovery,
+            prefill_endpoint=prefill_endpoint(endpoint) if role == "decode" else None,
+            handover=None if handover is None else handover.endpoint,
+        )
         self._environment = environment
         self._python = sys.executable if python is None else str(python)
         self._worker = ChildSupervisor(_NAME, self._command, policy or RestartPolicy())

@@ -17,7 +17,7 @@ from engines.errors import EngineError, Refused
 from engines.process.stream import tokens_alone
 from engines.process.wire import Submit, error_from
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
@@ -32,6 +32,7 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     info: EngineInfo
     stats: EngineStats
     version: int = VERSION
+    handover: str | None = None  # where its engine hands K/V over: tcp://ADDRESS:PORT
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):

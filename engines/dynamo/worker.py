@@ -15,11 +15,13 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
 from engines.base import EngineRequest
+from engines.dynamo.prefillers import Prefillers
 from engines.dynamo.runtime import Discovery, connect
 from engines.dynamo.wire import Ask, Chunk, EventWriter, Failure, State, answer, read_question
 from engines.errors import EngineDead, EngineError, EngineStartError, InvalidRequest
@@ -39,21 +41,27 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     address: str  # of its engine process
     endpoint: str
     discovery: Discovery
+    prefill_endpoint: str | None = None  # of the workers that compute its prompts
+    handover: str | None = None  # where its engine hands K/V over
     log_level: str = "INFO"
 
 
 class Worker:
-    """Answers the front's messages with one engine."""
+    """Answers the messages of fronts, and of workers that decode, with one engine."""
 
-    def __init__(self, engine: EngineClient) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: EngineClient, prefillers: Prefillers | None, handover: str | None
+    ) -> None:
+        """`prefillers` compute prompts for it; `handover`: where its engine hands K/V over."""
+        self._engine, self._prefillers, self._handover = engine, prefillers, handover
 
     async def answer(self, given: Any, context: Any) -> AsyncGenerator[Chunk, None]:
         """Yield the answer to a message; Dynamo wants a parameter that is named `context`."""
         try:
             message = read_question(given)
             if isinstance(message, Ask):
-                yield answer(State(self._engine.info, await self._engine.stats()))
+                stats = await self._engine.stats()
+                yield answer(State(self._engine.info, stats, handover=self._handover))
                 return
             async for chunk in self._run(message.whole, context):
                 yield chunk
@@ -67,6 +75,8 @@ class Worker:
 
         Events that waited for Dynamo come as one (EngineClient).
         """
+        turn = None if self._prefillers is None else await self._prefillers.turn(request)
+        request = replace(request, prefill_at=None if turn is None else turn.endpoint)
         writer, events = EventWriter(), self._engine.generate(request)
         next_event: asyncio.Task[Any] | None = None
 
@@ -84,6 +94,8 @@ class Worker:
                 next_event = asyncio.ensure_future(anext(events))
                 event = await next_event
                 next_event = None
+                if turn is not None:
+                    turn.end()
                 yield writer.chunk(event)
                 if event.finish_reason is not None:
                     return
@@ -91,6 +103,8 @@ class Worker:
             if not context.is_stopped():
                 raise
         finally:
+            if turn is not None:
+                turn.end()
             stopped.remove_done_callback(stop)
             stopped.cancel()
             if next_event is not None and not next_event.done():
@@ -106,10 +120,15 @@ async def run(spec: WorkerSpec, report: Report) -> None:
     await engine.start()
     runtime = connect(spec.discovery)
     endpoint = runtime.endpoint(spec.endpoint)
+    prefillers = None
+    if spec.prefill_endpoint is not None:
+        prefillers = Prefillers(spec.prefill_endpoint, spec.discovery)
+        await prefillers.join(runtime)
+    worker = Worker(engine, prefillers, spec.handover)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, runtime.shutdown)
-    serving = asyncio.ensure_future(endpoint.serve_endpoint(Worker(engine).answer))
+    serving = asyncio.ensure_future(endpoint.serve_endpoint(worker.answer))
     watching = asyncio.create_task(_watch(engine))
     announcing = asyncio.create_task(_announce(endpoint, report))
     try:
@@ -122,6 +141,8 @@ async def run(spec: WorkerSpec, report: Report) -> None:
         for task in (watching, announcing):
             task.cancel()
         await asyncio.gather(watching, announcing, return_exceptions=True)
+        if prefillers is not None:
+            await prefillers.stop()
         await engine.stop()
 
 

@@ -33,6 +33,9 @@ _MOST_READ: Final = 1 << 20
 HANDSHAKE_S: Final = 3.0
 
 
+Data = bytes | bytearray | memoryview
+
+
 class HandoverError(Exception):
     """K/V were not handed over; the message says why."""
 
@@ -72,7 +75,7 @@ class Channel:
         self,
         kind: Kind,
         fields: dict[str, Any] | None = None,
-        payload: bytes | memoryview = b"",
+        payload: Data = b"",
         *,
         within_s: float,
     ) -> None:
@@ -156,10 +159,9 @@ def _proof(secret: str, word: bytes, nonces: bytes) -> bytes:
     return hmac.digest(secret.encode(), word + b"\0" + nonces, _DIGEST)
 
 
-def _mac(
-    key: bytes, number: int, head: bytes | bytearray, payload: bytes | bytearray | memoryview
-) -> bytes:
-    mac = hmac.new(key, number.to_bytes(8, "little") + head, _DIGEST)
+def _mac(key: bytes, number: int, head: Data, payload: Data) -> bytes:
+    mac = hmac.new(key, number.to_bytes(8, "little"), _DIGEST)
+    mac.update(head)
     mac.update(payload)
     return mac.digest()
 

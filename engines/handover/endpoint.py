@@ -1,22 +1,16 @@
-"""The address of an engine that hands K/V over: tcp://ADDRESS:PORT."""
+"""The address of an engine that hands K/V over: tcp://ADDRESS:PORT, IPv6 in brackets."""
 
 from __future__ import annotations
 
-import re
 import socket
-from typing import Final
-
-_FORM: Final = re.compile(r"tcp://(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<ipv4>[0-9.]+)):(?P<port>\d+)")
+from ipaddress import ip_address
 
 SocketAddress = tuple[socket.AddressFamily, tuple[str, int]]
 
 
 def socket_address(endpoint: str) -> SocketAddress:
     """Where to bind or connect; raises ValueError for what is no such address."""
-    found = _FORM.fullmatch(endpoint)
-    if found is None:
-        raise ValueError(f"{endpoint!r} is not tcp://ADDRESS:PORT with an IP address")
-    port = int(found["port"])
-    if found["ipv6"]:
-        return socket.AF_INET6, (found["ipv6"], port)
-    return socket.AF_INET, (found["ipv4"], port)
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    address = ip_address(host.strip("[]"))
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    return family, (str(address), int(port))

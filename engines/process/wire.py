@@ -18,7 +18,7 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, ExpectedWaits, 
 from engines.errors import EngineError, Refused
 from engines.grammar.tree import from_plain, to_plain
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 

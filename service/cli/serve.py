@@ -37,6 +37,7 @@ from service.cli.flags import (
     settings_flags,
 )
 from service.run.first_key import tell_access, with_made_key
+from service.run.handover import check_no_role
 from service.run.listener import (
     ListenError,
     allow_open_files,
@@ -174,6 +175,7 @@ def tell_plan(settings: Settings, flags: Mapping[str, Any]) -> int:
     warn_of_unknown_names()
     try:
         check_access(settings)
+        check_no_role(settings)
         tell(prepare(settings))
     except _KNOWN_ERRORS as error:
         return _failed(error)
@@ -193,6 +195,7 @@ def run(settings: Settings, started_at: float) -> int:
         check_temporary()
         with listen(settings.server_host, settings.server_port) as listener:
             check_access(settings)
+            check_no_role(settings)
             port = listener.getsockname()[1]
             tell_access(settings, port, is_made=settings is not configured)
             launch = prepare(settings)

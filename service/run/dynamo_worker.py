@@ -11,6 +11,7 @@ from engines.dynamo.supervisor import WorkerSupervisor
 from engines.factory import about
 from engines.process.supervisor import EngineSupervisor, RestartPolicy
 from service.run.front import ENGINE
+from service.run.handover import with_handover
 from service.run.kv_events import with_kv_events
 from service.run.obtaining import Obtaining
 from service.run.pythons import python_of
@@ -32,20 +33,22 @@ class WorkerService:
         self._endpoint = settings.dynamo_endpoint or DEFAULT_ENDPOINT
         policy = RestartPolicy(step_timeout_s=settings.engine_step_timeout_s)
         python: Path | None = python_of(settings, ENGINE)
+        specs = [
+            with_handover(with_kv_events(launch.spec, settings, number), settings, number)
+            for number in range(len(launch.devices))
+        ]
         self._workers = [
             WorkerSupervisor(
                 EngineSupervisor(
-                    with_kv_events(launch.spec, settings, number),
-                    policy,
-                    environment,
-                    python=python_of(settings, launch.spec.engine),
+                    spec, policy, environment, python=python_of(settings, spec.engine)
                 ),
                 self._endpoint,
                 settings.dynamo_discovery,
+                handover=spec.handover,
                 environment=engine_environment(about(ENGINE).environment),
                 python=python,
             )
-            for number, environment in enumerate(environments_of(launch))
+            for spec, environment in zip(specs, environments_of(launch), strict=True)
         ]
 
     async def run(self) -> int:

@@ -32,6 +32,7 @@ _OF_WORKERS: Final = (
     "batch_invariant",
     "engine_fallback",
     "enable_kv_cache_events",
+    "dynamo_role",
 )
 
 

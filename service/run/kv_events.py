@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from engines.spec import EngineSpec, KvEvents
 from profiles.catalogue.models import Profile
 from profiles.errors import InvalidConstraint
 from service.settings.settings import Settings
 
-_MOST_PORT = 65535
+MOST_PORT: Final = 65535
 
 
 def check_kv_events(settings: Settings, profile: Profile, num_replicas: int) -> None:
@@ -22,10 +23,10 @@ def check_kv_events(settings: Settings, profile: Profile, num_replicas: int) -> 
             f" {profile.engine}: only the native engine publishes KV events here; choose a profile"
             " of it, or unset it"
         )
-    ports = [_split(settings.kv_events_endpoint)[1]]
+    ports = [split(settings.kv_events_endpoint)[1]]
     if settings.kv_events_replay_endpoint is not None:
-        ports.append(_split(settings.kv_events_replay_endpoint)[1])
-    if max(ports) + num_replicas - 1 > _MOST_PORT:
+        ports.append(split(settings.kv_events_replay_endpoint)[1])
+    if max(ports) + num_replicas - 1 > MOST_PORT:
         raise InvalidConstraint(
             f"NIM_KV_EVENTS_ENDPOINT: {num_replicas} replicas need as many ports from {max(ports)}"
             " on; use a lower port"
@@ -43,19 +44,19 @@ def with_kv_events(spec: EngineSpec, settings: Settings, number: int) -> EngineS
         return spec
     replay = settings.kv_events_replay_endpoint
     events = KvEvents(
-        endpoint=_of_replica(settings.kv_events_endpoint, number),
-        replay_endpoint=None if replay is None else _of_replica(replay, number),
+        endpoint=of_replica(settings.kv_events_endpoint, number),
+        replay_endpoint=None if replay is None else of_replica(replay, number),
         topic=settings.kv_events_topic,
         rank=number,
     )
     return replace(spec, kv_events=events)
 
 
-def _of_replica(endpoint: str, number: int) -> str:
-    address, port = _split(endpoint)
+def of_replica(endpoint: str, number: int) -> str:
+    address, port = split(endpoint)
     return f"{address}:{port + number}"
 
 
-def _split(endpoint: str) -> tuple[str, int]:
+def split(endpoint: str) -> tuple[str, int]:
     address, _, port = endpoint.rpartition(":")
     return address, int(port)

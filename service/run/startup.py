@@ -27,6 +27,7 @@ from profiles.store.user_checkpoint import UserCheckpoint, open_user
 from service.chat_format import CHAT_FORMAT
 from service.run.front import ENGINE as FRONT
 from service.run.front import front_spec, select_front
+from service.run.handover import check_handover
 from service.run.host_memory import with_host_kv
 from service.run.idle_gpus import idle_gpus
 from service.run.kv_events import check_kv_events
@@ -130,7 +131,8 @@ def _launch(
     settings: Settings, hardware: Hardware, own: UserCheckpoint | None, selection: Selection
 ) -> Launch:
     chosen = selection.chosen
-    check_kv_events(settings, chosen.profile, chosen.placement.num_replicas)
+    for check in (check_kv_events, check_handover):
+        check(settings, chosen.profile, chosen.placement.num_replicas)
     folder = None if own is None else own.folder
     to_fetch = _to_fetch(settings, chosen.profile) if own is None else own.to_fetch
     if to_fetch:

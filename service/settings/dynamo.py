@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
+
+from service.settings.kv_events import check_endpoint
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
 _PART = r"[A-Za-z0-9_-]+"
@@ -27,3 +29,53 @@ class DynamoSettings(BaseSettings):
         description="How front and workers find each other: `etcd` (at `ETCD_ENDPOINTS`), or "
         "`file` on one machine (in the folder `DYN_FILE_KV`).",
     )
+    kv_handover_secret: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="What prefill and decode workers prove themselves to each other with, at least "
+        "16 characters; the same for all.",
+    )
+    dynamo_role: Literal["prefill", "decode"] | None = Field(
+        None,
+        validate_default=True,
+        description="What `harmonium dynamo-worker` does: `prefill` computes prompts for the "
+        "workers that decode, `decode` has prompts computed by those and generates. Unset: both. "
+        "Needs `NIM_KV_HANDOVER_SECRET`. Native engine only.",
+    )
+    kv_handover_endpoint: str = Field(
+        "tcp://127.0.0.1:5560",
+        description="Where a prefill worker hands K/V over: `tcp://ADDRESS:PORT`, with one IP "
+        "address of this machine that the decode workers reach. Each further replica uses the "
+        "next port.",
+    )
+    kv_handover_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds that a decode worker waits for a prompt's K/V before it computes the "
+        "prompt itself.",
+    )
+
+    @field_validator("dynamo_role")
+    @classmethod
+    def _check_role(cls, value: str | None, info: ValidationInfo) -> str | None:
+        has_secret = info.data.get("kv_handover_secret", "") is not None
+        if value is not None and not has_secret:
+            raise ValueError("set NIM_KV_HANDOVER_SECRET as well")
+        if value is None and info.data.get("kv_handover_secret") is not None:
+            raise ValueError("NIM_KV_HANDOVER_SECRET has no effect without NIM_DYNAMO_ROLE")
+        return value
+
+    @field_validator("kv_handover_endpoint", "kv_handover_timeout_s")
+    @classmethod
+    def _check_handover_use(cls, value: Any, info: ValidationInfo) -> Any:
+        of = {"kv_handover_endpoint": "prefill", "kv_handover_timeout_s": "decode"}
+        role = of[str(info.field_name)]
+        if info.data.get("dynamo_role", role) != role:
+            raise ValueError(f"it has no effect without NIM_DYNAMO_ROLE={role}")
+        return value
+
+    @field_validator("kv_handover_endpoint")
+    @classmethod
+    def _check_handover_endpoint(cls, value: str) -> str:
+        check_endpoint(value)
+        return value

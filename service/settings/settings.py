@@ -27,7 +27,9 @@ from service.settings.serving import (
 from service.settings.telemetry import TelemetrySettings, standard_names, standard_values
 
 ENV_PREFIX = "NIM_"
-SECRETS = frozenset({"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url"})
+SECRETS = frozenset(
+    {"api_keys", "redis_url", "browser_mcp_url", "python_mcp_url", "kv_handover_secret"}
+)
 
 # NIM_READ_WITHOUT_KEY names routes: hiding it would hide them in every line of the log.
 SECRET_NAMES = re.compile(r"(?<!WITHOUT_)(KEYS?|TOKEN|SECRET|PASSWORD|HEADERS|REDIS_URL)$")

@@ -186,6 +186,23 @@ ENGINE: tuple[EngineSeries, ...] = (
         "K/V copied from host memory to the device.",
         lambda s: s.host_bytes_loaded,
     ),
+    _counter(
+        "handovers",
+        "Prompts whose K/V a prefill worker handed over.",
+        lambda s: s.num_handovers,
+    ),
+    _counter(
+        "failed_handovers",
+        "Prompts that were computed because their K/V did not come.",
+        lambda s: s.num_failed_handovers,
+    ),
+    _counter("handover_blocks", "Blocks of K/V received.", lambda s: s.handover_blocks),
+    _counter("handover_bytes", "Bytes of K/V received.", lambda s: s.handover_bytes),
+    _counter(
+        "handover_seconds",
+        "Time waited for K/V, the computing of the prompts included.",
+        lambda s: s.handover_s,
+    ),
     _counter("draft_tokens", "Draft tokens of speculative decoding.", lambda s: s.draft_tokens),
     _counter(
         "accepted_draft_tokens",

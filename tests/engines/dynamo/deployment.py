@@ -60,6 +60,7 @@ class Deployment:
             EngineSupervisor(spec, QUICK, dict(os.environ)),
             self.endpoint,
             self.discovery,
+            handover=spec.handover,
             policy=QUICK,
             environment=dict(os.environ),
             python=Path(PYTHON),

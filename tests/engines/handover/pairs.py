@@ -1,0 +1,75 @@
+"""Engines of one small checkpoint that hand K/V over to each other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from engines.base import EngineRequest, SamplingParams
+from engines.native.config import NativeConfig
+from engines.native.engine import NativeEngine
+from engines.spec import EngineSpec, KvHandover
+from tests.engines.native.small_model import small_config, write_small
+
+SECRET: Final = "known to both of them"
+VOCAB_SIZE: Final = 300
+BLOCK: Final = 4
+_OPTIONS: Final = {"block_size": BLOCK, "num_kv_blocks": 2000, "max_num_seqs": 8, "num_threads": 1}
+
+
+class Answer(NamedTuple):
+    """What came of a request."""
+
+    token_ids: list[int]
+    num_cached: int  # tokens of its prompt
+
+
+def write_checkpoint(folder: Path) -> Path:
+    return write_small(folder, small_config(VOCAB_SIZE) | {"max_position_embeddings": 1024})
+
+
+def prompt(number: int, num_tokens: int = 400) -> tuple[int, ...]:
+    return tuple((17 * i * i + 5 + number * (i + 3)) % VOCAB_SIZE for i in range(num_tokens))
+
+
+def free_endpoint() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def handover(
+    role: Literal["prefill", "decode"],
+    endpoint: str | None = None,
+    secret: str = SECRET,
+    timeout_s: float = 30.0,
+) -> KvHandover:
+    return KvHandover(role, secret, endpoint, timeout_s)
+
+
+def spec_of(folder: Path, given: KvHandover | None) -> EngineSpec:
+    limits = {"max_num_seqs": 8, "max_model_len": 1024}
+    options = {name: value for name, value in _OPTIONS.items() if name not in limits}
+    return EngineSpec("native", options, limits, str(folder), handover=given)
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, given: KvHandover | None = None, **options: Any
+) -> AsyncIterator[NativeEngine]:
+    engine = NativeEngine(NativeConfig(folder, **{**_OPTIONS, **options}), handover=given)
+    await engine.start()
+    try:
+        yield engine
+        await engine.check_health()
+    finally:
+        await engine.stop()
+
+
+async def ask(engine: Any, token_ids: tuple[int, ...], **wishes: Any) -> Answer:
+    sampling = SamplingParams(wishes.pop("max_tokens", 12), temperature=0.0)
+    request = EngineRequest("asked", token_ids, sampling, **wishes)
+    events = [event async for event in engine.generate(request)]
+    return Answer([t for event in events for t in event.token_ids], events[0].num_cached_tokens)
