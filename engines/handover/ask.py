@@ -65,10 +65,11 @@ def prompt_alone(request: EngineRequest) -> EngineRequest:
 
 
 def differences(ours: Fingerprint, theirs: Fingerprint) -> str:
-    """In what two engines differ, in words; empty if they exchange K/V."""
+    """In what our prefill engine and a decode engine differ, in words; empty if they fit."""
     names = sorted({*ours, *theirs})
     return "; ".join(
-        f"{name} is {ours.get(name)!r} here and {theirs.get(name)!r} there"
+        f"{name} is {ours.get(name)} for the prefill engine and {theirs.get(name)} for the decode"
+        " engine"
         for name in names
         if ours.get(name) != theirs.get(name)
     )

@@ -47,12 +47,13 @@ class Fetch:
         with connection:
             self._keep(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(min(HANDSHAKE_S, self._timeout_s))
+            handshake_s = min(HANDSHAKE_S, self._timeout_s)
+            connection.settimeout(handshake_s)
             try:
                 connection.connect(address)
             except OSError as error:
                 raise HandoverError(f"it cannot be reached: {error}") from error
-            channel = as_client(connection, self._secret)
+            channel = as_client(connection, self._secret, within_s=handshake_s)
             channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
             self._receive(channel, until_s, block_bytes, take)
 

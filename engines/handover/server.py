@@ -30,6 +30,7 @@ from engines.spec import KvHandover
 
 WAIT_S: Final = 0.5  # between two messages while a prompt is computed
 _SEND_S: Final = 10.0  # for one message: a peer that does not read is let go
+_STOP_S: Final = 2.0
 _MOST_CONNECTIONS: Final = 64
 
 Piece = tuple[list[bytes], memoryview]  # keys of blocks, and their content
@@ -60,9 +61,8 @@ class HandoverServer:
     def __init__(self, settings: KvHandover) -> None:
         self._settings = settings
         self._listener: socket.socket | None = None
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()  # guards _connections
-        self._threads: list[threading.Thread] = []
 
     def bind(self) -> None:
         """Take the address; raises EngineStartError if it cannot be had."""
@@ -93,14 +93,16 @@ class HandoverServer:
         log.info("K/V are handed over at %s", self._settings.endpoint)
 
     def stop(self) -> None:
-        """Give the address back, and end all connections."""
+        """Give the address back, and end all connections; not in the engine's loop, which the
+        threads need for that."""
         listener, self._listener = self._listener, None
         if listener is not None:
             _close(listener)
         with self._lock:
-            connections = [*self._connections]
-        for connection in connections:
+            connections = {**self._connections}
+        for connection, thread in connections.items():
             _close(connection)
+            thread.join(_STOP_S)
 
     def _take(
         self,
@@ -109,14 +111,6 @@ class HandoverServer:
         source: Source,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        with self._lock:
-            has_room = len(self._connections) < _MOST_CONNECTIONS
-            if has_room:
-                self._connections.add(connection)
-        if not has_room:
-            connection.close()
-            return
-
         def answer() -> None:
             try:
                 self._answer(connection, source, loop)
@@ -126,10 +120,18 @@ class HandoverServer:
                 log.exception("K/V were not handed over to %s", peer)
             finally:
                 with self._lock:
-                    self._connections.discard(connection)
+                    self._connections.pop(connection, None)
                 _close(connection)
 
-        threading.Thread(target=answer, name="kv-handover-peer", daemon=True).start()
+        thread = threading.Thread(target=answer, name="kv-handover-peer", daemon=True)
+        with self._lock:
+            has_room = len(self._connections) < _MOST_CONNECTIONS
+            if has_room:
+                self._connections[connection] = thread
+        if has_room:
+            thread.start()
+        else:
+            connection.close()
 
     def _answer(
         self, connection: socket.socket, source: Source, loop: asyncio.AbstractEventLoop
