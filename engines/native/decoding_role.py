@@ -20,13 +20,12 @@ import numpy as np
 
 from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineError
-from engines.handover.ask import Ask, Fingerprint, prompt_alone
+from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
 from engines.handover.fetch import Fetch
 from engines.native.block_hashes import FULL
 from engines.native.config import NativeConfig
-from engines.native.core import EngineCore
-from engines.native.kv_exchange import access_of, copy_in, fingerprint_of
+from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
 from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
 from engines.native.worker import Submission
@@ -71,12 +70,7 @@ class PrefilledElsewhere:
     async def start(self) -> None:
         """Load the checkpoint; raises EngineStartError when it cannot be served."""
         await self._runner.start()
-
-        def look(core: EngineCore) -> tuple[EngineCore, Fingerprint]:
-            return core, fingerprint_of(self._config, core)
-
-        found = await asyncio.wrap_future(self._runner.call(look))
-        self._core, self._fingerprint = found
+        self._core, self._fingerprint = await core_and_fingerprint(self._config, self._runner)
         self._access = access_of(self._core)
 
     async def prepare(self, request: EngineRequest) -> Submission:

@@ -1,10 +1,11 @@
 """K/V of prefixes out of one engine's cache and into another's, block by block.
 
-All functions that have a core run in the engine's thread, between two steps.
+Functions that are given a core run in the engine's thread, between two steps.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from engines.native.backends.base import BlockAccess, BlockContent
 from engines.native.checkpoint_digest import checkpoint_digest
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
+from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
 
 _RELEASE: Final = version("harmonium")
@@ -46,6 +48,17 @@ def fingerprint_of(config: NativeConfig, core: EngineCore) -> Fingerprint:
         "byte order": sys.byteorder,
     }
     return {name: str(value) for name, value in values.items()}
+
+
+async def core_and_fingerprint(
+    config: NativeConfig, runner: CoreRunner
+) -> tuple[EngineCore, Fingerprint]:
+    """The core of a runner that has started, and its fingerprint."""
+
+    def look(core: EngineCore) -> tuple[EngineCore, Fingerprint]:
+        return core, fingerprint_of(config, core)
+
+    return await asyncio.wrap_future(runner.call(look))
 
 
 def keys_to_give(core: EngineCore, sequence: Sequence, num_known: int) -> list[bytes]:

@@ -12,9 +12,15 @@ from engines.handover.ask import Ask, Fingerprint
 from engines.handover.channel import HandoverError
 from engines.handover.fetch import PIECE_BYTES
 from engines.handover.server import Piece
+from engines.native.block_hashes import FULL
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
-from engines.native.kv_exchange import access_of, copy_out, fingerprint_of, keys_to_give
+from engines.native.kv_exchange import (
+    access_of,
+    copy_out,
+    core_and_fingerprint,
+    keys_to_give,
+)
 from engines.native.runner import CoreRunner
 from engines.native.sequence import Sequence
 
@@ -24,22 +30,33 @@ Generate = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 class GivenPrompts:
     """Prompts as requests of one token; implements engines.handover.server.Source."""
 
-    def __init__(self, runner: CoreRunner, generate: Generate, fingerprint: Fingerprint) -> None:
+    def __init__(
+        self, runner: CoreRunner, generate: Generate, core: EngineCore, fingerprint: Fingerprint
+    ) -> None:
         """`generate`: of the queue in front of the runner."""
-        self._runner, self._generate = runner, generate
+        self._runner, self._generate, self._core = runner, generate, core
         self.fingerprint = fingerprint
 
     @classmethod
     async def of(cls, config: NativeConfig, runner: CoreRunner, generate: Generate) -> GivenPrompts:
         """Make the source of an engine that has started."""
-        found = await asyncio.wrap_future(runner.call(partial(fingerprint_of, config)))
-        return cls(runner, generate, found)
+        core, found = await core_and_fingerprint(config, runner)
+        return cls(runner, generate, core, found)
 
     async def compute(self, ask: Ask) -> None:
         """Compute the prompt, so that its blocks are cached; raises EngineError."""
+        if await asyncio.to_thread(self._is_cached, ask):
+            return
         async with aclosing(self._generate(ask.request)) as events:
             async for _ in events:
                 pass
+
+    def _is_cached(self, ask: Ask) -> bool:
+        blocks = self._core.scheduler.blocks
+        sequence = Sequence(ask.request, self._runner.info.max_model_len)
+        return set(blocks.cached_prefix(sequence).full) >= {
+            key for key in blocks.prefix_keys(sequence) if key.startswith(FULL)
+        }
 
     def pieces(self, ask: Ask) -> Iterator[Piece]:
         """The blocks that are cached; raises HandoverError if one is evicted meanwhile."""

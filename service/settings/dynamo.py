@@ -37,7 +37,6 @@ class DynamoSettings(BaseSettings):
     )
     dynamo_role: Literal["prefill", "decode"] | None = Field(
         None,
-        validate_default=True,
         description="What `harmonium dynamo-worker` does: `prefill` computes prompts for the "
         "workers that decode, `decode` has prompts computed by those and generates. Unset: both. "
         "Needs `NIM_KV_HANDOVER_SECRET`. Native engine only.",
@@ -70,7 +69,8 @@ class DynamoSettings(BaseSettings):
     def _check_handover_use(cls, value: Any, info: ValidationInfo) -> Any:
         of = {"kv_handover_endpoint": "prefill", "kv_handover_timeout_s": "decode"}
         role = of[str(info.field_name)]
-        if info.data.get("dynamo_role", role) != role:
+        is_default = value == cls.model_fields[str(info.field_name)].default
+        if info.data.get("dynamo_role", role) != role and not is_default:
             raise ValueError(f"it has no effect without NIM_DYNAMO_ROLE={role}")
         return value
 

@@ -23,7 +23,7 @@ from engines.factory import (
 from engines.factory import about as about_engine
 from engines.native import about
 from engines.native.config import NativeConfig
-from engines.spec import EngineSpec, KvEvents
+from engines.spec import EngineSpec, KvEvents, KvHandover
 from profiles.catalogue.engines import engine_names, known_engines
 
 
@@ -120,6 +120,7 @@ TAKEN: dict[str, Any] = {
     "num_devices": 2,
     "pipeline_parallel": 2,
     "kv_events": KvEvents("tcp://127.0.0.1:5557"),
+    "handover": KvHandover("decode", "a secret of theirs"),
 }
 
 

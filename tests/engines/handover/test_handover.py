@@ -95,6 +95,19 @@ async def test_only_what_is_missing_is_handed_over(folder: Path, endpoint: str) 
         assert (await giving.stats()).prompt_tokens == 1300
 
 
+async def test_a_prompt_that_the_peer_has_cached_is_not_computed_again(
+    folder: Path, endpoint: str
+) -> None:
+    async with (
+        running(folder, handover("prefill", endpoint)) as giving,
+        running(folder, handover("decode")) as taking,
+    ):
+        await ask(giving, prompt(0))
+        before = (await giving.stats()).num_steps
+        assert (await ask(taking, prompt(0), prefill_at=endpoint)).num_cached == CACHED
+        assert (await giving.stats()).num_steps == before
+
+
 async def test_no_other_salt_finds_what_was_handed_over(folder: Path, endpoint: str) -> None:
     """Neither where it was computed nor where it came to, and the prompt is computed for each."""
     async with (

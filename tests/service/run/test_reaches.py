@@ -13,7 +13,7 @@ import pytest
 from engines.factory import about
 from engines.fleet import Fleet
 from engines.process.supervisor import EngineSupervisor
-from engines.spec import KvEvents
+from engines.spec import KvEvents, KvHandover
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import ArtifactFile, GpuRequirement, Limits, Parallelism, Profile
 from profiles.errors import InvalidConstraint, NoCompatibleProfile
@@ -21,6 +21,7 @@ from profiles.hardware.machine import GB
 from profiles.hardware.written import parse_hardware
 from profiles.store import store
 from service.run import startup
+from service.run.handover import check_no_role, with_handover
 from service.run.kv_events import with_kv_events
 from service.run.startup import environments_of, fallback, obtain, prepare, spec_of, tell
 from service.run.wiring import build_runtime
@@ -132,6 +133,45 @@ def test_kv_events_that_cannot_be_are_refused(
     wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **EVENTS}
     with pytest.raises(InvalidConstraint, match=reason):
         launch(**{**wish, **changes})
+
+
+ROLE: dict[str, Any] = {"kv_handover_secret": "0123456789abcdef", "dynamo_role": "prefill"}
+
+
+def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
+    settings = load({"model_name": "nano", **ROLE, "kv_handover_endpoint": "tcp://[::1]:6000"})
+    spec = prepare(settings).spec
+    assert with_handover(spec, load({"model_name": "nano"}), 0).handover is None
+    secret = ROLE["kv_handover_secret"]
+    assert [with_handover(spec, settings, number).handover for number in (0, 2)] == [
+        KvHandover("prefill", secret, "tcp://[::1]:6000"),
+        KvHandover("prefill", secret, "tcp://[::1]:6002"),
+    ]
+    decode = {**ROLE, "dynamo_role": "decode", "kv_handover_timeout_s": 2.5}
+    found = with_handover(spec, load({"model_name": "nano", **decode}), 1).handover
+    assert found == KvHandover("decode", secret, None, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tags_selector": "engine=vllm"}, "ROLE is prefill, and .* uses engine vllm"),
+        ({"kv_handover_endpoint": "tcp://10.0.0.7:65535"}, "2 replicas need as many ports"),
+    ],
+)
+def test_roles_that_cannot_be_are_refused(
+    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "visible_hardware", lambda: parse_hardware("h200x2"))
+    wish = {"model_name": "gpt-oss-20b", "tags_selector": "engine=native", "replicas": 2, **ROLE}
+    with pytest.raises(InvalidConstraint, match=reason):
+        launch(**{**wish, **changes})
+
+
+def test_a_server_has_no_role() -> None:
+    with pytest.raises(InvalidConstraint, match="for `harmonium dynamo-worker`"):
+        check_no_role(load(ROLE))
+    check_no_role(load({}))
 
 
 def test_no_engine_without_kv_events_replaces_one_that_has_them() -> None:

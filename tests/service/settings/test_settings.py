@@ -11,6 +11,7 @@ from service.settings.settings import (
     SettingsError,
     engine_environment,
     load,
+    secret_values,
     unknown_names,
 )
 from tools.docs.reference import settings_page
@@ -86,6 +87,9 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_TAGS_SELECTOR", "tp:2"),
         ("NIM_KV_EVENTS_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_ENABLE_KV_CACHE_EVENTS
         ("NIM_KV_EVENTS_TOPIC", "kv@pod@nano"),
+        ("NIM_DYNAMO_ROLE", "prefill"),  # without NIM_KV_HANDOVER_SECRET
+        ("NIM_KV_HANDOVER_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_DYNAMO_ROLE
+        ("NIM_KV_HANDOVER_TIMEOUT_S", "3"),
     ],
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(
@@ -122,6 +126,32 @@ def test_kv_events_are_published_on_one_named_address_alone(endpoint: str, reaso
     assert load(taken).kv_events_endpoint == "tcp://[fd00::7]:5557"
 
 
+def test_a_roles_settings_are_refused_without_it_and_with_the_other() -> None:
+    secret = {"kv_handover_secret": "0123456789abcdef"}
+    prefill, decode = ({"dynamo_role": role} | secret for role in ("prefill", "decode"))
+    endpoint, timeout = (
+        {"kv_handover_endpoint": "tcp://10.0.0.7:6000"},
+        {"kv_handover_timeout_s": 3.0},
+    )
+    assert load(prefill | endpoint).kv_handover_endpoint == "tcp://10.0.0.7:6000"
+    assert load(decode | timeout).kv_handover_timeout_s == 3.0
+    for unfit in (prefill | timeout, decode | endpoint, secret):
+        with pytest.raises(SettingsError, match="has no effect with"):
+            load(unfit)
+    with pytest.raises(SettingsError, match="every address of the machine"):
+        load(prefill | {"kv_handover_endpoint": "tcp://0.0.0.0:6000"})
+
+
+def test_a_short_secret_of_handovers_is_refused_and_not_shown() -> None:
+    with pytest.raises(SettingsError, match="at least 16") as caught:
+        load({"dynamo_role": "decode", "kv_handover_secret": "too short"})
+    assert "too short" not in str(caught.value)
+    secret = "0123456789abcdef"
+    found = load({"dynamo_role": "decode", "kv_handover_secret": secret})
+    assert secret in secret_values(found)
+    assert secret not in repr(found)
+
+
 def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIM_SERVER_PORT", "http")
     monkeypatch.setenv("NIM_MAX_MODEL_LEN", "long")
@@ -133,7 +163,7 @@ def test_keys_never_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIM_API_KEYS", "alpha-secret-012, beta-secret-0123,")
     settings = load()
     assert settings.api_key_list == ["alpha-secret-012", "beta-secret-0123"]
-    assert "secret" not in repr(settings)
+    assert "-secret-" not in repr(settings)
 
 
 def test_the_engine_gets_no_keys_and_patient_threads(monkeypatch: pytest.MonkeyPatch) -> None:

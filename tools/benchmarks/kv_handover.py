@@ -1,0 +1,123 @@
+"""What handing K/V over takes: two native engines, one of which computes prompts for the other.
+
+    python -m tools.benchmarks.kv_handover [--model-dir DIR] [--gpu] [--tokens 1000 4000] [--runs 3]
+
+Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
+see, each with --memory of one. Times to the first token at the decode engine, medians: `computed`
+there; `handed over` with the prompt computed by the other engine; `handed over, cached there` with
+the other's cache: the transfer alone; `cached` where the prompt was the last one asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import socket
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from engines.base import EngineRequest, SamplingParams
+from engines.process.client import EngineClient
+from engines.process.supervisor import EngineSupervisor
+from engines.spec import EngineSpec, KvHandover
+from profiles.checkpoints.compact import bundled_nano, expand
+
+_SECRET: Final = "of this measurement alone"
+_VOCAB_SIZE: Final = 100_000
+
+
+class Pair:
+    """A decode engine, and a prefill engine at an address."""
+
+    def __init__(self, prefill: EngineClient, decode: EngineClient, endpoint: str) -> None:
+        self.prefill, self.decode, self.endpoint = prefill, decode, endpoint
+
+    async def first_token_s(
+        self, engine: EngineClient, prompt: tuple[int, ...], prefill_at: str | None = None
+    ) -> float:
+        sampling = SamplingParams(1, temperature=0.0)
+        request = EngineRequest("measured", prompt, sampling, prefill_at=prefill_at)
+        begun_s = time.perf_counter()
+        async for _ in engine.generate(request):
+            pass
+        return time.perf_counter() - begun_s
+
+    async def measure(self, num_tokens: int, num_runs: int) -> None:
+        """Print the times of prompts of this length, and what was transferred."""
+        chance = random.Random(num_tokens)
+        times: dict[str, list[float]] = {}
+        transferred, seconds = 0, 0.0
+        for _ in range(num_runs):
+            a, b, c = (tuple(chance.choices(range(_VOCAB_SIZE), k=num_tokens)) for _ in range(3))
+            found = {
+                "computed": await self.first_token_s(self.decode, a),
+                "cached": await self.first_token_s(self.decode, a),
+                "handed over": await self.first_token_s(self.decode, b, self.endpoint),
+            }
+            await self.first_token_s(self.prefill, c)
+            before = await self.decode.stats()
+            label = "handed over, cached there"
+            found[label] = await self.first_token_s(self.decode, c, self.endpoint)
+            after = await self.decode.stats()
+            if after.num_failed_handovers:
+                raise SystemExit("a handover failed: the log says why")
+            transferred += after.handover_bytes - before.handover_bytes
+            seconds += after.handover_s - before.handover_s
+            for name, value in found.items():
+                times.setdefault(name, []).append(value)
+        print(f"{num_tokens} tokens, {transferred / num_runs / 2**20:.1f} MiB of K/V")
+        for name, values in times.items():
+            print(f"  {name:26} {median(values):8.3f} s to the first token")
+        print(f"  {transferred / seconds / 1e9:.2f} GB/s, the question and its answer included")
+
+
+async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    limits = {"max_model_len": max(arguments.tokens) + 16, "max_num_seqs": 8}
+    options = {"dtype": "bfloat16", "overlap_steps": True} if arguments.gpu else {}
+    async with AsyncExitStack() as stack:
+        clients = []
+        for handover in (
+            KvHandover("prefill", _SECRET, endpoint),
+            KvHandover("decode", _SECRET, timeout_s=600.0),
+        ):
+            spec = EngineSpec(
+                "native", options, limits, str(model_dir), handover=handover,
+                num_devices=int(arguments.gpu),
+                memory_fraction=arguments.memory if arguments.gpu else None,
+            )  # fmt: skip
+            supervisor = EngineSupervisor(spec)
+            await supervisor.start()
+            stack.push_async_callback(supervisor.stop, 0.0)
+            client = supervisor.client()
+            await client.start()
+            stack.push_async_callback(client.stop)
+            clients.append(client)
+        pair = Pair(clients[0], clients[1], endpoint)
+        for num_tokens in arguments.tokens:
+            await pair.measure(num_tokens, arguments.runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model-dir", type=Path)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--memory", type=float, default=0.45)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000])
+    parser.add_argument("--runs", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        model_dir = arguments.model_dir
+        if model_dir is None:
+            expand(bundled_nano(), model_dir := Path(scratch) / "nano")
+        asyncio.run(run(arguments, model_dir))
+
+
+if __name__ == "__main__":
+    main()
