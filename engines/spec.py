@@ -28,6 +28,7 @@ class KvHandover:
     secret: str = field(repr=False)  # what both sides know
     endpoint: str | None = None  # tcp://ADDRESS:PORT, which an engine of role prefill binds
     timeout_s: float = 10.0  # that an engine of role decode waits for a prompt's K/V
+    transport: Literal["tcp", "nixl"] = "tcp"  # of the blocks, where both engines can
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Ask:
     request: EngineRequest
     fingerprint: Fingerprint
     num_known: int = 0
+    takes_nixl: bool = False  # whether it can read blocks by NIXL
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -30,6 +31,7 @@ class Ask:
         return {
             "fingerprint": dict(self.fingerprint),
             "num_known": self.num_known,
+            "takes_nixl": self.takes_nixl,
             "request_id": request.request_id,
             "cache_salt": request.cache_salt,
             "tenant": request.tenant,
@@ -54,7 +56,12 @@ class Ask:
                 cache_salt=None if fields["cache_salt"] is None else _text(fields, "cache_salt"),
                 tenant=_text(fields, "tenant"),
             )
-            return cls(request, dict(fields["fingerprint"]), _number(fields, "num_known"))
+            return cls(
+                request,
+                dict(fields["fingerprint"]),
+                _number(fields, "num_known"),
+                fields["takes_nixl"] is True,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise HandoverError(f"the question cannot be read: {error!r}") from error
 

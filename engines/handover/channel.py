@@ -52,6 +52,7 @@ class Kind(IntEnum):
     BLOCKS = 3  # some of its blocks
     END = 4  # that was all
     REFUSAL = 5  # the reason is among the fields
+    TAKEN = 6  # the last blocks were read where they lay (nixl.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,10 @@ class Channel:
         self._num_received += 1
         if not hmac.compare_digest(mac, expected):
             raise HandoverError("a message was changed on its way")
-        return Message(Kind(number), json.loads(encoded), payload)
+        try:
+            return Message(Kind(number), dict(json.loads(encoded)), payload)
+        except (TypeError, ValueError) as error:
+            raise HandoverError(f"a message cannot be read: {error}") from error
 
     @property
     def has_news(self) -> bool:

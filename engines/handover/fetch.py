@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from engines.handover.ask import Ask
@@ -16,22 +16,27 @@ from engines.handover.channel import (
     Disagreement,
     HandoverError,
     Kind,
+    Message,
     as_client,
 )
 from engines.handover.endpoint import socket_address
+from engines.handover.nixl import Bytes, NixlAgent
 from engines.handover.server import WAIT_S
 
 PIECE_BYTES: Final = 16 << 20  # of blocks in a message, or one block
 _SILENCE_S: Final = 6 * WAIT_S  # a peer that sends nothing for so long is lost
 
-Take = Callable[[list[bytes], bytearray], None]  # keys of blocks, and their content
+_READ_S: Final = 5.0  # a message's blocks by NIXL
+
+Content = bytearray | Bytes
+Take = Callable[[list[bytes], Content], None]  # keys of blocks, and their content
 
 
 class Fetch:
     """One prompt's K/V on their way; `cancel` may be called from any thread."""
 
-    def __init__(self, secret: str, timeout_s: float) -> None:
-        self._secret, self._timeout_s = secret, timeout_s
+    def __init__(self, secret: str, timeout_s: float, agent: NixlAgent | None = None) -> None:
+        self._secret, self._timeout_s, self._agent = secret, timeout_s, agent
         self._connection: socket.socket | None = None
         self.is_cancelled = False
         self._lock = threading.Lock()
@@ -55,7 +60,8 @@ class Fetch:
                 raise HandoverError(f"it cannot be reached: {error}") from error
             channel = as_client(connection, self._secret, within_s=handshake_s)
             channel.send(Kind.ASK, ask.fields, ask.payload, within_s=HANDSHAKE_S)
-            self._receive(channel, until_s, block_bytes, take)
+            with nullcontext() if self._agent is None else self._agent.borrowed() as buffer:
+                self._receive(channel, until_s, block_bytes, take, buffer)
 
     def cancel(self) -> None:
         """End it, whatever it waits for."""
@@ -71,27 +77,56 @@ class Fetch:
                 raise HandoverError("the request was ended")
             self._connection = connection
 
-    def _receive(self, channel: Channel, until_s: float, block_bytes: int, take: Take) -> None:
+    def _receive(
+        self,
+        channel: Channel,
+        until_s: float,
+        block_bytes: int,
+        take: Take,
+        buffer: Bytes | None,
+    ) -> None:
+        """`buffer`: for what is read by NIXL, which the peer has lent until its next message."""
         most = max(PIECE_BYTES, block_bytes)
+        read: tuple[list[bytes], Bytes] | None = None
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 raise HandoverError(f"it took longer than {self._timeout_s:g} s")
             message = channel.receive(most, within_s=min(left_s, _SILENCE_S))
+            if read is not None:
+                take(*read)
+                read = None
             if message.kind is Kind.END:
                 return
             if message.kind is Kind.REFUSAL:
                 error = Disagreement if message.fields.get("is_lasting") else HandoverError
                 raise error(f"it refused: {message.fields.get('reason')}")
-            if message.kind is Kind.BLOCKS:
-                take(*_blocks(message.fields.get("keys"), message.payload, block_bytes))
+            if message.kind is not Kind.BLOCKS:
+                continue
+            keys = _keys(message.fields.get("keys"))
+            if buffer is None or "address" not in message.fields:
+                _check_size(keys, len(message.payload), block_bytes)
+                take(keys, message.payload)
+                continue
+            _check_size(keys, message.fields["num_bytes"], block_bytes)
+            read = keys, buffer[: len(keys) * block_bytes]
+            self._read(message, read[1], until_s)
+            channel.send(Kind.TAKEN, within_s=_SILENCE_S)
+
+    def _read(self, message: Message, into: Bytes, until_s: float) -> None:
+        assert self._agent is not None
+        left_s = min(until_s - time.monotonic(), _READ_S)
+        address = message.fields["address"]
+        self._agent.read(bytes(message.payload), address, into, within_s=left_s)
 
 
-def _blocks(given: object, payload: bytearray, block_bytes: int) -> tuple[list[bytes], bytearray]:
+def _keys(given: object) -> list[bytes]:
     try:
-        keys = [bytes.fromhex(each) for each in given]  # type: ignore[attr-defined]
+        return [bytes.fromhex(each) for each in given]  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
         raise HandoverError(f"blocks without keys: {error}") from error
-    if len(payload) != len(keys) * block_bytes:
-        raise HandoverError(f"{len(keys)} blocks came as {len(payload)} bytes")
-    return keys, payload
+
+
+def _check_size(keys: list[bytes], num_bytes: int, block_bytes: int) -> None:
+    if num_bytes != len(keys) * block_bytes or num_bytes > max(PIECE_BYTES, block_bytes):
+        raise HandoverError(f"{len(keys)} blocks came as {num_bytes} bytes")

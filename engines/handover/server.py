@@ -10,10 +10,13 @@ import asyncio
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from typing import Any, Final, Protocol
+
+import numpy as np
 
 from engines.errors import EngineError, EngineStartError
 from engines.handover.ask import MOST_TOKEN_BYTES, Ask, Fingerprint, differences
@@ -26,6 +29,7 @@ from engines.handover.channel import (
     as_server,
 )
 from engines.handover.endpoint import socket_address
+from engines.handover.nixl import NixlAgent
 from engines.spec import KvHandover
 
 WAIT_S: Final = 0.5  # between two messages while a prompt is computed
@@ -46,6 +50,11 @@ class Source(Protocol):
         """What a peer's engine has to equal."""
         ...
 
+    @property
+    def most_bytes(self) -> int:
+        """The size of the largest piece."""
+        ...
+
     async def compute(self, ask: Ask) -> None:
         """Compute the prompt, so that its blocks are cached; raises EngineError."""
         ...
@@ -63,6 +72,7 @@ class HandoverServer:
         self._listener: socket.socket | None = None
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()  # guards _connections
+        self._agent: NixlAgent | None = None
 
     def bind(self) -> None:
         """Take the address; raises EngineStartError if it cannot be had."""
@@ -77,16 +87,22 @@ class HandoverServer:
             ) from error
 
     def serve(self, source: Source, loop: asyncio.AbstractEventLoop) -> None:
-        """Take connections from now on; `loop` is the engine's."""
+        """Take connections from now on; `loop` is the engine's. Raises EngineStartError where NIXL
+        is wanted and cannot be used."""
         listener = self._listener
         assert listener is not None
+        if self._settings.transport == "nixl":
+            self._agent = NixlAgent(source.most_bytes)
 
         def accept() -> None:
             while True:
                 try:
                     connection, peer = listener.accept()
-                except OSError:  # closed
-                    return
+                except OSError:
+                    if self._listener is None:
+                        return
+                    time.sleep(WAIT_S)  # no file descriptor is left, for the moment
+                    continue
                 self._take(connection, f"{peer[0]}:{peer[1]}", source, loop)
 
         threading.Thread(target=accept, name="kv-handover", daemon=True).start()
@@ -150,9 +166,25 @@ class HandoverServer:
             channel.send(Kind.REFUSAL, fields, within_s=_SEND_S)
             raise HandoverError(str(error)) from error
         for keys, content in source.pieces(ask):
-            fields = {"keys": [key.hex() for key in keys]}
-            channel.send(Kind.BLOCKS, fields, content, within_s=_SEND_S)
+            names = {"keys": [key.hex() for key in keys]}
+            if self._agent is not None and ask.takes_nixl:
+                _lend(self._agent, channel, names, content)
+            else:
+                channel.send(Kind.BLOCKS, names, content, within_s=_SEND_S)
         channel.send(Kind.END, within_s=_SEND_S)
+
+
+def _lend(agent: NixlAgent, channel: Channel, names: dict[str, Any], content: memoryview) -> None:
+    """Let the peer read the content by NIXL.
+
+    It uses what it has read when the next message comes, and so not what it read too late.
+    """
+    with agent.borrowed() as buffer:
+        buffer[: len(content)] = np.frombuffer(content, np.uint8)
+        where = {"address": buffer.ctypes.data, "num_bytes": len(content)}
+        channel.send(Kind.BLOCKS, {**names, **where}, agent.described(), within_s=_SEND_S)
+        if channel.receive(0, within_s=_SEND_S).kind is not Kind.TAKEN:
+            raise HandoverError("it did not read the blocks")
 
 
 def _follow(

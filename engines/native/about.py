@@ -18,6 +18,10 @@ def _create(spec: EngineSpec) -> QueuedEngine[Any]:
     from engines.native.engine import NativeEngine
 
     config = NativeConfig.from_spec(spec)
+    if spec.handover is not None and spec.handover.transport == "nixl":
+        from engines.handover.nixl import check_installed
+
+        check_installed()  # before minutes of loading
     if spec.kv_events is None:
         return NativeEngine(config, handover=spec.handover)
     from engines.kv_events.publisher import KvEventPublisher

@@ -22,7 +22,8 @@ from engines.base import EngineInfo, EngineRequest, EngineStats, Receive
 from engines.errors import EngineDead, EngineError
 from engines.handover.ask import Ask, prompt_alone
 from engines.handover.channel import Disagreement, HandoverError
-from engines.handover.fetch import Fetch
+from engines.handover.fetch import PIECE_BYTES, Content, Fetch
+from engines.handover.nixl import NixlAgent
 from engines.native.block_hashes import FULL
 from engines.native.config import NativeConfig
 from engines.native.kv_exchange import access_of, copy_in, core_and_fingerprint
@@ -55,6 +56,7 @@ class PrefilledElsewhere:
 
     def __init__(self, runner: CoreRunner, config: NativeConfig, settings: KvHandover) -> None:
         self._runner, self._config, self._settings = runner, config, settings
+        self._agent: NixlAgent | None = None
         self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, "kv-handover")
         self._waiting: dict[Submission, tuple[Fetch, Receive]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,6 +74,8 @@ class PrefilledElsewhere:
         await self._runner.start()
         self._core, self._fingerprint = await core_and_fingerprint(self._config, self._runner)
         self._access = access_of(self._core)
+        if self._settings.transport == "nixl":
+            self._agent = NixlAgent(max(PIECE_BYTES, self._access.block_bytes))
 
     async def prepare(self, request: EngineRequest) -> Submission:
         return await self._runner.prepare(request)
@@ -87,7 +91,7 @@ class PrefilledElsewhere:
         if not self._is_others(run.request):
             self._runner.begin(run, receive, arrived_s)
             return
-        fetch = Fetch(self._settings.secret, self._settings.timeout_s)
+        fetch = Fetch(self._settings.secret, self._settings.timeout_s, self._agent)
         self._waiting[run] = fetch, receive
         task = asyncio.create_task(self._begin(run, fetch, receive, arrived_s), name="kv-handover")
         self._tasks.add(task)
@@ -152,8 +156,9 @@ class PrefilledElsewhere:
             self._note_failure(peer, error, time.monotonic() - begun_s)
         except EngineDead:
             pass  # the request hears of it when it begins
-        except Exception:
+        except Exception as error:
             log.exception("K/V of request %s were not taken", request.request_id)
+            self._note_failure(peer, HandoverError(str(error)), time.monotonic() - begun_s)
         else:
             with self._lock:
                 self._counts.num_handovers += has_asked
@@ -169,9 +174,9 @@ class PrefilledElsewhere:
         if num_missing * blocks.block_size < LEAST_TOKENS:
             return False
         num_known = len([*takewhile(lambda key: blocks.blocks_of([key]), full)])
-        ask = Ask(request, self._fingerprint, num_known)
+        ask = Ask(request, self._fingerprint, num_known, takes_nixl=self._agent is not None)
 
-        def take(given: list[bytes], content: bytearray) -> None:
+        def take(given: list[bytes], content: Content) -> None:
             if not keys.keys() >= set(given):
                 raise HandoverError("it sent blocks of another prompt")
             rows = np.frombuffer(content, np.uint8).reshape(len(given), -1)

@@ -36,6 +36,8 @@ class GivenPrompts:
         """`generate`: of the queue in front of the runner."""
         self._runner, self._generate, self._core = runner, generate, core
         self.fingerprint = fingerprint
+        self._block_bytes = access_of(core).block_bytes
+        self.most_bytes = max(PIECE_BYTES, self._block_bytes)
 
     @classmethod
     async def of(cls, config: NativeConfig, runner: CoreRunner, generate: Generate) -> GivenPrompts:
@@ -61,12 +63,9 @@ class GivenPrompts:
     def pieces(self, ask: Ask) -> Iterator[Piece]:
         """The blocks that are cached; raises HandoverError if one is evicted meanwhile."""
         sequence = Sequence(ask.request, self._runner.info.max_model_len)
-
-        def keys_and_size(core: EngineCore) -> tuple[list[bytes], int]:
-            return keys_to_give(core, sequence, ask.num_known), access_of(core).block_bytes
-
-        keys, block_bytes = self._runner.call(keys_and_size).result()
-        num = max(PIECE_BYTES // block_bytes, 1)
+        find = partial(keys_to_give, sequence=sequence, num_known=ask.num_known)
+        keys = self._runner.call(find).result()
+        num = max(PIECE_BYTES // self._block_bytes, 1)
         for some in (keys[at : at + num] for at in range(0, len(keys), num)):
             content = self._runner.call(partial(copy_out, keys=some)).result()
             if content is None:

@@ -44,5 +44,5 @@ def with_handover(spec: EngineSpec, settings: Settings, number: int) -> EngineSp
     if role is None or secret is None:
         return spec
     endpoint = of_replica(settings.kv_handover_endpoint, number) if role == "prefill" else None
-    timeout_s = settings.kv_handover_timeout_s
-    return replace(spec, handover=KvHandover(role, secret.get_secret_value(), endpoint, timeout_s))
+    rest = settings.kv_handover_timeout_s, settings.kv_handover_transport
+    return replace(spec, handover=KvHandover(role, secret.get_secret_value(), endpoint, *rest))

@@ -10,6 +10,11 @@ from pydantic_settings import BaseSettings
 from service.settings.kv_events import check_endpoint
 
 DEFAULT_ENDPOINT = "harmonium.backend.generate"
+_USED_BY = {
+    "kv_handover_endpoint": ("prefill",),
+    "kv_handover_timeout_s": ("decode",),
+    "kv_handover_transport": ("prefill", "decode"),
+}
 _PART = r"[A-Za-z0-9_-]+"
 
 
@@ -53,6 +58,11 @@ class DynamoSettings(BaseSettings):
         description="Seconds that a decode worker waits for a prompt's K/V before it computes the "
         "prompt itself.",
     )
+    kv_handover_transport: Literal["tcp", "nixl"] = Field(
+        "tcp",
+        description="How blocks of K/V travel: `tcp`, authenticated, or `nixl` where both workers "
+        "have NVIDIA's NIXL, whose connections are not (docs/scale.md).",
+    )
 
     @field_validator("dynamo_role")
     @classmethod
@@ -64,14 +74,14 @@ class DynamoSettings(BaseSettings):
             raise ValueError("NIM_KV_HANDOVER_SECRET has no effect without NIM_DYNAMO_ROLE")
         return value
 
-    @field_validator("kv_handover_endpoint", "kv_handover_timeout_s")
+    @field_validator(*_USED_BY)
     @classmethod
     def _check_handover_use(cls, value: Any, info: ValidationInfo) -> Any:
-        of = {"kv_handover_endpoint": "prefill", "kv_handover_timeout_s": "decode"}
-        role = of[str(info.field_name)]
-        is_default = value == cls.model_fields[str(info.field_name)].default
-        if info.data.get("dynamo_role", role) != role and not is_default:
-            raise ValueError(f"it has no effect without NIM_DYNAMO_ROLE={role}")
+        field = str(info.field_name)
+        roles = _USED_BY[field]
+        is_used = info.data.get("dynamo_role", roles[0]) in roles
+        if not is_used and value != cls.model_fields[field].default:
+            raise ValueError(f"it has no effect without NIM_DYNAMO_ROLE={' or '.join(roles)}")
         return value
 
     @field_validator("kv_handover_endpoint")

@@ -1,6 +1,7 @@
 """What handing K/V over takes: two native engines, one of which computes prompts for the other.
 
     python -m tools.benchmarks.kv_handover [--model-dir DIR] [--gpu] [--tokens 1000 4000] [--runs 3]
+        [--transport nixl]
 
 Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
 see, each with --memory of one. Times to the first token at the decode engine, medians: `computed`
@@ -84,8 +85,8 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
     async with AsyncExitStack() as stack:
         clients = []
         for handover in (
-            KvHandover("prefill", _SECRET, endpoint),
-            KvHandover("decode", _SECRET, timeout_s=600.0),
+            KvHandover("prefill", _SECRET, endpoint, transport=arguments.transport),
+            KvHandover("decode", _SECRET, timeout_s=600.0, transport=arguments.transport),
         ):
             spec = EngineSpec(
                 "native", options, limits, str(model_dir), handover=handover,
@@ -110,6 +111,7 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--memory", type=float, default=0.45)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000])
+    parser.add_argument("--transport", choices=("tcp", "nixl"), default="tcp")
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

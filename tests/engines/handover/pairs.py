@@ -45,8 +45,9 @@ def handover(
     endpoint: str | None = None,
     secret: str = SECRET,
     timeout_s: float = 30.0,
+    transport: Literal["tcp", "nixl"] = "tcp",
 ) -> KvHandover:
-    return KvHandover(role, secret, endpoint, timeout_s)
+    return KvHandover(role, secret, endpoint, timeout_s, transport)
 
 
 def spec_of(folder: Path, given: KvHandover | None) -> EngineSpec:

@@ -130,6 +130,7 @@ class Waiting:
     """An engine whose prompts take for ever, or give what they are told to."""
 
     fingerprint: ClassVar[Fingerprint] = {"all": "the same"}
+    most_bytes = 1 << 20
 
     def __init__(self, pieces: Callable[[], Iterator[Piece]] | None = None) -> None:
         self._pieces = pieces

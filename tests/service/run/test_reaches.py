@@ -147,9 +147,14 @@ def test_each_replica_hands_kv_over_at_a_port_of_its_own() -> None:
         KvHandover("prefill", secret, "tcp://[::1]:6000"),
         KvHandover("prefill", secret, "tcp://[::1]:6002"),
     ]
-    decode = {**ROLE, "dynamo_role": "decode", "kv_handover_timeout_s": 2.5}
+    decode = {
+        **ROLE,
+        "dynamo_role": "decode",
+        "kv_handover_timeout_s": 2.5,
+        "kv_handover_transport": "nixl",
+    }
     found = with_handover(spec, load({"model_name": "nano", **decode}), 1).handover
-    assert found == KvHandover("decode", secret, None, 2.5)
+    assert found == KvHandover("decode", secret, None, 2.5, "nixl")
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> N
         ("NIM_DYNAMO_ROLE", "prefill"),  # without NIM_KV_HANDOVER_SECRET
         ("NIM_KV_HANDOVER_ENDPOINT", "tcp://127.0.0.1:6000"),  # without NIM_DYNAMO_ROLE
         ("NIM_KV_HANDOVER_TIMEOUT_S", "3"),
+        ("NIM_KV_HANDOVER_TRANSPORT", "nixl"),
     ],
 )
 def test_a_bad_value_is_refused_by_name_value_and_remedy(
