@@ -15,6 +15,8 @@ from typing import Any
 CODE = ("auth", "engines", "profiles", "service")
 PINS = Path("constraints.txt")
 PAGES = Path("service/pages/source")  # with package.json and its lock file
+# npm asks its registry, and neither it nor a package of it holds advisories for use offline.
+NO_AUDITS = "Run this where npm's public registry answers; mirrors often refuse audits."
 NAMED = 10  # so many that were not looked up are named: where all of them are, the service is away
 
 # Findings of bandit that were read and judged: (its number, the file) and why it may stay.
@@ -23,6 +25,8 @@ REVIEWED = {
     ("B113", "service/tools/connection.py"): "every call has a timeout of its own",
     ("B301", "service/run/messages.py"): "reads the parent's pipe, which nobody else writes",
     ("B506", "profiles/catalogue/catalogue.py"): "the loader is one of the safe ones",
+    ("B506", "profiles/selection/engine_order.py"): "the same loader",
+    ("B615", "engines/reference.py"): "reads a folder of this machine",
     ("B608", "service/store/sqlite.py"): "the inserted text is a constant of the module",
 }
 
@@ -75,7 +79,7 @@ def page_complaints(report: dict[str, Any], lock: dict[str, Any]) -> list[str]:
     pins = {name.rpartition("node_modules/")[2] for name in lock["packages"] if name}
     if "error" in report or "vulnerabilities" not in report:
         reason = report.get("message") or report.get("error", {}).get("summary") or "no answer"
-        return [f"not looked up: {len(pins)} npm packages of {PAGES}: {reason}"]
+        return [f"not looked up: {len(pins)} npm packages of {PAGES}: {reason}. {NO_AUDITS}"]
     return [
         f"{name}: {found['severity']}, {_titles(found)}"
         for name, found in sorted(report["vulnerabilities"].items())
