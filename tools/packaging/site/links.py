@@ -5,6 +5,7 @@ for one that leads nowhere. The decisions are listed as they are there.
 """
 
 import re
+import tomllib
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
@@ -15,7 +16,9 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)]*)?\)")
 
 
 def on_config(config):
-    """The decisions, in their order, where the navigation names their folder."""
+    """The decisions, in their order, where the navigation names their folder; the release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.copyright = f"Harmonium {project['version']}"
     files = sorted(path.name for path in (DOCS / "decisions").glob("*.md"))
     listed = [f"decisions/{name}" for name in files]
     for section in config.nav[-1].values():
