@@ -12,6 +12,10 @@ from mkdocs.exceptions import PluginError
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
+_WHOLE = 24  # characters of code that stay on one line
+_JOINT = re.compile(r"([/,=:?]+| )(?=[^/,=:? ])")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -40,3 +44,13 @@ def on_page_markdown(markdown: str, page, **_) -> str:
         return f"`{name}`" if text.strip("`") in (name, target.name) else f"{text} (`{name}`)"
 
     return _LINK.sub(told, markdown)
+
+
+def on_page_content(html: str, **_) -> str:
+    """Long code in a table may break behind its joints, and nowhere else (site.css)."""
+    return _TABLE.sub(lambda table: _CODE.sub(_with_joints, table[0]), html)
+
+
+def _with_joints(code: re.Match[str]) -> str:
+    text = code[0].replace("\\|", "|")  # as Markdown's tables want it
+    return _JOINT.sub(r"\1<wbr>", text) if len(text) > _WHOLE else text
