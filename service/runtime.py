@@ -120,6 +120,7 @@ class Runtime:
     is_local: bool = False  # open, but to this machine alone
     has_pages: bool = True  # the playground and the catalogue
     read_without_key: tuple[str, ...] = ()  # of service.http.paths.READS
+    compared_origins: tuple[str, ...] = ()  # servers that the playground may ask, too
     cors_origins: tuple[str, ...] = ()  # the web pages that may read answers; "*": all
     tls: SSLContext | None = None  # None: plain HTTP
     toolbox: Toolbox | None = None  # built-in tools, if any is connected

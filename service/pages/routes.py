@@ -17,6 +17,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.errors import RequestError
 from service.http.compressed import takes_gzip
+from service.runtime import CurrentRuntime, Runtime
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,13 +28,12 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# No inline script or style, no other host, no frame around it.
+# No inline script or style, no frame around it, no other host but those that are to be compared.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'"
 )
 _HEADERS: Final = {
-    "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-DNS-Prefetch-Control": "off",  # links in an answer cause no requests when shown
@@ -52,29 +52,30 @@ class _File:
 
 
 @router.get("/")
-async def page(request: Request) -> Response:
+async def page(request: Request, runtime: CurrentRuntime) -> Response:
     """Serve the playground."""
-    return _answer("index.html", request)
+    return _answer("index.html", request, runtime)
 
 
 @router.get("/docs")
-async def catalogue(request: Request) -> Response:
+async def catalogue(request: Request, runtime: CurrentRuntime) -> Response:
     """Serve the catalogue: what is served, how it does, and every route with an example."""
-    return _answer("docs.html", request)
+    return _answer("docs.html", request, runtime)
 
 
 @router.get("/assets/{name}")
-async def asset(name: str, request: Request) -> Response:
+async def asset(name: str, request: Request, runtime: CurrentRuntime) -> Response:
     """Serve a script, the style or the icon of the pages."""
-    return _answer(name, request)
+    return _answer(name, request, runtime)
 
 
-def _answer(name: str, request: Request) -> Response:
+def _answer(name: str, request: Request, runtime: Runtime) -> Response:
     if name not in _files():
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
     whole, compressed = _files()[name]
     file = compressed if takes_gzip(request) else whole
-    headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
+    policy = {"Content-Security-Policy": " ".join((_POLICY, *runtime.compared_origins))}
+    headers = {**_HEADERS, **policy, **file.encoding, "ETag": file.tag}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=_TYPES[Path(name).suffix])

@@ -133,6 +133,7 @@ def build_runtime(
         is_local=settings.auth == "auto" and not settings.has_auth,
         has_pages=not settings.disable_playground,
         read_without_key=settings.open_reads,
+        compared_origins=settings.compared_origins,
         cors_origins=settings.cors_origins,
         tls=tls_of(settings),
         toolbox=toolbox_of(settings),

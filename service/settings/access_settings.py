@@ -103,6 +103,12 @@ class AccessSettings(BaseSettings):
         "comma-separated, e.g. `https://chat.example,http://localhost:3000`. `*`: all. "
         "Unset: none.",
     )
+    compare_origins: str = Field(
+        "",
+        description="Other servers that the playground may ask beside this one, by their origins, "
+        "comma-separated, e.g. `https://other.example:8000`. Each has to list this server's origin "
+        "in its `NIM_CORS_ALLOW_ORIGINS`. Unset: none.",
+    )
     auth: Auth = Field(
         "auto",
         description="`auto`: callers must authenticate if keys, tokens or client certificates "
@@ -140,11 +146,12 @@ class AccessSettings(BaseSettings):
             )
         return value
 
-    @field_validator("cors_allow_origins")
+    @field_validator("cors_allow_origins", "compare_origins")
     @classmethod
-    def _check_origins(cls, value: str) -> str:
+    def _check_origins(cls, value: str, info: ValidationInfo) -> str:
+        takes_all = info.field_name == "cors_allow_origins"
         for origin in _words(value):
-            if origin != "*" and not _ORIGIN.fullmatch(origin):
+            if not (origin == "*" and takes_all) and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
                     f"{origin!r} is not an origin; use scheme, host and port only, in lower "
                     f"case, as in https://chat.example or http://localhost:3000"
@@ -231,6 +238,10 @@ class AccessSettings(BaseSettings):
     @property
     def cors_origins(self) -> tuple[str, ...]:
         return tuple(_words(self.cors_allow_origins))
+
+    @property
+    def compared_origins(self) -> tuple[str, ...]:
+        return tuple(_words(self.compare_origins))
 
     @property
     def open_reads(self) -> tuple[str, ...]:

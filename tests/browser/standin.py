@@ -12,10 +12,12 @@ import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from service.pages import routes as pages
@@ -63,12 +65,22 @@ class StandIn:
     may_kill_engine: bool = False
     num_killed: int = 0
     waiting: int = 0  # requests in the queue
+    others: tuple[str, ...] = ()  # origins that the page may ask, too
+    visitors: tuple[str, ...] = ()  # origins whose pages may ask this one
     is_held: bool = False  # no token comes while it is set
     asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)  # that came with what was asked
     url: str = ""
 
     def application(self) -> FastAPI:
         app = FastAPI(routes=list(pages.router.routes))
+        app.state.runtime = SimpleNamespace(compared_origins=self.others)
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=self.visitors,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+        )
 
         @app.get("/v1/health/ready")
         async def ready() -> JSONResponse:
@@ -83,7 +95,11 @@ class StandIn:
 
         @app.get("/v1/metadata")
         async def metadata() -> dict[str, Any]:
-            return METADATA | {"tools": self.tools, "may_kill_engine": self.may_kill_engine}
+            return (
+                METADATA
+                | {"tools": self.tools, "may_kill_engine": self.may_kill_engine}
+                | {"compare_origins": self.others}
+            )
 
         @app.get("/v1/metrics")
         async def metrics() -> PlainTextResponse:
@@ -104,6 +120,7 @@ class StandIn:
         async def chat(request: Request) -> StreamingResponse:
             body = await request.json()
             self.asked.append(body)
+            self.keys.append(request.headers.get("authorization", ""))
             return StreamingResponse(self._stream(body), media_type="text/event-stream")
 
         return app

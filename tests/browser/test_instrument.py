@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import AXE, shoot
-from tests.browser.standin import StandIn
+from tests.browser.standin import StandIn, running
 from tests.browser.test_playground import ask, wait_for_answer
 from tests.browser.test_real_answers import context, opened, page, standin, wait_until_kept
 from tests.e2e.conftest import Server, servers
@@ -149,6 +149,30 @@ def test_two_settings_answer_side_by_side_and_one_is_kept(page: Page, standin: S
     expect(page.get_by_role("article", name="You")).to_contain_text("Which?")
     expect(page.locator(".paths")).to_contain_text("2/2")
     expect(page.get_by_label("Temperature")).to_have_value("0.5")
+
+
+def test_two_servers_answer_side_by_side(context: BrowserContext) -> None:
+    with (
+        running(StandIn(answer="From the other.", visitors=("*",))) as other,
+        running(StandIn()) as closed,
+        running(StandIn(others=(other.url, closed.url))) as own,
+    ):
+        page = opened(context, own)
+        page.get_by_role("button", name="Compare").click()
+        dialog = page.get_by_role("dialog")
+        right = dialog.get_by_label("Right")
+        right.get_by_label("Server").select_option(other.url)
+        right.get_by_label("Its key").fill("sk-other")
+        dialog.get_by_label("Question").fill("Where?")
+        dialog.get_by_role("button", name="Ask both").click()
+        expect(dialog.get_by_label("Left").locator(".markdown")).to_have_text("Yes.")
+        expect(right.locator(".markdown")).to_have_text("From the other.")
+        assert (other.keys, own.keys) == (["Bearer sk-other"], [""])
+        assert violations(page) == []
+        right.get_by_label("Server").select_option(closed.url)
+        dialog.get_by_role("button", name="Ask both").click()
+        expect(right.get_by_role("alert")).to_contain_text("NIM_CORS_ALLOW_ORIGINS lacks this page")
+        assert closed.asked == []
 
 
 # The composer and the panel.

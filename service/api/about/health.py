@@ -115,6 +115,7 @@ async def get_metadata(
         tools=sorted(runtime.toolbox.tools) if runtime.toolbox else [],
         defaults=SamplingDefaults(temperature=model.temperature),
         may_kill_engine=runtime.kill_engine is not None,
+        compare_origins=list(runtime.compared_origins),
     )
 
 

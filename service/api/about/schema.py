@@ -129,6 +129,9 @@ class Metadata(ResponseModel):
     tools: list[str] = Field(description="Built-in tools that are connected.")
     defaults: SamplingDefaults = Field(description="What requests get that leave them out.")
     may_kill_engine: bool = Field(description="Whether `POST /v1/engine/kill` is there.")
+    compare_origins: list[str] = Field(
+        description="Other servers that the playground may ask: `NIM_COMPARE_ORIGINS`."
+    )
 
 
 NO_EFFECT: dict[str, str] = {

@@ -45,6 +45,19 @@ async def test_the_policy_lets_in_nothing_from_elsewhere(
     assert "frame-ancestors 'none'" in policy
 
 
+async def test_only_servers_that_are_to_be_compared_may_be_asked(
+    make_client: Any, make_runtime: MakeRuntime
+) -> None:
+    runtime = make_runtime(SCRIPT)
+    other = "https://other.example:8000"
+    client = await make_client(replace(runtime, compared_origins=(other,)))
+    policy = (await client.get("/")).headers["content-security-policy"]
+    assert policy.endswith(f"connect-src 'self' {other}")
+    assert (await client.get("/v1/metadata")).json()["compare_origins"] == [other]
+    policy = (await (await make_client(runtime)).get("/")).headers["content-security-policy"]
+    assert policy.endswith("connect-src 'self'")
+
+
 async def test_the_pages_need_no_key_and_what_they_ask_for_does(
     make_client: Any, make_runtime: MakeRuntime
 ) -> None:

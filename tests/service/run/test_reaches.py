@@ -280,6 +280,7 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
         given
         | {"slow_reader_timeout_s": 7}
         | {"cors_allow_origins": "https://chat.example", "disable_playground": True}
+        | {"compare_origins": "https://other.example, http://[::1]:1"}
         | {"read_without_key": "metrics, models", "allow_engine_kill": True}
     )
     launched = prepare(settings)
@@ -290,6 +291,7 @@ def test_the_limits_and_keys_reach_the_runtime() -> None:
     assert runtime.limits.slow_reader_timeout_s == 7
     assert runtime.authenticator is not None
     assert runtime.cors_origins == ("https://chat.example",)
+    assert runtime.compared_origins == ("https://other.example", "http://[::1]:1")
     assert runtime.read_without_key == ("metrics", "models")
     assert not runtime.has_pages
     assert runtime.kill_engine is not None

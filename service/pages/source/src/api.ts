@@ -100,9 +100,9 @@ export async function sendText(
   }
 }
 
-/** Yield the pieces of a streamed chat completion, its tokens too; throws ApiError. */
-export async function* streamChat(body: object, key: string, signal: AbortSignal): AsyncGenerator<Piece> {
-  const answer = await ask("v1/chat/completions", {
+/** Yield the pieces of a streamed chat completion, its tokens too; throws ApiError. `server`: of this page, or an origin. */
+export async function* streamChat(body: object, key: string, signal: AbortSignal, server = ""): AsyncGenerator<Piece> {
+  const answer = await ask(`${server}v1/chat/completions`, {
     method: "POST",
     headers: headers(key),
     body: JSON.stringify({ ...body, return_token_ids: true }),

@@ -18,6 +18,7 @@ export interface Asking {
   settings: Settings;
   signal: AbortSignal;
   begun?: Begun;
+  server?: string; // another one than this page's: its address with a slash
   /** Called with the turns as they grow. */
   show: (turns: Turn[]) => void;
 }
@@ -41,7 +42,7 @@ export async function answer(turns: Turn[], asking: Asking): Promise<void> {
 async function fill(
   reply: AssistantTurn,
   turns: Turn[],
-  { model, key, settings, signal }: Asking,
+  { model, key, settings, signal, server }: Asking,
   begun: Begun | undefined,
   show: () => void,
 ): Promise<void> {
@@ -58,7 +59,7 @@ async function fill(
     if (begun) asked.continue_token_ids = begun.ids;
     reply.body = asked;
     reply.system = settings.system;
-    for await (const piece of streamChat({ ...asked, messages }, key, signal)) {
+    for await (const piece of streamChat({ ...asked, messages }, key, signal, server)) {
       const now = performance.now();
       if (isShowingOld && (piece.kind === "ids" || piece.kind === "reasoning" || piece.kind === "content")) {
         Object.assign(reply, { text: "", reasoning: "", calls: [], tokenIds: [], tokens: [] });

@@ -1,7 +1,17 @@
 // One question, two settings, side by side; either answer can be kept in the conversation.
 import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, getJSON, type Model } from "./api";
 import { answer } from "./chat";
-import { type AssistantTurn, branch, type Conversation, type Settings, type Turn, titleOf, type UserTurn } from "./conversation";
+import {
+  type AssistantTurn,
+  branch,
+  type Conversation,
+  newAnswer,
+  type Settings,
+  type Turn,
+  titleOf,
+  type UserTurn,
+} from "./conversation";
 import { Figures } from "./figures";
 import { Icon } from "./icons";
 import { Prose } from "./prose";
@@ -11,6 +21,8 @@ import { change, now, useStore } from "./store";
 interface Side {
   settings: Settings;
   turns: Turn[]; // after the question
+  origin: string; // of another server; empty: this one
+  key: string; // for that server
 }
 
 export function Compare({ chat, close }: { chat: Conversation; close: () => void }) {
@@ -20,14 +32,15 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
   const [asked, setAsked] = useState<UserTurn | null>(null);
   const [isBusy, setBusy] = useState(false);
   const [sides, setSides] = useState<[Side, Side]>([
-    { settings: { ...chat.settings, effort: "low" }, turns: [] },
-    { settings: { ...chat.settings, effort: "high" }, turns: [] },
+    { settings: { ...chat.settings, effort: "low" }, turns: [], origin: "", key: "" },
+    { settings: { ...chat.settings, effort: "high" }, turns: [], origin: "", key: "" },
   ]);
   const server = useStore((all) => all.server);
   useEffect(() => {
     dialog.current!.showModal();
     return () => stop.current?.abort();
   }, []);
+  const origins = server.metadata?.compare_origins ?? [];
   const put = (at: number, part: Partial<Side>) =>
     setSides((both) => both.map((side, index) => (index === at ? { ...side, ...part } : side)) as [Side, Side]);
   const ask = async () => {
@@ -40,15 +53,13 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
     setAsked(question);
     setBusy(true);
     await Promise.all(
-      sides.map(({ settings }, at) =>
-        answer(before, {
-          model,
-          key,
-          settings,
-          signal,
-          show: (turns) => put(at, { turns: turns.slice(before.length).map((turn) => ({ ...turn })) }),
-        }),
-      ),
+      sides.map(async ({ settings, origin, key: own }, at) => {
+        const show = (turns: Turn[]) => put(at, { turns: turns.slice(before.length).map((turn) => ({ ...turn })) });
+        if (!origin) return answer(before, { model, key, settings, signal, show });
+        const found = await modelOf(origin, own);
+        if (found instanceof Error) return show([...before, { ...newAnswer(), error: `${origin}: ${found.message}` }]);
+        return answer(before, { model: found, key: own, settings, signal, show, server: `${origin}/` });
+      }),
     );
     setBusy(false);
   };
@@ -69,14 +80,14 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
     <dialog
       ref={dialog}
       class="details compare"
-      aria-label="Compare two settings"
+      aria-label="Compare two answers"
       onClose={close}
       onClick={(event) => event.target === dialog.current && dialog.current!.close()}
     >
       <button type="button" class="close" aria-label="Close" onClick={() => dialog.current!.close()}>
         <Icon name="close" />
       </button>
-      <h2>Compare two settings</h2>
+      <h2>Compare two answers</h2>
       <form
         class="row"
         onSubmit={(event) => {
@@ -105,6 +116,7 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
       <div class="sides">
         {sides.map((side, at) => (
           <section key={at} aria-label={at ? "Right" : "Left"}>
+            {origins.length > 0 && <Where side={side} origins={origins} put={(part) => put(at, part)} />}
             <Sampling settings={side.settings} change={(part) => put(at, { settings: { ...side.settings, ...part } })} />
             <Check isOn={side.settings.usesSchema} set={(usesSchema) => put(at, { settings: { ...side.settings, usesSchema } })}>
               Answer by the JSON Schema of the panel
@@ -120,6 +132,47 @@ export function Compare({ chat, close }: { chat: Conversation; close: () => void
       </div>
     </dialog>
   );
+}
+
+/** Which server answers, and the key that it wants: this page's own key is not sent to another. */
+function Where(props: { side: Side; origins: string[]; put: (part: Partial<Side>) => void }) {
+  const { side, origins, put } = props;
+  return (
+    <div class="pair">
+      <label>
+        Server
+        <select value={side.origin} onChange={(event) => put({ origin: event.currentTarget.value })}>
+          <option value="">this one</option>
+          {origins.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </select>
+      </label>
+      {side.origin && (
+        <label>
+          Its key
+          <input
+            type="password"
+            autocomplete="off"
+            placeholder="none"
+            value={side.key}
+            onInput={(event) => put({ key: event.currentTarget.value.trim() })}
+          />
+        </label>
+      )}
+    </div>
+  );
+}
+
+/** The model that another server serves, or why that is not known. */
+async function modelOf(origin: string, key: string): Promise<string | Error> {
+  try {
+    const { data } = await getJSON<{ data: Model[] }>(`${origin}/v1/models`, key);
+    return data[0]?.id ?? new Error("it serves nothing.");
+  } catch (error) {
+    const isSilent = error instanceof ApiError && error.status === null; // browsers tell no more
+    return isSilent ? new Error("it cannot be reached, or its NIM_CORS_ALLOW_ORIGINS lacks this page.") : (error as Error);
+  }
 }
 
 function Shown({ turn, isGrowing }: { turn: AssistantTurn; isGrowing: boolean }) {

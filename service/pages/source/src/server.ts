@@ -12,6 +12,7 @@ export interface Metadata {
   tools: string[]; // built-in ones that are connected
   defaults: { temperature: number; top_p: number };
   may_kill_engine: boolean;
+  compare_origins: string[]; // other servers that this page may ask
 }
 
 export interface Profile {
