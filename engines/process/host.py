@@ -33,6 +33,7 @@ from engines.process.parent import Report, claim_stdout, first_line, follow_pare
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
+    SWITCH_INTERVAL_S,
     Alive,
     Fatal,
     Ready,
@@ -54,6 +55,7 @@ async def run(spec: EngineSpec, address: str, report: Report) -> None:
 
 
 async def _serve(server: EngineServer, spec: EngineSpec, report: Report) -> None:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     start_steps.begin(f"loading engine {spec.engine}")
     gc.disable()  # what is imported stays: to look for garbage in it costs a tenth of the import
     engine = await asyncio.to_thread(create, spec)  # importing an engine's library takes seconds

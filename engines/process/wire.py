@@ -19,6 +19,9 @@ from engines.errors import EngineError, Refused
 from engines.grammar.tree import from_plain, to_plain
 
 PROTOCOL_VERSION: Final = 5
+# How long a thread that computes keeps Python's lock while another waits for it. A step's launches
+# and the event loop wait often; the default of 5 ms lengthened gaps between tokens on a GPU.
+SWITCH_INTERVAL_S: Final = 0.0002
 HEARTBEAT_S: Final = 0.5  # how often each side says that it lives
 
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from engines.process.wire import SWITCH_INTERVAL_S
 from service.api.about import health, models, nim, tokens
 from service.api.chat import routes as chat
 from service.api.completions import routes as completions
@@ -121,6 +123,7 @@ class ApiServer:
         grace_s: float,
     ) -> None:
         """Serve until a signal comes, then drain; raises what `starting` the engine raises."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         async with self.listening(listener):
             if await first_of(stop.requested, starting):
                 return

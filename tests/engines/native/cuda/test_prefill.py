@@ -50,7 +50,7 @@ def draw(case: DecodeCase, row: int, cached: int, num: int) -> tuple[torch.Tenso
     past = [(keys[:cached], values[:cached]) for keys, values in case.past(row)]
     for _ in range(10):
         ids = torch.randint(0, case.shape.config.vocab_size, (num,), device=DEVICE)
-        outcome = forward_reference(case.shape, case.weights, ids, past)
+        outcome = forward_reference(case.shape, case.weights, ids, [*past])  # it appends
         if float(outcome.closest[-1]) >= TIE:
             break
     return ids, outcome

@@ -37,19 +37,23 @@ def pages(cache: Tensor, kv_heads: int, head_dim: int, block_size: int, keys: in
 
 
 @gluon.jit
-def _tile(tiles, num_tiles, work, WINDOW: gl.constexpr, BT: gl.constexpr):
-    """One piece of work: a head of one tile; of a chunk the last tiles, which see most, first.
+def _tile(
+    tiles, num_tiles, work, KV_HEADS: gl.constexpr, WINDOW: gl.constexpr, BT: gl.constexpr
+):  # fmt: skip
+    """One piece of work: a head of one tile.
 
-    Its head, the tile's table, first row, first position and number of tokens; the first key and
-    the number of steps, and of how many steps every query sees all keys.
+    All heads of the last tile come first: tiles are sorted by what they see, so that no program
+    gets a second long one before each has one. Returns its head, the tile's table, first row, first
+    position and number of tokens; the first key and the number of steps, and of how many steps
+    every query sees all keys.
     """
-    tile = tiles + (num_tiles - 1 - work % num_tiles) * 4
+    tile = tiles + (num_tiles - 1 - work // KV_HEADS) * 4
     first = gl.load(tile + 2)
     num = gl.load(tile + 3)
     start = gl.maximum(first - WINDOW + 1, 0) // BT * BT if WINDOW > 0 else first * 0
     steps = (first + num - start + BT - 1) // BT
     whole = first * 0 if WINDOW > 0 else (first + 1) // BT
-    return work // num_tiles, gl.load(tile), gl.load(tile + 1), first, num, start, steps, whole
+    return work % KV_HEADS, gl.load(tile), gl.load(tile + 1), first, num, start, steps, whole
 
 
 @gluon.jit
@@ -78,7 +82,9 @@ def _bring(
     BOX: gl.constexpr = pages.block_type.shape[0]
     at = gl.to_tensor(0)  # steps of all tiles before
     for work in range(gl.program_id(0), num_tiles * KV_HEADS, gl.num_programs(0)):
-        head, slot, _, first, num, start, steps, _ = _tile(tiles, num_tiles, work, WINDOW, BT)
+        head, slot, _, first, num, start, steps, _ = _tile(
+            tiles, num_tiles, work, KV_HEADS, WINDOW, BT
+        )  # fmt: skip
         table = tables + slot.to(gl.int64) * TABLE_STRIDE
         last = (first + num - 1) // BOX
         for i in range(steps):
@@ -215,7 +221,9 @@ def _multiply(
     its_m = WARPGROUP * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))
     at = gl.to_tensor(0)  # steps of all tiles before
     for work in range(gl.program_id(0), num_tiles * KV_HEADS, gl.num_programs(0)):
-        head, _, row, first, num, start, steps, whole = _tile(tiles, num_tiles, work, WINDOW, BT)
+        head, _, row, first, num, start, steps, whole = _tile(
+            tiles, num_tiles, work, KV_HEADS, WINDOW, BT
+        )  # fmt: skip
         to = (row + m // GROUP).to(gl.int64) * (KV_HEADS * GROUP * D)
         to = (to + (head * GROUP + m % GROUP) * D)[:, None] + d[None, :]
         is_m = (m // GROUP < num)[:, None]

@@ -160,7 +160,9 @@ class PrefillBuffers:
         narrow = _tiles(chunks, TILE_TOKENS, is_last=is_last)
         full, wide = narrow, narrow[:0]
         if is_deep:
-            full, wide = narrow[:0], _tiles(chunks, self.wide_tokens, is_last=is_last)
+            wide = _tiles(chunks, self.wide_tokens, is_last=is_last)
+            # hopper_attention.py takes the last first: those that see most.
+            full, wide = narrow[:0], wide[wide[:, 2].argsort()]
         to.num_wide[0] = len(wide)
         for part, described in zip(to[:3], (narrow, full, wide), strict=True):
             part.zero_()
