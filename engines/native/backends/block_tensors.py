@@ -21,10 +21,12 @@ class BlockTensors:
 
         `move` carries out copies between the blocks and host memory, where there is any.
         """
-        self._tensors = [each.view(torch.int64) for each in tensors]
+        is_even = all(each.shape[2] * each.itemsize % 8 == 0 for each in tensors)
+        self._word = torch.int64 if is_even else torch.uint8
+        self._tensors = [each.view(self._word) for each in tensors]
         self._widths = [len(each) * each.shape[2] for each in self._tensors]
         self._move = move
-        self.block_bytes = 8 * sum(self._widths)
+        self.block_bytes = self._word.itemsize * sum(self._widths)
         self.layout = ", ".join(
             f"{each.device.type} {each.dtype} {len(each)}x{each.shape[2]}" for each in tensors
         )
@@ -53,7 +55,7 @@ class BlockTensors:
 
     def staged(self, content: BlockContent) -> list[Tensor]:
         """The content where the devices copy it from."""
-        rows = torch.from_numpy(content.view(np.int64)).split(self._widths, 1)
+        rows = torch.from_numpy(content).view(self._word).split(self._widths, 1)
         return [
             part.contiguous().pin_memory() if each.is_cuda else part
             for part, each in zip(rows, self._tensors, strict=True)
@@ -80,7 +82,9 @@ class BlockTensors:
 
 
 def _index(places: Sequence[int], tensor: Tensor) -> Tensor:
-    return torch.tensor(places, dtype=torch.int64).to(tensor.device)
+    """The places on the tensor's device, without waiting for it."""
+    index = torch.tensor(places, dtype=torch.int64, pin_memory=tensor.is_cuda)
+    return index.to(tensor.device, non_blocking=True)
 
 
 def _to_host(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

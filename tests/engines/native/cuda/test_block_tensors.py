@@ -22,6 +22,15 @@ def made(seed: int, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator).to(DEVICE).to(dtype) for shape in shapes]
 
 
+def test_blocks_of_any_size_are_exchanged() -> None:
+    tensors = [torch.arange(2 * 4 * 3, dtype=torch.uint8, device=DEVICE).view(2, 4, 3)]
+    access = BlockTensors(tensors, no_moves)
+    content = access.copy_out([3], ())()
+    assert content.tolist() == [[9, 10, 11, 21, 22, 23]]
+    access.copy_in([0], [1], access.staged(content), ())
+    assert torch.equal(tensors[0][:, 1], tensors[0][:, 3])
+
+
 def no_moves(moves: tuple[Move, ...]) -> None:
     assert not moves
 
