@@ -157,8 +157,10 @@ async def read_cut(
     seen: list[int] = []
     reading = asyncio.create_task(read(front, request, seen))
     await until(lambda: len(seen) >= at or reading.done())
-    for worker, engine in zip(workers, engines, strict=True):
-        if (await engine.stats()).num_running:
+    # All are asked before one is killed: the answer soon runs at another one.
+    found = [(await engine.stats()).num_running for engine in engines]
+    for worker, num_running in zip(workers, found, strict=True):
+        if num_running:
             kill(worker)
     return await reading
 
