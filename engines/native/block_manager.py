@@ -206,15 +206,15 @@ class BlockManager:
         found = [self._cached.get(key, NULL_BLOCK) for key in keys]
         return None if NULL_BLOCK in found else found
 
-    def take_in(self, sequence: Sequence, keys: list[bytes]) -> dict[int, int]:
-        """Blocks for those of these `prefix_keys` that are not cached, by their place in `keys`.
+    def take_in(self, sequence: Sequence, keys: list[bytes]) -> dict[int, int] | None:
+        """Blocks for those of these `prefix_keys` that are not cached, by their place in `keys`;
+        None where not all have room.
 
         They are found from now on, so the caller has their content copied before the next step.
-        Nothing is taken where not all have room.
         """
         places = [place for place, key in enumerate(keys) if key not in self._cached]
         if len(places) > self.num_free_blocks:
-            return {}
+            return None
         taken = {place: self._take() for place in places}
         index_of = self.prefix_keys(sequence)
         for place, block in taken.items():

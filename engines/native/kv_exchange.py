@@ -85,9 +85,9 @@ def copy_out(core: EngineCore, keys: list[bytes]) -> Callable[[], BlockContent] 
 def copy_in(core: EngineCore, sequence: Sequence, keys: list[bytes], staged: Any) -> bool:
     """Put blocks of the sequence's prefix into the cache; False if they have no room."""
     blocks = core.scheduler.blocks
-    if len(keys) > blocks.num_free_blocks:
-        return False
     taken = blocks.take_in(sequence, keys)
+    if taken is None:
+        return False
     moves = blocks.take_moves()  # saves of what was evicted from the blocks come first
     core.note_copies()
     try:

@@ -126,6 +126,20 @@ def test_where_an_answer_is_apart_its_blocks_are_not_told() -> None:
     assert sink.held["gpu"] == set()
 
 
+def test_blocks_that_another_engine_handed_over_are_told_as_any_others() -> None:
+    blocks, sink = BlockManager(41, 4, 6), Picker(4)
+    noted = blocks.record()
+    sequence = EngineSequence(EngineRequest("any", tuple(range(30)), SamplingParams(1)), 100)
+    keys = [*blocks.prefix_keys(sequence)]
+    assert blocks.take_in(sequence, keys[:6])
+    sink.take(encoded(1.0, map(wire_event, noted.take()), 0))
+    assert sink.num_believed(range(28)) == 3
+    assert blocks.take_in(sequence, keys)
+    sink.take(encoded(1.0, map(wire_event, noted.take()), 0))
+    assert sink.num_believed(range(28)) == 7
+    assert sink.held["gpu"] == numbers(blocks._cached)
+
+
 def test_blocks_that_a_failed_step_loses_are_told_removed() -> None:
     simulation = Simulation(max_token_gap_s=None, num_blocks=120, num_host_blocks=150)
     core, sink = simulation.core, ToPicker()

@@ -219,6 +219,25 @@ class BlockManagerMachine(RuleBasedStateMachine):
         if block not in held:
             self.blocks.forget([block])
 
+    @rule(
+        token_ids=st.lists(st.integers(0, 1), min_size=1, max_size=40),
+        salt=st.sampled_from([None, "a"]),
+        places=st.sets(st.integers(0, 19)),
+    )
+    def take_in(self, token_ids: Sequence_[int], salt: str | None, places: set[int]) -> None:
+        """Blocks of a prefix that another engine computed, some or all."""
+        request = EngineRequest("r", tuple(token_ids), SamplingParams(1), cache_salt=salt)
+        sequence = Sequence(request, 1000)
+        keys = [key for i, key in enumerate(self.blocks.prefix_keys(sequence)) if i in places]
+        missing = [key for key in keys if self.blocks.blocks_of([key]) is None]
+        num_free = self.blocks.num_free_blocks
+        taken = self.blocks.take_in(sequence, keys)
+        assert (taken is None) == (len(missing) > num_free)
+        assert self.blocks.num_free_blocks == num_free
+        if taken is not None:
+            assert [keys[place] for place in taken] == missing
+            assert self.blocks.blocks_of(missing) == [*taken.values()]
+
     @rule(sequence=consumes(sequences))
     def leave(self, sequence: Sequence) -> None:
         self.blocks.free(sequence)
