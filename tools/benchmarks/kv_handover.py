@@ -1,12 +1,16 @@
 """What handing K/V over takes: two native engines, one of which computes prompts for the other.
 
     python -m tools.benchmarks.kv_handover [--model-dir DIR] [--gpu] [--tokens 1000 4000] [--runs 3]
-        [--transport nixl]
+        [--transport nixl] [--streams 32]
 
 Without --model-dir it is nano, expanded for the run. --gpu: both engines share the GPUs that they
 see, each with --memory of one. Times to the first token at the decode engine, medians: `computed`
 there; `handed over` with the prompt computed by the other engine; `handed over, cached there` with
 the other's cache: the transfer alone; `cached` where the prompt was the last one asked.
+
+--streams: gaps between the tokens of so many streams beside prompts of the greatest length, one
+after the other: streams at the decode engine and prompts computed by the other one, against both
+engines with half of the streams and of the prompts each.
 """
 
 from __future__ import annotations
@@ -76,11 +80,50 @@ class Pair:
             print(f"  {name:26} {median(values):8.3f} s to the first token")
         print(f"  {transferred / seconds / 1e9:.2f} GB/s, the question and its answer included")
 
+    async def measure_gaps(self, num_streams: int, num_tokens: int, num_prompts: int) -> None:
+        """Print the gaps with the two roles, and with two engines that do both."""
+        for name, engines, prefill_at in (
+            ("prefill and decode", [self.decode], self.endpoint),
+            ("two that do both", [self.decode, self.prefill], None),
+        ):
+            gaps: list[float] = []
+            streams = [
+                asyncio.create_task(self._stream(engines[i % len(engines)], i, gaps))
+                for i in range(num_streams)
+            ]
+            await asyncio.sleep(1.0)  # all have begun
+            gaps.clear()
+            first_s = []
+            for number in range(num_prompts):
+                chance = random.Random(f"{name} {number}")
+                prompt = tuple(chance.choices(range(_VOCAB_SIZE), k=num_tokens))
+                engine = engines[number % len(engines)]
+                first_s.append(await self.first_token_s(engine, prompt, prefill_at))
+            for stream in streams:
+                stream.cancel()
+            await asyncio.wait(streams)
+            gaps.sort()
+            print(
+                f"{name}: gaps of {num_streams} streams {median(gaps):.4f} s,"
+                f" 99 % {gaps[int(0.99 * len(gaps))]:.4f}, longest {gaps[-1]:.4f};"
+                f" first token of {num_tokens} tokens after {median(first_s):.3f} s"
+            )
+
+    async def _stream(self, engine: EngineClient, number: int, gaps: list[float]) -> None:
+        while True:
+            sampling = SamplingParams(1000, temperature=1.0, seed=number, min_tokens=1000)
+            last_s = None
+            async for _ in engine.generate(EngineRequest("stream", (number, 1, 2), sampling)):
+                now_s = time.perf_counter()
+                if last_s is not None:
+                    gaps.append(now_s - last_s)
+                last_s = now_s
+
 
 async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-    limits = {"max_model_len": max(arguments.tokens) + 16, "max_num_seqs": 8}
+    limits = {"max_model_len": max(arguments.tokens) + 16, "max_num_seqs": 8 + arguments.streams}
     options = {"dtype": "bfloat16", "overlap_steps": True} if arguments.gpu else {}
     async with AsyncExitStack() as stack:
         clients = []
@@ -103,6 +146,8 @@ async def run(arguments: argparse.Namespace, model_dir: Path) -> None:
         pair = Pair(clients[0], clients[1], endpoint)
         for num_tokens in arguments.tokens:
             await pair.measure(num_tokens, arguments.runs)
+        if arguments.streams:
+            await pair.measure_gaps(arguments.streams, max(arguments.tokens), 2 * arguments.runs)
 
 
 def main() -> None:
@@ -112,6 +157,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=0.45)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000])
     parser.add_argument("--transport", choices=("tcp", "nixl"), default="tcp")
+    parser.add_argument("--streams", type=int, default=0)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
