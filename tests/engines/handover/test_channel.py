@@ -228,12 +228,14 @@ def test_blocks_of_another_size_are_not_taken(
 
 
 def test_one_that_is_cancelled_ends_at_once(serve: Callable[[Any], str]) -> None:
-    endpoint = serve(Waiting())
+    source = Waiting()
+    endpoint = serve(source)
     one = Fetch(SECRET, 60.0)
     ask = Ask(REQUEST, Waiting.fingerprint)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(one.run, endpoint, ask, 4, lambda *_: None)
-        time.sleep(0.05)
+        while not source.num_asked:
+            time.sleep(0.001)
         one.cancel()
         with pytest.raises(HandoverError):
             running.result(5.0)
