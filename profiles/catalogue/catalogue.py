@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -57,8 +58,9 @@ class _File(Record):
     profiles: tuple[_Entry, ...]
 
 
+@cache
 def load(data_dir: Path = DATA_DIR) -> Catalogue:
-    """Read `models/*.yaml` and `profiles/<engine>.yaml` under `data_dir`.
+    """Read `models/*.yaml` and `profiles/<engine>.yaml` under `data_dir`, once per process.
 
     Raises InvalidCatalogue naming the file, the entry, the key and the value that is wrong.
     """

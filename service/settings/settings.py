@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from profiles.download.source import NgcAccess
 from service.settings.access_settings import AccessSettings
@@ -68,6 +68,18 @@ class Settings(
         hide_input_in_errors=False,
         protected_namespaces=(),
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then the environment: neither a .env file nor a folder of secrets is read."""
+        return init_settings, env_settings
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:

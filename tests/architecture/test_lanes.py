@@ -67,6 +67,7 @@ def test_who_starts_a_process_has_to_say_so(tmp_path: Path, lane: str, outcome: 
     assert "mark it heavy" in done.stdout
 
 
+@pytest.mark.heavy  # reads the imports of all files
 def test_a_change_leads_to_the_tests_that_import_it() -> None:
     files = affected({"service/harmony/typescript.py"})
     assert "tests/service/harmony/test_typescript.py" in files
@@ -74,6 +75,7 @@ def test_a_change_leads_to_the_tests_that_import_it() -> None:
     assert not any(path.startswith("tests/e2e/") for path in files)
 
 
+@pytest.mark.heavy  # reads the imports of all files
 def test_a_change_of_a_page_or_of_data_leads_to_what_reads_it() -> None:
     assert "tests/guides/test_guides.py" in affected({"docs/guides/laptop.md"})
     assert len(affected({"Makefile"})) < 10
@@ -82,5 +84,6 @@ def test_a_change_of_a_page_or_of_data_leads_to_what_reads_it() -> None:
     )
 
 
+@pytest.mark.heavy  # reads the imports of all files
 def test_a_change_of_what_all_share_leads_to_every_test() -> None:
     assert set(affected({"tests/conftest.py"})) > set(affected({"engines/base.py"}))

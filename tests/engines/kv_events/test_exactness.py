@@ -74,7 +74,10 @@ def answered(core: EngineCore, number: int, salt: str | None, prompt: list[int])
     return sequence.num_cached_tokens
 
 
-@pytest.mark.parametrize(("num_requests", "num_host_blocks"), [(300, 0), (1000, 150)])
+@pytest.mark.parametrize(
+    ("num_requests", "num_host_blocks"),
+    [(300, 0), pytest.param(1000, 150, marks=pytest.mark.heavy)],
+)
 def test_after_each_of_1000_requests_a_decoder_knows_exactly_the_cached_blocks(
     num_requests: int, num_host_blocks: int
 ) -> None:

@@ -11,6 +11,7 @@ from auth.authenticators import ApiKeys
 from service.api.chat.schema import ChatRequest
 from service.api.messages.schema import MessagesRequest
 from service.api.responses.schema import ResponseRequest
+from service.http.paths import route_of
 from service.run.server import create_app
 
 Fixture = Callable[..., Any]
@@ -51,6 +52,16 @@ def test_names_are_words_that_differ_in_more_than_case(document: Object, schemas
     assert [id for id in ids if not id.isidentifier() or "v1" in id] == []
 
 
+def test_the_requests_answers_and_errors_are_in_it(schemas: Object) -> None:
+    assert {"ChatRequest", "ChatCompletion", "ErrorEnvelope"} <= schemas.keys()
+
+
+def test_each_route_has_its_label_in_metrics(document: Object) -> None:
+    for path in document["paths"]:
+        template = path.replace("{model_id:path}", "{model_id}")
+        assert route_of(template.replace("{", "").replace("}", "")) == template
+
+
 def test_no_field_is_only_null(schemas: Object) -> None:
     """The Python of openapi-generator has no type for it."""
     fields = [field for value in schemas.values() for field in value.get("properties", {}).items()]
@@ -67,15 +78,13 @@ def test_every_operation_is_in_a_group_that_is_described(document: Object) -> No
     assert {tag for (tag,) in tags} == {tag["name"] for tag in document["tags"]}
 
 
-@pytest.mark.parametrize("needs_key", [True, False])
-def test_it_says_which_routes_need_a_key(make_runtime: Fixture, needs_key: bool) -> None:
-    authenticator = ApiKeys(["secret"]) if needs_key else None
-    document = create_app(make_runtime("<|return|>", authenticator=authenticator)).openapi()
+def test_it_says_which_routes_need_a_key(make_runtime: Fixture, document: Object) -> None:
+    locked = create_app(make_runtime("<|return|>", authenticator=ApiKeys(["secret"]))).openapi()
     either: list[Object] = [{"bearer": []}, {"api_key": []}]
-    chat = document["paths"]["/v1/chat/completions"]["post"]
-    assert chat["security"] == either if needs_key else [*either, {}]
-    assert document["paths"]["/v1/health/live"]["get"]["security"] == []
-    assert document["components"]["securitySchemes"].keys() == {"bearer", "api_key"}
+    for told, needed in ((document, [*either, {}]), (locked, either)):
+        assert told["paths"]["/v1/chat/completions"]["post"]["security"] == needed
+        assert told["paths"]["/v1/health/live"]["get"]["security"] == []
+        assert told["components"]["securitySchemes"].keys() == {"bearer", "api_key"}
 
 
 @pytest.mark.parametrize("path", STREAMED)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from openai_harmony import HarmonyEncoding, load_harmony_encoding
 
 from service.conversation import Delta, DeltaKind
 from service.harmony.parse import Parser
@@ -97,9 +96,3 @@ def answer(deltas: Callable[..., tuple[Parser, list[Delta]]]) -> Callable[..., A
         return whole
 
     return answer
-
-
-@pytest.fixture(scope="session")
-def library() -> HarmonyEncoding:
-    """The published library, to compare with."""
-    return load_harmony_encoding("HarmonyGptOss")

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai_harmony import load_harmony_encoding
+from openai_harmony import HarmonyEncoding
 
 from service.harmony import vocabulary
 from service.harmony.vocabulary import (
@@ -24,7 +24,6 @@ from service.harmony.vocabulary import (
 from service.work import Budget, OverBudget, in_turns
 from tests.examples import examples
 
-LIBRARY = load_harmony_encoding("HarmonyGptOss")
 WORDS = [
     "word",
     "Don't",
@@ -51,19 +50,19 @@ PARTS = st.sampled_from([*WORDS, " ", "  ", "\t", "\n", "\r\n", "!?\n/", "e\u030
 
 @examples(200)
 @given(st.lists(PARTS | st.text(max_size=3), min_size=4).map("".join), st.integers(1, 8))
-def test_a_cut_changes_no_ids(text: str, size: int) -> None:
+def test_a_cut_changes_no_ids(library: HarmonyEncoding, text: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "PIECE_CHARS", size)
         assert "".join(pieces(text)) == text
-        assert encode_text(text) == LIBRARY.encode(text, disallowed_special=())
+        assert encode_text(text) == library.encode(text, disallowed_special=())
 
 
-def test_texts_as_people_write_them_are_cut_small() -> None:
+def test_texts_as_people_write_them_are_cut_small(library: HarmonyEncoding) -> None:
     for line in ("The quick brown fox. ", "今日は、世界。", '{"a":[1,2],"b":"c"},', "x = f(y)\n"):
         text = line * 3000
         sizes = [len(piece) for piece in pieces(text)]
         assert max(sizes) < PIECE_CHARS + 100
-        assert in_turns(partial(encode_text, text)) == LIBRARY.encode(text)
+        assert in_turns(partial(encode_text, text)) == library.encode(text)
 
 
 def test_two_long_texts_take_turns() -> None:

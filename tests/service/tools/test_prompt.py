@@ -16,7 +16,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 @pytest.mark.parametrize("builtins", [("browser",), ("python",), ("browser", "python")])
 @pytest.mark.parametrize("has_function", [False, True])
 def test_the_system_message_is_the_documented_one(
-    builtins: tuple[str, ...], has_function: bool
+    library: theirs.HarmonyEncoding, builtins: tuple[str, ...], has_function: bool
 ) -> None:
     system = theirs.SystemContent.new().with_conversation_start_date(DATE)
     system = system.with_browser_tool() if "browser" in builtins else system
@@ -27,8 +27,7 @@ def test_the_system_message_is_the_documented_one(
         developer = theirs.DeveloperContent.new().with_function_tools([described])
         messages.append(theirs.Message.from_role_and_content(theirs.Role.DEVELOPER, developer))
     messages.append(theirs.Message.from_role_and_content(theirs.Role.USER, "Hi"))
-    encoding = theirs.load_harmony_encoding(theirs.HarmonyEncodingName.HARMONY_GPT_OSS)
-    expected = encoding.render_conversation_for_completion(
+    expected = library.render_conversation_for_completion(
         theirs.Conversation.from_messages(messages), theirs.Role.ASSISTANT
     )
     tools = (Tool("f", "Does it.", SCHEMA),) if has_function else ()

@@ -42,6 +42,7 @@ def test_without_a_target_the_long_prompt_makes_long_gaps() -> None:
     assert max(gaps) > 0.1
 
 
+@pytest.mark.heavy
 def test_a_burst_takes_hardly_longer_with_a_target() -> None:
     """400 requests at once, 128 tokens in and 128 out."""
     seconds = {}

@@ -35,7 +35,9 @@ def cached(records: list[Record]) -> float:
     return sum(record.num_cached for record in records) / sum(r.prompt for r in records)
 
 
-@pytest.mark.parametrize(("gap_s", "turns"), [(0.05, 20), (0.02, 6)])
+@pytest.mark.parametrize(
+    ("gap_s", "turns"), [pytest.param(0.05, 20, marks=pytest.mark.heavy), (0.02, 6)]
+)
 def test_later_turns_are_found_in_host_memory_and_gaps_stay_short(gap_s: float, turns: int) -> None:
     """A trace of up to 1,000 requests of 50 agents; the GPU holds a third of their blocks."""
     simulation = Simulation(max_token_gap_s=gap_s, num_blocks=115 * turns, num_host_blocks=6000)

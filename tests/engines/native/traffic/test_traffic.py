@@ -33,6 +33,7 @@ def assert_whole(answers: Sequence[Told]) -> None:
     assert [told.error for told in answers if not told.is_whole] == []
 
 
+@pytest.mark.heavy
 def test_targets_hold_at_40_requests_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(clock: Clock) -> list[Told]:
         async with serving(clock) as client:
@@ -47,6 +48,7 @@ def test_targets_hold_at_40_requests_a_second(monkeypatch: pytest.MonkeyPatch) -
     assert max(gaps) < 0.045
 
 
+@pytest.mark.heavy
 def test_a_burst_of_ten_times_what_runs_is_served_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(clock: Clock) -> tuple[list[Told], list[Told]]:
         async with serving(clock, max_num_seqs=100) as client:
@@ -63,6 +65,7 @@ def test_a_burst_of_ten_times_what_runs_is_served_whole(monkeypatch: pytest.Monk
         assert_whole(answers)
 
 
+@pytest.mark.heavy
 def test_later_turns_of_agents_are_cached_and_do_not_wait_for_first_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,6 +93,7 @@ def test_later_turns_of_agents_are_cached_and_do_not_wait_for_first_ones(
     assert quantile([told.ttft_s for told, _ in later], 0.99) < 1.0
 
 
+@pytest.mark.heavy
 def test_a_tenant_is_served_beside_another_that_floods(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(clock: Clock) -> tuple[list[Told], list[Told]]:
         async with serving(clock, max_num_seqs=50) as client:
@@ -109,6 +113,7 @@ def test_a_tenant_is_served_beside_another_that_floods(monkeypatch: pytest.Monke
     assert ttft_s < 0.1 * quantile([told.ttft_s for told in many], 0.5)
 
 
+@pytest.mark.heavy
 def test_nobody_is_rejected_who_would_have_begun_within_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,6 +135,7 @@ def test_nobody_is_rejected_who_would_have_begun_within_the_limit(
     assert len(whole) >= 0.95 * could_begin
 
 
+@pytest.mark.heavy
 def test_a_retry_after_turns_out_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a burst: who comes again when told to is served, and could not have been by half."""
 
