@@ -18,8 +18,7 @@ from service.admission.lifecycle import Lifecycle
 from service.request import CONTEXT, RequestContext
 from service.store.base import ResponseStore
 from service.store.sqlite import SqliteStore
-from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import Telemetry
+from service.telemetry.metrics import Metrics, Telemetry
 from service.tools.toolbox import Toolbox
 
 

@@ -22,9 +22,8 @@ from engines.native.backends.base import Batch, Capacity
 from engines.native.backends.scoring import joined, score
 from engines.native.block_manager import BlockManager
 from engines.native.core import EngineCore
-from engines.native.host.logits import Logits
 from engines.native.host.sampler import HostStep
-from engines.native.host.slots import Slots, Span
+from engines.native.host.slots import Logits, Slots, Span
 from engines.native.limits import SchedulerLimits
 from engines.native.options import seconds_of
 from engines.native.scheduler import Scheduler

@@ -24,8 +24,7 @@ from itertools import zip_longest
 from engines.kv_events.events import DEVICE
 from engines.native.backends.base import NULL_BLOCK, Move
 from engines.native.block_events import BlockEvents
-from engines.native.block_hashes import FULL, WINDOW, BlockHasher, Prefix
-from engines.native.coming_blocks import ComingBlocks
+from engines.native.block_hashes import FULL, WINDOW, BlockHasher, ComingBlocks, Prefix
 from engines.native.host_tier import HostTier
 from engines.native.sequence import Sequence
 

@@ -28,11 +28,10 @@ from engines.native.backends.base import Move, Sampled
 from engines.native.block_manager import BlockManager
 from engines.native.drafting import Drafter, NoDrafter
 from engines.native.grammar import Guide
-from engines.native.late_prompts import allowed_gap_s
 from engines.native.limits import SchedulerCounters, SchedulerLimits, check_fits
 from engines.native.sequence import Sequence, much_shorter, rank, shortest
 from engines.native.step_costs import CopyTime, StepCosts, StepWork, assumed_costs
-from engines.native.step_plan import Chunk, StepPlan, next_chunk
+from engines.native.step_plan import Chunk, StepPlan, allowed_gap_s, next_chunk
 from engines.queueing.fair_queue import FairQueue
 
 _MOST_UNFINISHED: Final = 4  # prompts that are too long for a step and hold blocks

@@ -15,7 +15,6 @@ import zmq
 
 from engines.base import NO_WAIT, EngineInfo, EngineRequest, EngineStats, ExpectedWait, TokenEvent
 from engines.errors import EngineDead, EngineDraining, EngineStartError
-from engines.process.sockets import Link
 from engines.process.stream import Stream, Unread
 from engines.process.wire import (
     HEARTBEAT_S,
@@ -24,6 +23,7 @@ from engines.process.wire import (
     Beat,
     HostMessage,
     HostState,
+    Link,
     StatsQuery,
     StatsReply,
     Status,

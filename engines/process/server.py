@@ -15,7 +15,6 @@ import zmq
 
 from engines.base import EngineRequest, Outcome, TokenEvent
 from engines.errors import EngineDead, EngineError, OutOfMemory, Refused, RequestFailed
-from engines.process.sockets import LoopSocket
 from engines.process.wire import (
     PROTOCOL_VERSION,
     Abort,
@@ -24,6 +23,7 @@ from engines.process.wire import (
     Hello,
     HostMessage,
     HostState,
+    LoopSocket,
     StatsQuery,
     StatsReply,
     Status,
@@ -32,7 +32,7 @@ from engines.process.wire import (
     Submit,
 )
 from engines.queueing.admission import QueuedEngine
-from engines.queueing.entry import Entry
+from engines.queueing.fair_queue import Entry
 
 CLIENT_SILENCE_S: Final = 30.0  # a client that says nothing for so long has its requests aborted
 MOST_TOGETHER: Final = 32  # events in a message: a client works on it while a step's rest is read

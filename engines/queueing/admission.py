@@ -37,8 +37,7 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.queueing.entry import Entry, InFlightPrompts, T
-from engines.queueing.fair_queue import GENERATED_COST, FairQueue
+from engines.queueing.fair_queue import GENERATED_COST, Entry, FairQueue, InFlightPrompts, T
 from engines.queueing.pace import Pace, Running, retry_after_s
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins

@@ -1,37 +1,130 @@
-"""The waiting requests, and which of them is served next.
+"""The requests in front of an engine, and which of them is served next.
 
 Lower priorities are served first. Within a priority the tenants share: each has a counter of
 the work done for it, and the tenant with the least goes first, its own items in order of
 arrival (the virtual token counter of "Fairness in Serving Large Language Models", OSDI 2024).
 A tenant with nothing waiting before starts at the present turn: idling saves up no service,
 and having been alone costs none. One turn in OLDEST_EVERY goes to the request that waits longest,
-so
-that even the last priority never starves.
+so that even the last priority never starves.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from bisect import insort
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
+from engines.base import EngineRequest, Outcome, Receive
+
+T = TypeVar("T")  # a request in the engine's own form
+
+
+class Entry(Generic[T]):
+    """One request from its arrival to its end."""
+
+    __slots__ = (
+        "_on_outcome",
+        "arrived_s",
+        "has_begun",
+        "is_inside",
+        "is_long",
+        "is_open",
+        "num_expected_tokens",
+        "num_generated",
+        "queued_s",
+        "receive",
+        "request",
+        "run",
+        "too_late",
+        "work",
+    )
+
+    def __init__(
+        self,
+        on_outcome: Callable[[Entry[T], Outcome], None],
+        request: EngineRequest,
+        run: T,
+        receive: Receive,
+        arrived_s: float,
+    ) -> None:
+        self._on_outcome = on_outcome
+        self.request = request
+        self.run = run
+        self.receive = receive
+        self.arrived_s = arrived_s
+        self.queued_s = time.monotonic()  # since then it waits for the engine
+        self.too_late: asyncio.TimerHandle | None = None  # while it waits and may not for ever
+        self.num_expected_tokens = 0  # to be computed before the first new one, without cached ones
+        self.num_generated = 0
+        self.work = 0.0  # what it is expected to cost
+        self.is_long = False  # the engine computes its prompt in more than one step
+        self.is_open = True  # it has not ended
+        self.is_inside = False  # the engine has it
+        self.has_begun = False  # the engine has given a token of it
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens to be computed before the first new one."""
+        return len(self.request.prompt_token_ids) + len(self.request.generated_token_ids)
+
+    def take(self, outcome: Outcome) -> None:
+        """Hand one outcome of the engine to the entry's owner, while the entry is open."""
+        if self.is_open:
+            self._on_outcome(self, outcome)
+
+    def end(self) -> None:
+        """Close the entry and drop its references to the run and the receiver.
+
+        Else each request would be a reference cycle, and a thousand that end together a garbage
+        collection for which all streams wait.
+        """
+        self.is_open = False
+        self.stop_timer()
+        del self.run, self.receive
+
+    def stop_timer(self) -> None:
+        """Cancel the timer that would end the entry for having waited too long."""
+        if self.too_late is not None:
+            self.too_late.cancel()
+            self.too_late = None
+
+
+class InFlightPrompts:
+    """Counts requests that an engine has and that have no token yet, by priority and length."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, bool], tuple[int, int]] = {}  # requests, tokens of prompts
+
+    def of(self, priority: int, *, is_long: bool) -> tuple[int, int]:
+        """How many such requests, and tokens of them, are as urgent as this priority or more."""
+        counts = [c for (p, kind), c in self._counts.items() if p <= priority and kind == is_long]
+        return sum(count[0] for count in counts), sum(count[1] for count in counts)
+
+    def count(self, priority: int, num_requests: int, num_tokens: int, is_long: bool) -> None:
+        requests, tokens = self._counts.pop((priority, is_long), (0, 0))
+        if requests + num_requests:
+            self._counts[priority, is_long] = (requests + num_requests, tokens + num_tokens)
+
+
 OLDEST_EVERY: Final = 16
 GENERATED_COST: Final = 2  # of a generated token, where a computed one of the prompt costs 1
 _TENANT_SHARE: Final = 7  # a named tenant may fill 7/8 of an otherwise empty queue
 
-T = TypeVar("T", bound=Hashable)
+Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(slots=True)
-class _Lane(Generic[T]):
+class _Lane(Generic[Item]):
     """All items of one priority; no tenant is kept without an item."""
 
-    restored: list[tuple[int, T]] = field(default_factory=list)  # by rank
+    restored: list[tuple[int, Item]] = field(default_factory=list)  # by rank
     # By tenant and by whether they are long: arrival numbers, in order.
-    tenants: dict[tuple[str, bool], dict[T, int]] = field(default_factory=dict)
+    tenants: dict[tuple[str, bool], dict[Item, int]] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)  # of each tenant
 
 
@@ -45,13 +138,13 @@ class _Place:
     work: float = 0.0
 
 
-class FairQueue(Generic[T]):
+class FairQueue(Generic[Item]):
     """A queue by priority, then fair between tenants, then by arrival; an item is in it at most
     once."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, _Lane[T]] = {}
-        self._places: dict[T, _Place] = {}
+        self._lanes: dict[int, _Lane[Item]] = {}
+        self._places: dict[Item, _Place] = {}
         self._num_waiting: dict[str, int] = {}  # never 0
         self._costs: dict[str, float] = {}  # each tenant's counter, where it is above the turn
         self._turn = 0.0  # the least counter at the last regular turn; never falls
@@ -61,7 +154,7 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._places)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Item]:
         """By priority; within one the restored ones, then by arrival."""
         for _, lane in sorted(self._lanes.items(), key=itemgetter(0)):
             yield from (item for _, item in lane.restored)
@@ -76,7 +169,7 @@ class FairQueue(Generic[T]):
         return num_free > 0
 
     def add(
-        self, item: T, priority: int, tenant: str, *, is_long: bool = False, work: float = 0.0
+        self, item: Item, priority: int, tenant: str, *, is_long: bool = False, work: float = 0.0
     ) -> None:
         """Add an item behind those of its tenant and priority; `work`: for work_before()."""
         if tenant not in self._num_waiting:
@@ -87,7 +180,7 @@ class FairQueue(Generic[T]):
         lane.work[tenant] = lane.work.get(tenant, 0.0) + work
         self._places[item] = _Place(priority, tenant, is_long, work)
 
-    def restore(self, item: T, priority: int, rank: int) -> None:
+    def restore(self, item: Item, priority: int, rank: int) -> None:
         """Put back an item that was being served, before all new ones of its priority."""
         insort(self._lane(priority).restored, (rank, item), key=itemgetter(0))
         self._places[item] = _Place(priority, None)
@@ -96,17 +189,17 @@ class FairQueue(Generic[T]):
         """Count work done for a tenant, whether or not more of it waits."""
         self._costs[tenant] = self._costs.get(tenant, self._turn) + cost  # for every token
 
-    def head(self) -> T:
+    def head(self) -> Item:
         """The item that is next; the same until something is added, discarded, taken or charged."""
         head = self._head((False, True))
         assert head is not None
         return head
 
-    def short_head(self) -> T | None:
+    def short_head(self) -> Item | None:
         """The next item that is not a long one."""
         return self._head((False,))
 
-    def take(self, item: T | None = None) -> T:
+    def take(self, item: Item | None = None) -> Item:
         """Remove the head, or the item that short_head() gave, and return it."""
         item = self.head() if item is None else item
         tenant = self._places[item].tenant
@@ -131,12 +224,12 @@ class FairQueue(Generic[T]):
     def busiest_tenants(self, most: int) -> list[str]:
         return sorted(self._num_waiting, key=lambda name: -self._num_waiting[name])[:most]
 
-    def oldest(self) -> T:
+    def oldest(self) -> Item:
         oldest = self._oldest((False, True))
         assert oldest is not None
         return oldest
 
-    def discard(self, item: T) -> None:
+    def discard(self, item: Item) -> None:
         if item not in self._places:
             return
         place = self._places.pop(item)
@@ -148,7 +241,7 @@ class FairQueue(Generic[T]):
         if not lane.restored and not lane.tenants:
             del self._lanes[place.priority]
 
-    def _discard_new(self, lane: _Lane[T], tenant: str, place: _Place, item: T) -> None:
+    def _discard_new(self, lane: _Lane[Item], tenant: str, place: _Place, item: Item) -> None:
         key = (tenant, place.is_long)
         del lane.tenants[key][item]
         if not lane.tenants[key]:
@@ -162,7 +255,7 @@ class FairQueue(Generic[T]):
         if not self._num_waiting:  # the counters that say more than the turn are all that matter
             self._costs = {t: cost for t, cost in self._costs.items() if cost > self._turn}
 
-    def _lane(self, priority: int) -> _Lane[T]:
+    def _lane(self, priority: int) -> _Lane[Item]:
         return self._lanes.setdefault(priority, _Lane())
 
     def _cost(self, tenant: str) -> float:
@@ -171,7 +264,7 @@ class FairQueue(Generic[T]):
     def _is_turn_of_oldest(self) -> bool:
         return self._num_taken % OLDEST_EVERY == OLDEST_EVERY - 1
 
-    def _head(self, kinds: Collection[bool]) -> T | None:
+    def _head(self, kinds: Collection[bool]) -> Item | None:
         """The next item of these kinds: of short ones, of long ones."""
         if self._is_turn_of_oldest():
             return self._oldest(kinds)
@@ -186,7 +279,7 @@ class FairQueue(Generic[T]):
                 return _first(tenants[first])
         return None
 
-    def _oldest(self, kinds: Collection[bool]) -> T | None:
+    def _oldest(self, kinds: Collection[bool]) -> Item | None:
         """The restored were served before any of the new came to be."""
         restored = [lane.restored[0] for lane in self._lanes.values() if lane.restored]
         if restored:
@@ -200,7 +293,7 @@ class FairQueue(Generic[T]):
         return _first(min(waiting, key=_first_arrival)) if waiting else None
 
 
-def _first(items: dict[T, int]) -> T:
+def _first(items: dict[Item, int]) -> Item:
     return next(iter(items))
 
 

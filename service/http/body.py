@@ -19,8 +19,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from service.errors import RequestError
-from service.scan import JsonScan
-from service.work import OverBudget
+from service.work import JsonScan, OverBudget
 
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF_PAIR = re.compile(_HIGH + rb"(?!" + _LOW + rb")")

@@ -24,8 +24,7 @@ from service.api.responses import routes as openai_responses
 from service.api.responses.background import end_background
 from service.http.answers import add_error_handlers
 from service.http.authentication import Authentication
-from service.http.middleware import RequestMiddleware
-from service.http.origins import Cors, NoForeignPages
+from service.http.middleware import Cors, NoForeignPages, RequestMiddleware
 from service.http.protocol import bounded_protocol
 from service.http.streaming import expose_server_send
 from service.pages import absent as no_pages

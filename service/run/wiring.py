@@ -31,7 +31,7 @@ from service.store import sqlite_file
 from service.store.base import ResponseStore, StoreBounds, StoreError
 from service.store.sqlite import SqliteStore
 from service.telemetry.logs import Redactor
-from service.telemetry.tracing import Telemetry
+from service.telemetry.metrics import Telemetry
 from service.tools.toolbox import Toolbox, ToolLimits
 
 if TYPE_CHECKING:
@@ -265,8 +265,7 @@ def gate_of(settings: Settings) -> Gate:
     """The gate with the limits that are set; workers without a shared Redis divide them evenly."""
     from service.admission.concurrency import ConcurrencyLimit
     from service.admission.counters import MinuteCounters
-    from service.admission.gate import Bounds, Gate
-    from service.admission.quotas import Quotas
+    from service.admission.gate import Bounds, Gate, Quotas
 
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
     quotas = Quotas(

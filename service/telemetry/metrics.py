@@ -1,4 +1,7 @@
-"""Counts what happens and writes the Prometheus text; the tables are series.py and aliases.py."""
+"""What of each request is reported: the hooks of telemetry, and the metrics as Prometheus text.
+
+The tables of metrics are series.py and aliases.py.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from engines.base import Engine
 from engines.errors import EngineError
-from service.request import RequestContext
+from service.request import RequestContext, Trace
 from service.telemetry import aliases
 from service.telemetry.collectors import (
     EngineCollector,
@@ -42,8 +45,31 @@ from service.telemetry.series import (
 from service.telemetry.shared import registry_of_all
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
     from service.answer.choice import InterTokenLatencies
     from service.answer.generation import Generation
+
+
+class Telemetry:
+    """The hooks for telemetry, doing nothing; service/telemetry/otel/export.py implements them."""
+
+    def start(self, engine: Engine) -> None:
+        """Serving begins, in the running loop; the engine may be asked for its counts."""
+
+    def begin(self, context: RequestContext, scope: Scope) -> Trace:
+        """A request has come in; return the trace that it continues under."""
+        return context.trace
+
+    def observe(self, generation: Generation) -> None:
+        """Count a generation that has ended, for any reason."""
+
+    def end(self, context: RequestContext, status: int) -> None:
+        """A request was answered; status 0 is a client that left before its answer began."""
+
+    async def close(self) -> None:
+        """Send what is left, for a short while; may be called twice."""
+
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Page = Literal["nim", "vllm"]

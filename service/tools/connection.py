@@ -15,8 +15,7 @@ from mcp import ClientSession, types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from service.scan import JsonScan
-from service.work import OverBudget
+from service.work import JsonScan, OverBudget
 
 _CLOSE_TIMEOUT_S = 1.0
 _RESUMPTION_S = 3.0  # longer than the library's two tries to take up an answer that broke off

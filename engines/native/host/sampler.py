@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from engines.base import PromptLogprobs, TokenLogprob
 from engines.native.backends.base import Sampled, TokenMask, TokenMasks
-from engines.native.host.logits import Logits
-from engines.native.host.slots import Slot, Span
+from engines.native.host.slots import Logits, Slot, Span
 
 Floats = NDArray[np.floating[Any]]
 

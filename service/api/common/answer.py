@@ -11,8 +11,8 @@ import msgspec
 
 from engines.base import PromptLogprobs, TokenLogprob
 from engines.prompt_logprobs import PromptToken, unpacked
+from service.answer.choice import KeptLogprobs
 from service.answer.generation import Generation
-from service.answer.logprobs import KeptLogprobs
 from service.api.common.schema import (
     CompletionTokensDetails,
     PromptTokensDetails,

@@ -17,12 +17,12 @@ from service.answer.generation import Generation
 from service.request import RequestContext, Trace
 from service.settings.telemetry import TelemetrySettings
 from service.telemetry.logs import Redactor
+from service.telemetry.metrics import Telemetry
 from service.telemetry.otel import providers
 from service.telemetry.otel.instruments import EngineGauges, Instruments
 from service.telemetry.otel.log_handler import OtelHandler
 from service.telemetry.otel.outbox import Outbox
 from service.telemetry.otel.spans import Spans
-from service.telemetry.tracing import Telemetry
 
 CLOSE_S: Final = 3.0  # for what is left at the end; the collector may be gone
 _QUIET: Final = frozenset(

@@ -22,10 +22,10 @@ from engines.fake.engine import FakeEngine
 from engines.fake.sequence import FakeOptions
 from engines.process.client import EngineClient
 from engines.process.server import EngineServer
-from engines.process.sockets import Link
 from engines.process.wire import (
     HostMessage,
     HostState,
+    Link,
     Status,
     StepMessage,
     StreamFailure,

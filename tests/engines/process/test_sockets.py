@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engines.process.sockets import LoopSocket
+from engines.process.wire import LoopSocket
 
 TIMEOUT_S = 60.0
 

@@ -18,9 +18,9 @@ from engines.base import (
     SamplingParams,
     TokenEvent,
 )
-from engines.queueing import admission, entry
+from engines.queueing import admission, fair_queue
 from engines.queueing.admission import QueuedEngine
-from engines.queueing.entry import Entry
+from engines.queueing.fair_queue import Entry
 
 BUDGET = 100  # tokens of a step
 
@@ -73,7 +73,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        for module in (admission, entry):
+        for module in (admission, fair_queue):
             monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", self.monotonic)
 

@@ -11,8 +11,7 @@ import pytest
 from auth.base import PrincipalLimits
 from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import MinuteCounters
-from service.admission.gate import Gate
-from service.admission.quotas import Quotas
+from service.admission.gate import Gate, Quotas
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 ROUTES = [

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from engines.base import TokenLogprob
-from service.answer.choice import Choice, ChoiceStep
-from service.answer.logprobs import KeptLogprobs
+from service.answer.choice import Choice, ChoiceStep, KeptLogprobs
 
 CONTENT = {"content": "Hi"}
 Fixture = Callable[..., Any]

@@ -24,7 +24,7 @@ from service.http.body import (
     check_shape,
     parse,
 )
-from service.scan import MAX_ESCAPES, MAX_KEYS, MAX_OBJECTS, MAX_VALUES
+from service.work import MAX_ESCAPES, MAX_KEYS, MAX_OBJECTS, MAX_VALUES
 from tests.examples import any_text, examples
 
 TURN = {"role": "user", "content": "Hi"}

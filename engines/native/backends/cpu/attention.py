@@ -2,21 +2,211 @@
 
 A sink is a learned logit that takes part in the softmax and adds no value. With
 lse = log Σ exp(score), the attention without it times sigmoid(lse - sink) is the same.
+
+Tokens of a step's spans lie one after the other: spans of several tokens first, then the
+sequences that compute one token. A run of tokens whose attention is computed in one call
+is an AttentionGroup: one span, or sequences of one token and of similar length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.native.backends.cpu.layout import AttentionGroup, Piece
 from engines.native.backends.fp8 import cache_dtype, read, stored
 from engines.native.config import ModelConfig, NativeConfig
+from engines.native.host.slots import Span
 from engines.native.kv_pool import layers_per_group
+
+_MASKED = -1e30  # finite: a whole tile of -inf would make NaN in an online softmax
+_MIN_SPLIT_TOKENS = 512  # sequences up to this length are never worth a call of their own
+_PIECE = 64  # queries of a chunk in one call: fewer share a read, more see what is masked
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Queries of a group, and all keys that any of them may see."""
+
+    queries: slice
+    keys: slice
+    # Added to scores: (queries, keys) of a chunk, else (sequences, 1, 1, keys). None: query i sees
+    # the keys up to i.
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """Consecutive rows of the batch and the K/V blocks they attend to."""
+
+    rows: slice
+    num_sequences: int
+    is_chunk: bool  # several queries of one sequence; else one query of each sequence
+    blocks: Tensor  # (sequences * blocks per sequence)
+    pieces: tuple[Piece, ...]  # of a chunk; sequences of one query each are one piece
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Where one kind of layer writes and reads its K/V in this step."""
+
+    slots: Tensor  # (tokens): block * block_size + offset
+    groups: tuple[AttentionGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything a forward pass needs beside the weights and the cache."""
+
+    input_ids: Tensor  # (tokens)
+    positions: Tensor  # (tokens)
+    full: CacheLayout
+    sliding: CacheLayout
+    sampled_rows: Tensor  # rows whose logits are wanted, in the order of the step
+    ends: tuple[int, ...]  # the row after each span's last, in the order of the step
+
+    @property
+    def num_gathered_blocks(self) -> int:
+        """Blocks of K/V that a layer of the kind with more of them reads."""
+        kinds = (self.full, self.sliding)
+        return max(sum(len(group.blocks) for group in kind.groups) for kind in kinds)
+
+
+class LayoutBuilder:
+    """Lays out steps for one model and device."""
+
+    def __init__(
+        self,
+        block_size: int,
+        sliding_window: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_group_tokens: int | None = None,
+    ) -> None:
+        """`max_group_tokens`: limit of positions that the decodes of one group attend to."""
+        self._block_size, self._window = block_size, sliding_window
+        self._dtype, self._device = dtype, device
+        self._max_group_tokens = max_group_tokens
+
+    def build(self, spans: Sequence[Span]) -> Layout:
+        """Lay out the spans of one step; their slots have every block they write to."""
+        runs = split_runs(spans, self._max_group_tokens)
+        order = [index for run in runs for index in run]
+        ends = accumulate(spans[index].num_tokens for index in order)
+        ends_of = dict(zip(order, ends, strict=True))
+        sampled = [
+            row
+            for index, span in enumerate(spans)
+            for row in range(ends_of[index] - span.num_sampled, ends_of[index])
+        ]
+        spans = [spans[index] for index in order]
+        return Layout(
+            input_ids=self._ints([t for span in spans for t in span.token_ids]),
+            positions=self._ints([position for span in spans for position in span.positions]),
+            full=self._layout(runs, spans, is_sliding=False),
+            sliding=self._layout(runs, spans, is_sliding=True),
+            sampled_rows=self._ints(sampled),
+            ends=tuple(ends_of[index] for index in range(len(order))),
+        )
+
+    def _layout(self, runs: list[list[int]], spans: list[Span], is_sliding: bool) -> CacheLayout:
+        size = self._block_size
+        tables = [span.blocks(is_sliding) for span in spans]
+        slots = [
+            table[position // size] * size + position % size
+            for span, table in zip(spans, tables, strict=True)
+            for position in span.positions
+        ]
+        window = self._window if is_sliding else None
+        groups, first, row = [], 0, 0
+        for run in runs:
+            last = first + len(run)
+            num_rows = sum(span.num_tokens for span in spans[first:last])
+            rows = slice(row, row + num_rows)
+            groups.append(self._group(rows, spans[first:last], tables[first:last], window))
+            first, row = last, row + num_rows
+        return CacheLayout(self._ints(slots), tuple(groups))
+
+    def _group(
+        self, rows: slice, spans: list[Span], tables: list[list[int]], window: int | None
+    ) -> AttentionGroup:
+        """Pad the block tables with NULL_BLOCK to one length, and mask what is not to be seen."""
+        size = self._block_size
+        firsts = [span.first_visible(window) // size for span in spans]
+        lines = [
+            table[first : -(-span.end // size)]
+            for span, table, first in zip(spans, tables, firsts, strict=True)
+        ]
+        num_blocks = max(map(len, lines))
+        blocks = [block for line in lines for block in line + [0] * (num_blocks - len(line))]
+        is_chunk = spans[0].num_tokens > 1
+        if is_chunk:
+            pieces = tuple(self._pieces(spans[0], firsts[0] * size, window))
+        else:
+            keys = np.array(firsts)[:, None] * size + np.arange(num_blocks * size)
+            queries = np.array([span.start for span in spans])[:, None]
+            mask = self._mask(keys, queries, window)[:, None, None]
+            pieces = (Piece(slice(None), slice(None), mask),)
+        return AttentionGroup(rows, len(spans), is_chunk, self._ints(blocks), pieces)
+
+    def _pieces(self, chunk: Span, first_key: int, window: int | None) -> Iterable[Piece]:
+        """The chunk's queries, few at a time: what no query of a piece may see is not read.
+
+        A window is narrower than a chunk, and half of a chunk lies behind a query of it. Keys are
+        counted from first_key on. All at once where the kernel knows without a mask what is hidden.
+        """
+        if chunk.start == 0 and (window is None or chunk.end <= window):
+            yield Piece(slice(0, chunk.end), slice(0, chunk.end), None)
+            return
+        for start in range(chunk.start, chunk.end, _PIECE):
+            piece = chunk._replace(start=start, end=min(start + _PIECE, chunk.end))
+            keys, queries = range(piece.first_visible(window), piece.end), piece.positions
+            mask = self._mask(np.array(keys), np.array(queries)[:, None], window)
+            yield Piece(_behind(queries, chunk.start), _behind(keys, first_key), mask)
+
+    def _mask(self, keys: Ints, queries: Ints, window: int | None) -> Tensor:
+        is_hidden = keys > queries
+        if window is not None:
+            is_hidden |= keys <= queries - window
+        mask = np.where(is_hidden, np.float32(_MASKED), np.float32(0))
+        return torch.from_numpy(mask).to(self._device, self._dtype)
+
+    def _ints(self, values: list[int]) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self._device)
+
+
+def _behind(positions: range, origin: int) -> slice:
+    return slice(positions.start - origin, positions.stop - origin)
+
+
+def split_runs(spans: Sequence[Span], max_tokens: int | None = None) -> list[list[int]]:
+    """Indices of the spans attended to together; those of one token go by similar length.
+
+    A run pads its sequences to the longest, so a much shorter one starts the next run. None of
+    several sequences has more than `max_tokens`.
+    """
+    runs = [[index] for index, span in enumerate(spans) if span.num_tokens > 1]
+    lengths = {index: span.end for index, span in enumerate(spans) if span.num_tokens == 1}
+    alike: list[list[int]] = []
+    for index in sorted(lengths, key=lambda i: (-lengths[i], i)):
+        if not alike or lengths[alike[-1][0]] > max(4 * lengths[index], _MIN_SPLIT_TOKENS):
+            alike.append([])
+        alike[-1].append(index)
+    for run in alike:
+        size = len(run)
+        if max_tokens is not None:
+            num_parts = -(-size // max(1, max_tokens // lengths[run[0]]))
+            size = -(-size // num_parts)
+        runs += [run[first : first + size] for first in range(0, len(run), size)]
+    return runs
 
 
 class KVCache:

@@ -13,10 +13,9 @@ from engines.base import PromptLogprobs
 from engines.errors import EngineStartError
 from engines.native.backends.base import Batch, Capacity, Move
 from engines.native.backends.block_tensors import BlockTensors
-from engines.native.backends.cpu.attention import KVCache
+from engines.native.backends.cpu.attention import KVCache, LayoutBuilder
 from engines.native.backends.cpu.eagle import HeadGuesser
 from engines.native.backends.cpu.host_blocks import HostBlocks
-from engines.native.backends.cpu.layout import LayoutBuilder
 from engines.native.backends.cpu.memory import check_host_kv, check_memory, kv_budget
 from engines.native.backends.cpu.model import GptOss, Loader, Taps, ThreadChooser
 from engines.native.backends.scoring import MAX_ROWS, joined, score
@@ -24,9 +23,8 @@ from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
-from engines.native.host.logits import Logits
 from engines.native.host.sampler import HostStep, Propose
-from engines.native.host.slots import Slots, Span
+from engines.native.host.slots import Logits, Slots, Span
 from engines.native.kv_pool import choose_num_blocks, longest_sequence, num_host_blocks
 from engines.native.weights import Checkpoint, output_head, tensor_specs
 

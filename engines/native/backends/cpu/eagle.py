@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines.native.backends.base import Sampled
-from engines.native.backends.cpu.layout import Layout
+from engines.native.backends.cpu.attention import Layout
 from engines.native.eagle.head import EagleHead
 from engines.native.host.slots import Slot, Span
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from engines.errors import EngineStartError
-from engines.native.backends.cpu import experts, layers
+from engines.native.backends.cpu import layers
 from engines.native.config import ModelConfig, NativeConfig
 from engines.native.eagle.checkpoint import copied_values
 from engines.native.host.memory import available_bytes
@@ -41,7 +41,7 @@ def held_bytes(model: ModelConfig, dtype: torch.dtype) -> int:
     hidden, vocabulary = model.hidden_size, model.vocab_size
     attention = ((model.q_size + 2 * model.kv_size, hidden), (hidden, model.q_size))
     layer = sum(layers.linear_bytes(*shape, dtype) for shape in attention)
-    layer += experts.held_bytes(model, dtype)
+    layer += layers.expert_bytes(model, dtype)
     head = layers.linear_bytes(vocabulary, hidden, dtype)
     others = _num_others(model) * dtype.itemsize
     return model.num_hidden_layers * layer + head + others

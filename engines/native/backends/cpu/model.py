@@ -8,24 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines.native.backends.cpu.attention import Attention, KVCache
-from engines.native.backends.cpu.experts import (
+from engines.native.backends.cpu.attention import Attention, KVCache, Layout
+from engines.native.backends.cpu.layers import (
     Experts,
     ExpertTensors,
-    Router,
-    experts_type,
-    num_step_weights,
-)
-from engines.native.backends.cpu.layers import (
     Linear,
     OutputHead,
     RmsNorm,
+    Router,
+    experts_type,
     interleave_halves,
+    num_step_weights,
     rotate,
 )
-from engines.native.backends.cpu.layout import Layout
 from engines.native.config import LayerType, ModelConfig
-from engines.native.host.logits import Logits
+from engines.native.host.slots import Logits
 from engines.native.rope import RotaryEmbedding
 from engines.native.weights import EMBEDDING, NORM, Checkpoint, output_head
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart
-from engines.native.backends.cpu.attention import Attention, attend, attend_reference
-from engines.native.backends.cpu.layout import LayoutBuilder
+from engines.native.backends.cpu.attention import Attention, LayoutBuilder, attend, attend_reference
 from engines.native.host.slots import Slot, Span
 
 

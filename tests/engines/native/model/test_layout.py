@@ -6,7 +6,7 @@ import pytest
 
 from engines.base import SamplingParams
 from engines.native.backends.base import SlotStart
-from engines.native.backends.cpu.layout import split_runs
+from engines.native.backends.cpu.attention import split_runs
 from engines.native.host.slots import Slot, Span
 
 SLOT = Slot(SlotStart(0, (1,) * 9000, 1, (), (), SamplingParams(max_tokens=1), seed=0))

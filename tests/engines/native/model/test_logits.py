@@ -149,7 +149,7 @@ def test_few_experts_sort_their_tokens_where_there_are_many(
 ) -> None:
     checkpoint = make_checkpoint()
     per_token = 8 * 2 * 32  # gates and ups of all experts
-    monkeypatch.setattr("engines.native.backends.cpu.experts._CACHED_VALUES", 4 * per_token)
+    monkeypatch.setattr("engines.native.backends.cpu.layers._CACHED_VALUES", 4 * per_token)
     driver = drive(checkpoint, checkpoint.load())
     assert_follows(driver, checkpoint, token_ids(17), chunk=5)
     assert_follows(driver, checkpoint, token_ids(17), chunk=4)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines.native.backends.cpu import experts, layers, memory
+from engines.native.backends.cpu import layers, memory
 from engines.native.config import ModelConfig
 
 FEW = {"num_local_experts": 8, "num_experts_per_tok": 4}
@@ -41,7 +41,7 @@ def test_the_estimate_is_what_loading_holds(
     """On a CPU that multiplies float32 alone; matrices here have 2,048 to 32,768 values."""
     monkeypatch.setattr(layers, "has_bfloat16", lambda: False)
     monkeypatch.setattr(layers, "_PLAIN_ROWS", ((most_copied, 1),))
-    monkeypatch.setattr(experts, "_MAX_COPIED", most_copied)
+    monkeypatch.setattr(layers, "_MAX_COPIED", most_copied)
     checkpoint = make_checkpoint(**shape)
     loaded = checkpoint.load(dtype=dtype)._model
     loaded.embedding = None  # it stays in its file

@@ -30,8 +30,7 @@ from engines.native.backends.cpu.backend import CpuBackend
 from engines.native.block_manager import BlockManager
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore, assemble_core
-from engines.native.host.logits import Logits
-from engines.native.host.slots import Slot, Span
+from engines.native.host.slots import Logits, Slot, Span
 from engines.native.host_tier import HostTier
 from engines.native.limits import SchedulerLimits
 from engines.native.scheduler import Scheduler

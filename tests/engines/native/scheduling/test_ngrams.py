@@ -19,9 +19,8 @@ from engines.native.backends.base import Capacity
 from engines.native.config import NativeConfig
 from engines.native.core import EngineCore
 from engines.native.drafting import NgramDrafter, drafter_of, numbers_that_pay
-from engines.native.host.logits import Logits
 from engines.native.host.sampler import verify
-from engines.native.host.slots import Slot
+from engines.native.host.slots import Logits, Slot
 from engines.native.ngrams import NgramLookup
 from engines.native.sequence import Sequence
 from tests.engines.native.scheduling.conftest import HashModel, step_cost

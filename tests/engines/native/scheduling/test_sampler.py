@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from engines.base import SamplingParams
 from engines.native.backends.base import Sampled, SlotStart
 from engines.native.host import sampler
-from engines.native.host.logits import Columns, Logits
-from engines.native.host.slots import Slot
+from engines.native.host.slots import Columns, Logits, Slot
 from tests.examples import examples
 
 MakeSlot = Callable[..., Slot]
