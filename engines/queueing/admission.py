@@ -37,8 +37,16 @@ from engines.errors import (
     QueueFull,
     RequestFailed,
 )
-from engines.queueing.fair_queue import GENERATED_COST, Entry, FairQueue, InFlightPrompts, T
-from engines.queueing.pace import Pace, Running, retry_after_s
+from engines.queueing.fair_queue import (
+    GENERATED_COST,
+    Entry,
+    FairQueue,
+    InFlightPrompts,
+    Pace,
+    Running,
+    T,
+    retry_after_s,
+)
 
 # Prompts that an engine may hold before their first token: what two steps compute, for it begins
 # the second before the tokens of the first are seen out here; and two that are longer than a step.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from auth.base import PrincipalLimits
 from engines.base import Engine, ExpectedWait
-from engines.queueing.pace import retry_after_s
+from engines.queueing.fair_queue import retry_after_s
 from service.admission.concurrency import ConcurrencyLimit
 from service.admission.counters import MinuteCounters, Standing
 from service.errors import UNAVAILABLE, RequestError

@@ -18,7 +18,7 @@ from service.api.about.schema import (
     TokenizeResponse,
     TokenizerInfo,
 )
-from service.api.chat.request import chat_tools, plan_chat, to_conversation
+from service.api.chat.routes import chat_tools, plan_chat, to_conversation
 from service.api.chat.schema import ChatMessage, ChatRequest
 from service.api.common.operations import operation_id
 from service.api.common.prompt import (
@@ -28,7 +28,7 @@ from service.api.common.prompt import (
     render_prompt,
 )
 from service.api.common.schema import ERRORS
-from service.api.completions.request import check_token_ids, encode_prompt, plan_completion
+from service.api.completions.routes import check_token_ids, encode_prompt, plan_completion
 from service.api.completions.schema import CompletionRequest
 from service.chat_format import CHAT_FORMAT
 from service.errors import RequestError

@@ -1,19 +1,37 @@
-"""POST /v1/completions."""
+"""POST /v1/completions: the route, and the plan of its raw prompts, with the limits of all."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
 from fastapi import APIRouter, Response
 
+from engines.base import EngineInfo
 from service.answer.generation import Generation
-from service.api.common.answer import StreamedUsage
+from service.answer.plan import Plan
+from service.api.common.answer import StreamedUsage, prompt_logprobs_not_streamed
+from service.api.common.guidance import format_of
 from service.api.common.operations import event_stream, operation_id
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
+from service.api.common.prompt import (
+    LONG_PROMPT_CHARS,
+    PromptBound,
+    check_model,
+    context_bound,
+    counted,
+)
 from service.api.common.schema import ERRORS
 from service.api.completions.answer import CompletionAnswer, CompletionChunks, CompletionHead
-from service.api.completions.request import echoes, plan_completion
-from service.api.completions.schema import Completion, CompletionRequest
+from service.api.completions.schema import MAX_CHOICES, Completion, CompletionRequest
+from service.chat_format import CHAT_FORMAT
+from service.errors import RequestError
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
-from service.runtime import CurrentContext, CurrentRuntime
+from service.request import RequestContext
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
+from service.work import in_thread
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -43,3 +61,147 @@ async def create_completion(
         return EventStream(runtime, generation, chunks)
     answer = CompletionAnswer(generation, head, echoed, body.prompt_logprobs)
     return WholeAnswer(runtime, generation, answer.add, answer.body)
+
+
+PROMPT_CHARS = 64  # what a prompt costs beside its text, in characters
+MAX_ECHOED = 4 * 1024 * 1024  # characters: more than a whole context spells
+_DEFAULT_MAX_TOKENS = 16  # as in OpenAI's API
+
+TokenIds = tuple[int, ...]
+
+
+async def plan_completion(
+    request: CompletionRequest, runtime: Runtime, context: RequestContext
+) -> Plan:
+    """The plan of a completion request; raises RequestError naming the field."""
+    check_model(request.model, runtime, context)
+    info = runtime.engine.info
+    _check_together(request, len(_listed(request)))
+    prompts = await _prompts(request, info)
+    format, fields = format_of(request.response_format, request.structured_outputs)
+    spec = AnswerSpec(
+        request,
+        request.max_tokens or _DEFAULT_MAX_TOKENS,
+        Guidance(format=format, fields=fields),
+        stop=request.stop,
+        num_choices=request.n or 1,
+        num_logprobs=request.logprobs,
+        logprobs_param="logprobs",
+        num_prompt_logprobs=_num_prompt_logprobs(request),
+        prompt_logprobs_param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
+        output="marked" if request.skip_special_tokens is False else "text",
+    )
+    return await plan_of(spec, prompts, runtime, context)
+
+
+def _num_prompt_logprobs(request: CompletionRequest) -> int | None:
+    """How many likeliest tokens are wanted beside each of the prompt's; None: no scores at all."""
+    echoed = request.logprobs if request.echo else None
+    asked = [num for num in (request.prompt_logprobs, echoed) if num is not None]
+    return max(asked, default=None)
+
+
+async def echoes(request: CompletionRequest, plan: Plan) -> list[str]:
+    """The text before each choice: its prompt with `echo`, else nothing."""
+    if not request.echo:
+        return [""] * (plan.num_choices * len(plan.prompts))
+    if isinstance(request.prompt, str):
+        texts = [request.prompt]
+    else:
+        texts = await in_thread(lambda: [_given_text(prompt) for prompt in _listed(request)])
+    num_chars = plan.num_choices * sum(map(len, texts))
+    if num_chars > MAX_ECHOED:
+        raise RequestError(
+            f"echo would repeat {num_chars} characters of prompts; at most {MAX_ECHOED} are "
+            "repeated. Leave it out, or ask for fewer answers.",
+            param="echo",
+        )
+    return [text for text in texts for _ in range(plan.num_choices)]
+
+
+def check_token_ids(token_ids: Sequence[int], param: str, vocab_size: int) -> None:
+    """Raise RequestError unless there are ids and all of them are in the vocabulary."""
+    if not token_ids:
+        raise RequestError(f"{param} is empty; give at least one token.", param=param)
+    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
+        return
+    for index, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"{param}[{index}] is {str(token_id)[:40]}; token ids are 0 to {vocab_size - 1}.",
+                param=f"{param}[{index}]",
+            )
+
+
+async def encode_prompt(text: str, bound: PromptBound) -> TokenIds:
+    """The ids of raw text; raises RequestError for more than the bound allows."""
+    (token_ids,) = await encode_prompts([text], [bound])
+    return token_ids
+
+
+async def encode_prompts(texts: Sequence[str], bounds: Sequence[PromptBound]) -> list[TokenIds]:
+    """The ids of raw texts; long ones, or many, are encoded without holding up streams."""
+    is_long = sum(map(len, texts)) + PROMPT_CHARS * len(texts) > LONG_PROMPT_CHARS
+    encoded = []
+    for text, bound in zip(texts, bounds, strict=True):
+        bound.check_least(len(text) // CHAT_FORMAT.longest_token_chars)
+        encode = partial(CHAT_FORMAT.encode_marked, text)
+        found = await counted(bound, encode) if is_long else encode()
+        bound.check(len(found))
+        encoded.append(tuple(found))
+        if is_long:
+            await asyncio.sleep(0)
+    return encoded
+
+
+async def _prompts(request: CompletionRequest, info: EngineInfo) -> list[TokenIds]:
+    listed = _listed(request)
+    bounds = [context_bound(info, _param(request, index)) for index in range(len(listed))]
+    if texts := [prompt for prompt in listed if isinstance(prompt, str)]:
+        prompts = await encode_prompts(texts, bounds)
+    else:
+        prompts = [tuple(prompt) for prompt in listed if not isinstance(prompt, str)]
+    for prompt, bound in zip(prompts, bounds, strict=True):
+        bound.check(len(prompt))
+        check_token_ids(prompt if not texts else prompt[:1], bound.param, info.vocab_size)
+    return prompts
+
+
+def _listed(request: CompletionRequest) -> list[str | list[int]]:
+    """The prompts one by one, whatever form they came in."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    return [[*prompt]] if isinstance(prompt[0], int) else [*prompt]
+
+
+def _given_text(prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else CHAT_FORMAT.decode_marked(prompt)
+
+
+def _param(request: CompletionRequest, index: int) -> str:
+    is_one = isinstance(request.prompt, str) or isinstance(request.prompt[0], int)
+    return "prompt" if is_one else f"prompt[{index}]"
+
+
+def _check_together(request: CompletionRequest, num_prompts: int) -> None:
+    """Refuse combinations of fields that are valid alone."""
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        raise RequestError(
+            "best_of is not supported beyond n: every choice is returned; leave it out.",
+            param="best_of",
+            code="unsupported_value",
+        )
+    if request.stream and _num_prompt_logprobs(request) is not None:
+        raise prompt_logprobs_not_streamed(
+            "echo" if request.prompt_logprobs is None else "prompt_logprobs"
+        )
+    if request.stream_options and not request.stream:
+        raise RequestError("stream_options needs stream: true.", param="stream_options")
+    if num_prompts * n > MAX_CHOICES:
+        raise RequestError(
+            f"{num_prompts} prompts with n={n} are {num_prompts * n} answers; at most "
+            f"{MAX_CHOICES} are given at once. Send several requests.",
+            param="n",
+        )

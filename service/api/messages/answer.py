@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,6 @@ from service.api.messages.blocks import (
     message_usage,
     stop_reason,
 )
-from service.api.messages.request import Cleared
 from service.api.messages.response_schema import AppliedEdits, ClearedThinking
 from service.conversation import DeltaKind
 from service.http.failures import Failure
@@ -27,9 +27,15 @@ _FIELDS = {
     DeltaKind.REASONING: b'"thinking_delta","thinking":',
     DeltaKind.TOOL_CALL: b'"input_json_delta","partial_json":',
 }
-
-
 _NOTHING: Final = {"stop_details": None, "container": None}  # clients' schemas require them
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The thoughts that an edit of the context took out of a prompt."""
+
+    num_turns: int
+    num_tokens: int  # of the prompt; at most MAX_COUNTED are counted
 
 
 class MessageHead:

@@ -1,24 +1,48 @@
-"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API."""
+"""POST /v1/messages and /v1/messages/count_tokens: what the fields of Anthropic's API mean."""
 
 from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
 
 from fastapi import APIRouter, Response
 
 from service.answer.generation import Generation
+from service.answer.plan import Plan, offered_tools
 from service.api.common.operations import event_stream, operation_id
-from service.api.common.prompt import counting_bound
-from service.api.messages.answer import MessageAnswer, MessageEvents, MessageHead
-from service.api.messages.request import (
-    omits_thinking,
-    plan_message,
-    prompt_of_message,
-    render_message,
+from service.api.common.plan import AnswerSpec, Guidance, plan_of
+from service.api.common.prompt import (
+    MAX_COUNTED,
+    PromptBound,
+    check_model,
+    context_bound,
+    counting_bound,
+    current_date,
+    render_prompt,
 )
+from service.api.common.schema import SamplingFields
+from service.api.messages.answer import Cleared, MessageAnswer, MessageEvents, MessageHead
+from service.api.messages.conversation import History, to_conversation
 from service.api.messages.response_schema import Message, MessageError, OriginalCount, TokenCount
-from service.api.messages.schema import CountTokensRequest, MessagesRequest
+from service.api.messages.schema import (
+    REFUSED,
+    ChoiceNone,
+    CountTokensRequest,
+    MessagesRequest,
+    ThinkingAdaptive,
+    ThinkingDisabled,
+    ThinkingEnabled,
+)
+from service.chat_format import CHAT_FORMAT
+from service.conversation import Conversation, ReasoningEffort
+from service.errors import RequestError
+from service.guide.answer import TEXT, AnswerFormat, Fields, ToolChoice
 from service.http.body import JSONRoute
 from service.http.streaming import EventStream, WholeAnswer
-from service.runtime import CurrentContext, CurrentRuntime
+from service.request import RequestContext
+from service.runtime import CurrentContext, CurrentRuntime, Runtime
+from service.work import Budget, OverBudget, in_thread
 
 router = APIRouter(
     route_class=JSONRoute,
@@ -68,3 +92,151 @@ async def count_tokens(
         return TokenCount(input_tokens=count)
     original = OriginalCount(original_input_tokens=count + prompt.cleared.num_tokens)
     return TokenCount(input_tokens=count, context_management=original)
+
+
+# A budget of at least this many tokens means that effort.
+_BUDGET_EFFORTS: tuple[tuple[int, ReasoningEffort], ...] = (
+    (16_384, "high"),
+    (4_096, "medium"),
+    (0, "low"),
+)
+_FIELDS = Fields(
+    choice="tool_choice",
+    format="output_config.format",
+    schema="output_config.format.schema",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered prompt, and what the client's edits of the context cleared from it."""
+
+    conversation: Conversation
+    token_ids: tuple[int, ...]
+    cleared: Cleared | None  # None: the client asked for no edits
+
+
+async def prompt_of_message(
+    request: MessagesRequest, runtime: Runtime, context: RequestContext
+) -> Prompt:
+    """The prompt of a request to answer; raises RequestError where the context does not hold it."""
+    bound = context_bound(runtime.engine.info, "messages", "anthropic")
+    return await render_message(request, runtime, context, bound)
+
+
+async def plan_message(
+    request: MessagesRequest, prompt: Prompt, runtime: Runtime, context: RequestContext
+) -> Plan:
+    """The plan of a message's request; raises RequestError naming the field."""
+    tools, choice = prompt.conversation.tools, _choice(request)
+    fields = SamplingFields(
+        temperature=request.temperature, top_p=request.top_p, top_k=request.top_k
+    )
+    spec = AnswerSpec(
+        fields,
+        request.max_tokens,
+        Guidance(choice, _format(request), _FIELDS, _budget(request)),
+        tools,
+        offered_tools(None, is_hidden=choice.mode == "none"),
+        stop=request.stop_sequences,
+        max_calls=_max_calls(request),
+        has_reasoning=has_thinking(request),
+    )
+    return await plan_of(spec, [prompt.token_ids], runtime, context)
+
+
+async def render_message(
+    request: CountTokensRequest, runtime: Runtime, context: RequestContext, bound: PromptBound
+) -> Prompt:
+    """The conversation and its prompt's ids: all that counting needs."""
+    check_model(request.model, runtime, context)
+    _check_thread(request)
+    await asyncio.sleep(0)  # two thousand turns took milliseconds to validate, and take more here
+    history = History(request)
+    date = current_date(runtime.clock())
+    conversation = to_conversation(request, history, date, effort_of(request))
+    token_ids = await render_prompt(conversation, history.param_of, bound)
+    is_edited = request.context_management is not None
+    return Prompt(conversation, token_ids, await _count(history.cleared) if is_edited else None)
+
+
+async def _count(cleared: list[str]) -> Cleared:
+    """Count the tokens removed from the prompt, in a thread and up to a limit."""
+    if not cleared:
+        return Cleared(0, 0)
+    try:
+        budget = Budget(MAX_COUNTED, "tokens")
+        num_tokens = await in_thread(partial(_num_tokens, cleared), budget)
+    except OverBudget:
+        num_tokens = MAX_COUNTED
+    return Cleared(len(cleared), num_tokens)
+
+
+def _num_tokens(cleared: list[str]) -> int:
+    return sum(len(CHAT_FORMAT.thoughts_turn(thoughts)) for thoughts in cleared)
+
+
+def _check_thread(request: CountTokensRequest) -> None:
+    """The SDK's tool loop first asks for a thread; on this error code it continues without one."""
+    if request.thread:
+        raise RequestError(
+            f"thread: {REFUSED['thread']}.", param="thread", code="thread_unsupported_request"
+        )
+
+
+def effort_of(request: CountTokensRequest) -> ReasoningEffort:
+    """The effort that was asked for by name, else the one that matches the thinking budget."""
+    if request.output_config is not None and request.output_config.effort is not None:
+        return CHAT_FORMAT.efforts[request.output_config.effort]
+    thinking = request.thinking
+    if isinstance(thinking, ThinkingDisabled):
+        return CHAT_FORMAT.efforts["none"]
+    if isinstance(thinking, ThinkingEnabled):
+        return next(effort for size, effort in _BUDGET_EFFORTS if thinking.budget_tokens >= size)
+    return CHAT_FORMAT.efforts[None]
+
+
+def has_thinking(request: CountTokensRequest) -> bool:
+    """Whether the answer shows the chain of thought: to those who asked for it."""
+    return request.thinking is not None and not isinstance(request.thinking, ThinkingDisabled)
+
+
+def omits_thinking(request: CountTokensRequest) -> bool:
+    thinking = request.thinking
+    return (
+        isinstance(thinking, ThinkingEnabled | ThinkingAdaptive) and thinking.display == "omitted"
+    )
+
+
+def _max_calls(request: MessagesRequest) -> int | None:
+    choice = request.tool_choice
+    if choice is None or isinstance(choice, ChoiceNone):
+        return None
+    return 1 if choice.disable_parallel_tool_use else None
+
+
+def _format(request: MessagesRequest) -> AnswerFormat:
+    format = request.output_config.format if request.output_config else None
+    return AnswerFormat("json_schema", format.schema_) if format else TEXT
+
+
+def _choice(request: MessagesRequest) -> ToolChoice:
+    choice = request.tool_choice
+    if choice is None or choice.type == "auto":
+        return ToolChoice()
+    if choice.type == "none":
+        return ToolChoice("none")
+    return ToolChoice.named(choice.name) if choice.type == "tool" else ToolChoice("required")
+
+
+def _budget(request: MessagesRequest) -> int | None:
+    if not isinstance(request.thinking, ThinkingEnabled):
+        return None
+    budget = request.thinking.budget_tokens
+    if budget >= request.max_tokens:
+        raise RequestError(
+            f"thinking.budget_tokens is {budget}, which leaves no tokens of max_tokens "
+            f"({request.max_tokens}) for the answer; lower it.",
+            param="thinking.budget_tokens",
+        )
+    return budget
