@@ -56,4 +56,4 @@ test-gpu-portable: installed-test ## Check the CUDA backend as compiled for GPUs
 
 .PHONY: kernels-offline
 kernels-offline: installed-test ## Compile every kernel for GPUs that are not here; hold them to each one's limits
-	@$(BIN)/pytest -m "" -n 0 -s tests/engines/native/cuda/test_offline.py
+	@$(BIN)/pytest -m "" -n 0 -s tests/engines/native/cuda/offline/test_offline.py

@@ -118,50 +118,46 @@ class ReplayedReasoning(Replayed):
     status: ItemStatus = None
 
 
-class FunctionCallItem(Replayed):
+class _CallItem(Replayed):
+    call_id: CallId
+    namespace: NamespaceName | None = None
+    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
+    id: ItemId = None
+    status: ItemStatus = None
+
+
+class _OutputItem(Replayed):
+    call_id: CallId
+    output: Content
+    id: ItemId = None
+    status: ItemStatus = None
+    name: IgnoredText = None
+
+
+class FunctionCallItem(_CallItem):
     """A call the model made earlier."""
 
     type: Literal["function_call"]
-    call_id: CallId
-    namespace: NamespaceName | None = None
-    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     arguments: str
-    id: ItemId = None
-    status: ItemStatus = None
 
 
-class FunctionCallOutputItem(Replayed):
+class FunctionCallOutputItem(_OutputItem):
     """What a function answered to the call `call_id`."""
 
     type: Literal["function_call_output"]
-    call_id: CallId
-    output: Content
-    id: ItemId = None
-    status: ItemStatus = None
-    name: IgnoredText = None
 
 
-class CustomToolCallItem(Replayed):
+class CustomToolCallItem(_CallItem):
     """A call of a custom tool that the model made earlier."""
 
     type: Literal["custom_tool_call"]
-    call_id: CallId
-    namespace: NamespaceName | None = None
-    name: str = Field(min_length=1, max_length=MAX_CALLED_CHARS, pattern=CALLED_NAME)
     input: str
-    id: ItemId = None
-    status: ItemStatus = None
 
 
-class CustomToolCallOutputItem(Replayed):
+class CustomToolCallOutputItem(_OutputItem):
     """What a custom tool answered to the call `call_id`."""
 
     type: Literal["custom_tool_call_output"]
-    call_id: CallId
-    output: Content
-    id: ItemId = None
-    status: ItemStatus = None
-    name: IgnoredText = None
 
 
 class WebSearchCallItem(Replayed):

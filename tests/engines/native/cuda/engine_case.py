@@ -24,7 +24,7 @@ from engines.native.eagle.head import EagleHead
 from engines.native.kv_pool import layers_per_group
 from engines.native.layer_split import part_of, split_layers
 from engines.native.sequence import Sequence
-from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 from tests.engines.native.cuda.reference import forward_reference
 from tools.benchmarks.random_model import part_of_weights
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.backends.cuda.weights import fragment_order
 from engines.native.backends.cuda.weights.model import LayerWeights, ModelWeights, PackedExperts
-from tests.engines.native.cuda.kernel_references import (
+from tests.engines.native.cuda.kernels.kernel_references import (
     attention_reference,
     down_reference,
     gate_up_reference,

@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    ON_GPU_ONLY,
+    model_config,
+)
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.prompt_logprobs import unpacked  # isort: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, ON_GPU_ONLY
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, ON_GPU_ONLY
 
 from engines.base import SamplingParams, TokenEvent  # isort: skip
 from engines.errors import OutOfMemory  # isort: skip

@@ -1,6 +1,7 @@
 """Architectures that were not measured yet: Hopper's choices, adapted to their limits.
 
-Compiled and limit-checked (tests/engines/native/cuda/test_offline.py), not run on these cards.
+Compiled and limit-checked (tests/engines/native/cuda/offline/test_offline.py), not run on these
+cards.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from engines.native.backends.cuda.kernels import verify
 from engines.native.backends.cuda.kernels.launch import launch
 from engines.native.backends.cuda.sampling.outcome import num_accepted
 from engines.native.backends.cuda.steps.buffers import Rows
-from tests.engines.native.cuda.kernel_fixtures import (
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,
     ON_GPU_ONLY,
@@ -39,9 +39,9 @@ from engines.native.core import EngineCore
 from engines.native.sequence import Sequence
 from tests.engines.native.cuda.reference import forward_reference
 
-from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
+from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish, generate, submit  # isort: skip
-from tests.engines.native.cuda.test_decode import TIE, TOLERANCE  # isort: skip
+from tests.engines.native.cuda.steps.test_decode import TIE, TOLERANCE  # isort: skip
 
 LENGTH = 300 if IS_GPU else 10
 

@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config, relative_error
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    model_config,
+    relative_error,
+)
 
 from engines.native.backends.cuda.choices.of_card import CardChoices  # isort: skip
 from engines.native.backends.cuda.steps.prefill import (  # isort: skip
@@ -15,7 +20,7 @@ from engines.native.backends.cuda.steps.prefill import (  # isort: skip
     PrefillBuffers,
 )
 from tests.engines.native.cuda.reference import Outcome, forward_reference  # isort: skip
-from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
+from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip
 
 TOLERANCE = (
     4e-2 if IS_GPU else 6e-2

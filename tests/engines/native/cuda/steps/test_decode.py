@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import (
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,
     ON_GPU_ONLY,
@@ -11,7 +11,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
     relative_error,
 )
 
-from tests.engines.native.cuda.decode_case import DecodeCase  # isort: skip
+from tests.engines.native.cuda.steps.decode_case import DecodeCase  # isort: skip
 
 # Of the logits' norm: bf16 attention, fp16 activations of the experts. In the small model of the
 # CPU little averages out; what is wrong is off by some tenths.

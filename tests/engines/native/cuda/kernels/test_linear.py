@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, random, relative_error
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, random, relative_error
 
 from engines.native.backends.cuda.kernels import linear  # isort: skip
-from tests.engines.native.cuda.kernel_references import linear_reference  # isort: skip
+from tests.engines.native.cuda.kernels.kernel_references import linear_reference  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 

@@ -16,7 +16,7 @@ from engines.native.backends.cuda.steps.buffers import Rows, SlotTensors
 from engines.native.eagle.checkpoint import load_eagle
 from engines.native.eagle.config import EagleConfig
 from engines.native.eagle.head import EagleHead
-from tests.engines.native.cuda.kernel_fixtures import (
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     IS_GPU,
     ON_GPU_ONLY,

@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from engines.errors import EngineStartError
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    ON_GPU_ONLY,
+    model_config,
+)
 from tools.benchmarks.published import write_published
 
 from tools.benchmarks.random_model import random_weights  # isort: skip

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from engines.native.config import ModelConfig
 from engines.native.weights import Checkpoint, tensor_specs
-from tests.engines.native.cuda.kernel_fixtures import model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
 from tools.benchmarks.published import write_published
 
 from engines.native.backends.cuda.weights import fragment_order  # isort: skip

@@ -19,8 +19,8 @@ from engines.native.backends.cuda.artefact.parts import weights_part
 from engines.native.config import NativeConfig
 from engines.native.weights import Checkpoint, tensor_specs
 from profiles.checkpoints.packed import delete_shards
-from tests.engines.native.cuda.artefact_case import MODEL, config_in, files_of
-from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.artefact.artefact_case import MODEL, config_in, files_of
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
 from engines.native.backends.cuda.weights.load import load_weights  # isort: skip

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY
 
 from engines.base import SamplingParams  # isort: skip
 from engines.native.backends.cuda.sampling.adjust import OUT, exclude, floors  # isort: skip

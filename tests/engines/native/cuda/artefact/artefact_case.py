@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from engines.native.config import NativeConfig
-from tests.engines.native.cuda.kernel_fixtures import model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import model_config
 from tools.benchmarks.published import write_published
 
 MODEL: Final = replace(

@@ -15,7 +15,7 @@ from engines.native.artefact.store import Store
 from engines.native.backends.cuda.artefact import kept as artefact
 from engines.native.backends.cuda.artefact.parts import kernels_of, kernels_part
 from engines.native.config import ModelConfig, NativeConfig
-from tests.engines.native.cuda.artefact_case import HOPPER, MODEL, config_in, files_of
+from tests.engines.native.cuda.artefact.artefact_case import HOPPER, MODEL, config_in, files_of
 
 from engines.native.backends.cuda.artefact.kept import Artefact  # isort: skip
 from engines.native.backends.cuda.offline.published import gpt_oss  # isort: skip

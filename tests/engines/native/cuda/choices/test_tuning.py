@@ -21,7 +21,7 @@ from engines.native.backends.cuda.offline.published import gpt_oss
 from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import NativeConfig
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, model_config
 from tools.benchmarks.random_model import random_weights
 
 CARD = KNOWN[89]

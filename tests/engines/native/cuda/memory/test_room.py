@@ -29,7 +29,7 @@ from engines.native.weights import Checkpoint
 from profiles.catalogue import catalogue
 from profiles.catalogue.models import Limits
 from profiles.selection.memory import memory_need
-from tests.engines.native.cuda.kernel_fixtures import IS_GPU
+from tests.engines.native.cuda.kernels.kernel_fixtures import IS_GPU
 from tests.engines.native.small_model import small_config, write_small
 
 from engines.native.backends.cuda.weights import packed_files  # isort: skip

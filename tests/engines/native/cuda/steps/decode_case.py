@@ -13,7 +13,7 @@ from engines.native.backends.cuda.steps.buffers import Rows, Scratch, SlotTensor
 from engines.native.backends.cuda.steps.decode import DecodeStep
 from engines.native.backends.cuda.steps.shape import Shape
 from engines.native.config import ModelConfig
-from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 from tests.engines.native.cuda.reference import Outcome, forward_reference
 from tools.benchmarks.random_model import random_weights
 

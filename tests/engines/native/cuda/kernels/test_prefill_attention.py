@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, relative_error
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    ON_GPU_ONLY,
+    relative_error,
+)
 
 from engines.native.backends import fp8  # isort: skip
 from engines.native.backends.cuda.card import Card  # isort: skip
@@ -16,7 +21,7 @@ from engines.native.backends.cuda.kernels import (  # isort: skip
     hopper_attention,
     prefill_attention,
 )
-from tests.engines.native.cuda.kernel_references import attention_reference  # isort: skip
+from tests.engines.native.cuda.kernels.kernel_references import attention_reference  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 KV_HEADS, GROUP, D = (8, 8, 64) if IS_GPU else (2, 4, 32)

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.base import Move  # isort: skip
 from engines.native.backends.cuda.memory import host_blocks  # isort: skip

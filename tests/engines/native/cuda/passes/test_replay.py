@@ -10,7 +10,12 @@ from engines.base import EngineRequest, SamplingParams, TokenEvent, TokenLogprob
 from engines.native.backends.base import Row
 from engines.native.backends.cuda.passes.replay import cheapest_parts, equal_parts, joined
 from engines.native.core import EngineCore
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, ON_GPU_ONLY, model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
+    DEVICE,
+    IS_GPU,
+    ON_GPU_ONLY,
+    model_config,
+)
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from tests.engines.native.cuda.engine_case import EngineCase, finish  # isort: skip

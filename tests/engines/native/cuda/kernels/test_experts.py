@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engines.native import weights
-from tests.engines.native.cuda.kernel_fixtures import (
+from tests.engines.native.cuda.kernels.kernel_fixtures import (
     DEVICE,
     random,
     random_mxfp4,
@@ -15,7 +15,7 @@ from tests.engines.native.cuda.kernel_fixtures import (
 
 from engines.native.backends.cuda.weights import fragment_order  # isort: skip
 from engines.native.backends.cuda.kernels import experts, experts_grouped, router  # isort: skip
-from tests.engines.native.cuda import kernel_references  # isort: skip
+from tests.engines.native.cuda.kernels import kernel_references  # isort: skip
 from engines.native.backends.cuda.kernels.launch import launch  # isort: skip
 
 HIDDEN, INNER, NUM_EXPERTS, TOP_K = 64, 32, 3, 2
