@@ -103,7 +103,7 @@ class FetchedKeys:
     async def newer(self, id: str | None, key: PublicKey) -> PublicKey | None:
         """What the provider has now in the place of a key that did not sign a token; else None.
 
-        Anybody can send such tokens: they share the one fetch in a cool-down with made-up ids.
+        Any client can send such tokens: they share the one fetch in a cool-down with made-up ids.
         """
         if id is None or self._found.keys.get(id) == key:
             await self._refreshed()

@@ -105,6 +105,6 @@ class KeyStore:
         try:
             records = self._folder.read()
         finally:
-            self._signature = signature  # a broken file is told once
+            self._signature = signature  # a broken file is reported once
         audit.keys_changed(self._records, records)
         self._records = records

@@ -13,7 +13,7 @@ from engines.spec import EngineSpec
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """One engine. What is told by a function costs imports, and is asked for when it is needed."""
+    """One engine. What a function returns costs imports, and is called for when it is needed."""
 
     create: Callable[[EngineSpec], QueuedEngine[Any]]
     """Make the engine that a spec names, not yet started; raises EngineStartError."""

@@ -86,7 +86,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _locked(folder: Path, *, must_lock: bool = False) -> int:
-    """Open a folder and lock it; raises BlockingIOError where somebody else has locked it.
+    """Open a folder and lock it; raises BlockingIOError where another process has locked it.
 
     Some network file systems have no locks for folders. One there is used without, and stays.
     """

@@ -55,7 +55,7 @@ class EngineSpec:
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the engine process's
 
 
-_ALWAYS = {"engine", "options", "environment"}  # the process sees to its environment
+_ALWAYS = {"engine", "options", "environment"}  # the process sets its environment
 
 
 def check_understood(spec: EngineSpec, understood: Collection[str]) -> None:

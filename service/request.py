@@ -158,7 +158,7 @@ class Counted(Protocol):
 
 @dataclass(slots=True)
 class Notes:
-    """What telemetry is told of a request while it is served: for headers, log line, series, spans.
+    """What telemetry learns of a request while it is served: for headers, log line, series, spans.
 
     It is only ever added to, and read when the request has ended: nothing is decided by it.
     """

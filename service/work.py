@@ -3,7 +3,7 @@
 What is small to send can be large to walk: references that double at every level, parts that
 are merged one by one, texts that are written once for each time they are referred to. So walking
 spends from a budget, in units of about a tenth of a microsecond to a microsecond, and ends with
-an error of the client's when it is used up. JsonScan counts a text before anybody parses it.
+an error of the client's when it is used up. JsonScan counts a text before it is parsed.
 
 Long work is done in a thread. A thread alone would not do: the interpreter runs one of them at a
 time, and the running one keeps it for milliseconds. So of all that work here one at a time does,

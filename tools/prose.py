@@ -31,6 +31,9 @@ PHRASES: Final = {
     r"is to know|not to be had": "can get, not available",
     r"heeds?|heeded": "honour, follow",
     r"forbids to": "forbids",
+    r"(?<!model )(?:is|are|was|were) told(?! apart| to| not to)": "gets, is shown, is reported",
+    r"anybody|somebody": "a client, another process, or the passive",
+    r"too dear|dearer": "expensive",
 }
 EXEMPT: Final = (
     "CHANGELOG.md",

@@ -126,7 +126,7 @@ class DynamoRunner:
         run.following = asyncio.create_task(self._follow(run, waited_s), name="dynamo-request")
 
     def abort(self, run: Run) -> None:
-        """End a run; its worker is told at once."""
+        """End a run; its worker learns of it at once."""
         run.receive = None
         self._runs.discard(run)
         if run.following is not None:

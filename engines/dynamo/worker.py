@@ -36,7 +36,7 @@ log = logging.getLogger("engines.dynamo.worker")
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What a worker is told at its start."""
+    """What a worker gets at its start."""
 
     address: str  # of its engine process
     endpoint: str
@@ -71,7 +71,7 @@ class Worker:
             yield answer(Failure.of(InvalidRequest(f"the message cannot be read: {error}")))
 
     async def _run(self, request: EngineRequest, context: Any) -> AsyncGenerator[Chunk, None]:
-        """Run a request; the engine is told at once when the front wants no more.
+        """Run a request; the engine learns at once when the front wants no more.
 
         Events that waited for Dynamo come as one (EngineClient).
         """

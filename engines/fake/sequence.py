@@ -68,7 +68,7 @@ class FakeSequence:
     receive: Receive = _no_receiver
     queued_s: float = 0.0
     num_generated: int = 0
-    has_scored: bool = False  # the prompt's log-probabilities were told
+    has_scored: bool = False  # the prompt's log-probabilities were returned
 
     @property
     def num_tokens(self) -> int:

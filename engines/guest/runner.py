@@ -81,7 +81,7 @@ class GuestRunner(ABC):
 
     @property
     def info(self) -> EngineInfo:
-        """What the library says of itself; raises EngineDead before start()."""
+        """What the library reports; raises EngineDead before start()."""
         if self._info is None:
             raise EngineDead("the engine is not running")
         return self._info
@@ -129,7 +129,7 @@ class GuestRunner(ABC):
         )
 
     def abort(self, run: Run) -> None:
-        """Give nothing more of a run, and cancel its task, by which the library is told."""
+        """Give nothing more of a run, and cancel its task, which tells the library."""
         self._inside.pop(run, None)
         if run.following is not None:
             run.following.cancel()

@@ -1,7 +1,8 @@
 """Sends KV events to routers: vLLM's PUB socket, and its ROUTER socket for those who missed some.
 
-A message is topic, sequence number (8 bytes, big-endian) and batch. Who sends an empty frame and a
-number to the ROUTER socket gets all kept messages from that number on, then one whose number is -1.
+A message is topic, sequence number (8 bytes, big-endian) and batch. A client that sends an empty
+frame and a number to the ROUTER socket gets all kept messages from that number on, then one whose
+number is -1.
 
 The engine's thread only appends to a queue. Where the queue is full, events are left out, and the
 next message says that nothing is known any more (AllBlocksCleared): a router may then expect too

@@ -43,7 +43,7 @@ class BlockRemoved(msgspec.Struct, array_like=True, tag=True, gc=False, frozen=T
 
 
 class AllBlocksCleared(msgspec.Struct, array_like=True, tag=True, gc=False, frozen=True):
-    """Nothing that was told before holds any more."""
+    """Nothing that was sent before is valid any more."""
 
 
 WireEvent = BlockStored | BlockRemoved | AllBlocksCleared

@@ -42,7 +42,7 @@ class LlamaCppBackend:
         num_threads: int,
         on_lost: Callable[[Iterable[int]], None],
     ) -> None:
-        """`on_lost` is told of unused blocks whose content is gone."""
+        """`on_lost` gets the unused blocks whose content is gone."""
         is_caching = config.enable_prefix_caching
         self._capacity = capacity
         self._context = Context(

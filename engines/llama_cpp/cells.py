@@ -51,7 +51,7 @@ class Cells:
         is_prefix_caching: bool,
         on_lost: Callable[[Iterable[int]], None],
     ) -> None:
-        """`on_lost` is told of unused blocks whose content is gone.
+        """`on_lost` gets the unused blocks whose content is gone.
 
         With prefix caching num_holders is above 2 * num_slots: what is above waits to be found.
         """

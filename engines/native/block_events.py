@@ -10,11 +10,11 @@ from engines.native.sequence import Sequence
 
 
 class BlockEvents:
-    """The changes since the last `take`, in order; each block is told once of each place."""
+    """The changes since the last `take`, in order; each block appears once for each place."""
 
     def __init__(self, hasher: BlockHasher, sliding_window: int | None) -> None:
         self._block_size, self._sliding_window = hasher.block_size, sliding_window
-        # Where no prompt finds what an answer left, no router is told of it.
+        # Where no prompt finds what an answer left, no router hears of it.
         self._is_prompt_only = hasher.is_answer_apart
         self._events: list[BlockEvent] = []
         self._told: dict[str, set[bytes]] = {DEVICE: set(), HOST: set()}

@@ -242,7 +242,7 @@ class BlockManager:
     def lose(self, moves: Iterable[Move]) -> set[int]:
         """Take these copies and those to come as not made; the blocks that they would have filled.
 
-        No sequence may hold these blocks when `forget` is told of them, and that has to follow.
+        No sequence may hold these blocks when `forget` gets them, and that has to follow.
         """
         moves = (*moves, *self.take_moves())
         if moves and self.host is not None:

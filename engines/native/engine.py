@@ -32,7 +32,7 @@ class NativeEngine(QueuedEngine[Submission]):
         events: EventSink | None = None,
         handover: KvHandover | None = None,
     ) -> None:
-        """`events`: is told what the prefix cache holds; `handover`: gives K/V, or takes them."""
+        """`events`: gets what the prefix cache holds; `handover`: gives K/V, or takes them."""
         self._events = events
         self._config = config
         self._server: HandoverServer | None = None
@@ -44,7 +44,7 @@ class NativeEngine(QueuedEngine[Submission]):
             return ModelConfig.from_dir(config.model_dir).vocab_size
 
         def load_and_publish() -> EngineCore:
-            # First: an address that is taken is told before minutes of loading.
+            # First: an address in use is reported before minutes of loading.
             if self._server is not None:
                 self._server.bind()
             if events is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_MEMORY: Final = 1024**3  # of address space
 MAX_GRAMMAR_BYTES: Final = 256 * 1024**2  # as it is compiled
 STACK: Final = 64 * 1024**2  # a chain of references goes as deep as it is long
-_MAX_AT_ONCE: Final = 2  # compilations: somebody's may be slow
+_MAX_AT_ONCE: Final = 2  # compilations: one of them may be slow
 _TOO_LARGE: Final = "compiling it needs too much memory; simplify it"
 _NICENESS: Final = 5  # the step loop goes first where cores are few
 

@@ -122,7 +122,7 @@ class Sequence:
         self.ngrams: NgramLookup | None = None  # of a drafter that wants one
         self.proposals = Proposals(self.token_ids)  # of a backend that makes drafts
         self.num_wanted = 0  # drafts that its last scheduled chunk is to bring
-        self.scores_prompt = sampling.prompt_logprobs is not None  # until they are told
+        self.scores_prompt = sampling.prompt_logprobs is not None  # until they are returned
         self.prompt_logprobs: list[PromptLogprobs] = []  # of the computed chunks, in order
         self.full_blocks: list[int] = []
         self.window_blocks: list[int] = []

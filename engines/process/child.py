@@ -43,7 +43,7 @@ class ChildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How to start a child, and what it is told first."""
+    """How to start a child, and its first message."""
 
     name: str  # as errors call it: "the engine process"
     arguments: tuple[str, ...]  # of the Python interpreter

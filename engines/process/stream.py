@@ -82,7 +82,7 @@ class Stream:
     def __init__(
         self, unread: Unread, abort: Callable[[], None], log_cut: Callable[[int], None]
     ) -> None:
-        """`abort`: ends the request in the engine; `log_cut`: is told how many bytes waited."""
+        """`abort`: ends the request in the engine; `log_cut`: gets the number of unread bytes."""
         self.num_bytes = 0  # that wait
         self.has_ended = False  # nothing more comes from the engine
         self._unread = unread

@@ -53,7 +53,7 @@ from engines.queueing.fair_queue import (
 _STEPS_AHEAD: Final = 2
 _REQUESTS_AHEAD: Final = 2
 _USUAL_ANSWER: Final = 256.0  # tokens, before one has ended
-_MOST_TOLD: Final = 64  # tenants whose waits are told to the clients
+_MOST_TOLD: Final = 64  # tenants whose waits the clients get
 
 log = logging.getLogger(__name__)
 

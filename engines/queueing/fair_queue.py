@@ -328,7 +328,7 @@ class Pace:
         self._is_busy = False
 
     def advance(self, now_s: float, *, is_busy: bool) -> None:
-        """Note the time, and whether from now on somebody would have to wait."""
+        """Note the time, and whether from now on a request would have to wait."""
         if self._now_s > -math.inf:
             passed_s = now_s - self._now_s
             left = math.exp(-passed_s / _MEMORY_S)

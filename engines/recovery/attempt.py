@@ -49,7 +49,7 @@ class RetryAttempt:
         if needs_turn:
             await self._records.lock.enter()
             self.has_turn = self.is_apart = True
-            if not self._look_up():  # somebody else's run cleared it meanwhile
+            if not self._look_up():  # another run cleared it meanwhile
                 self.end()
 
     @property

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _PARALLEL = 4  # files at a time; one connection seldom fills a data centre's line
 _CONNECTIONS = 16  # of all files together, where they are large
 _ATTEMPTS = 5  # of one file without a byte of progress
-_FIRST_ATTEMPTS = 2  # of the first file: a source that cannot be reached is told soon
+_FIRST_ATTEMPTS = 2  # of the first file: a source that cannot be reached is reported soon
 _PAUSE_S = 2.0  # before the second attempt; doubled for each one more
 _REMEDY = (
     "The downloaded part is kept; start again to continue. Check the network (HTTPS_PROXY, "

@@ -4,7 +4,7 @@ The library knows the hub's errors and honours HF_TOKEN, HF_ENDPOINT, HTTPS_PROX
 SSL_CERT_FILE. Its `hf_hub_download` restarts a file after a crash, so that 4 GB of a shard would
 be lost; the layer below it, used here, continues where a file ends. That is plain HTTP:
 the hub redirects to its large store, for repositories on Xet to a bridge that it keeps for
-clients without (huggingface.co/docs/hub/xet/legacy-git-lfs). What a file must be is told by the
+clients without (huggingface.co/docs/hub/xet/legacy-git-lfs). What a file must be follows from the
 list of files (`lfs.sha256`), at the commit that it names, and not by the headers of each answer.
 """
 

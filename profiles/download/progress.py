@@ -17,13 +17,13 @@ from profiles.hardware.machine import GB
 log = logging.getLogger(__name__)
 
 _LINE_EVERY_S, _DRAWN_EVERY_S = 10.0, 0.2
-_RATE_OVER_S = 60.0  # the latest, so that a line that grew slow or fast is told as it is now
+_RATE_OVER_S = 60.0  # the latest, so that a line that grew slow or fast is shown as it is now
 MB, KB = 10**6, 10**3
-_running: list[Progress] = []  # in this process; the last is what is told
+_running: list[Progress] = []  # in this process; the last one is shown
 
 
 class Stopped(Exception):
-    """The download was told to stop: somebody pressed Ctrl-C, or another file failed."""
+    """The download has to stop: Ctrl-C was pressed, or another file failed."""
 
 
 class Progress:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-GB = 10**9  # memory is told in GB as data sheets do; NVML and psutil count bytes
+GB = 10**9  # memory is in GB as on data sheets; NVML and psutil count bytes
 
 Family = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "other"]
 

@@ -175,9 +175,9 @@ class Choice:
         self.num_cached_tokens = 0
         self.queued_s = 0.0  # in the engine
         self.latencies = InterTokenLatencies()
-        self.is_timed = False  # whether somebody wants to know parse_s
+        self.is_timed = False  # whether parse_s is wanted
         self.parse_s = 0.0  # spent on what the model wrote
-        self.transcript: list[int] | None = None  # its ids, where somebody wants them
+        self.transcript: list[int] | None = None  # its ids, where they are wanted
         self.finish_reason: AnswerFinish | None = None
         self.logprobs = KeptLogprobs()  # one per generated token, when asked for
         self.prompt_logprobs: tuple[PromptLogprobs, ...] = ()  # when asked for

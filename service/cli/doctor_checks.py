@@ -160,7 +160,7 @@ def open_files() -> Check:
 
 
 def reachable(name: str, url: str, default_port: int) -> Check:
-    """Check whether somebody listens at a URL, whose password is not shown."""
+    """Check whether a server listens at a URL, whose password is not shown."""
     parts = urlsplit(url)
     where = f"{parts.hostname} port {parts.port or default_port}"
     try:

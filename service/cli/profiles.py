@@ -33,7 +33,7 @@ from service.settings.settings import Settings
 from service.settings.settings import load as load_settings
 
 WIDTH = 100
-# The other states are told by their name.
+# The other states are shown by their name.
 _STATUS = {"compiled": "compiled and limit-checked, not run on this card"}
 _NO_BREAK = "\N{NO-BREAK SPACE}"  # a command to paste stays on one line
 CAN_RUN, BAD_ARGUMENTS, NOTHING_CAN_RUN = 0, 2, 3

@@ -103,7 +103,7 @@ _LIMITS = {
     metavar="N",
     help="Only profiles that split the layers over N GPUs: --tags-selector pp=N.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log lines on a terminal, as everywhere else.")
+@click.option("-v", "--verbose", is_flag=True, help="Print log lines also on a terminal.")
 @click.argument("model", required=False)
 @settings_flags
 @click.pass_obj

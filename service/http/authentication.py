@@ -42,7 +42,7 @@ _TOLD = ThrottlePolicy(num_free=20, interval_s=6.0)
 
 
 class Authentication:
-    """Identifies callers by an authenticator; `on_failure` is told the kind of each refusal."""
+    """Identifies callers by an authenticator; `on_failure` gets the kind of each refusal."""
 
     def __init__(self, authenticator: Authenticator, on_failure: Callable[[str], None]) -> None:
         self._authenticator = authenticator

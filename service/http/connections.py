@@ -1,6 +1,6 @@
 """When connections have to go: there are too many, or their client does not read.
 
-Somebody without credentials can open connections as fast as a probe can. So those that carry no
+A client without credentials can open connections as fast as a probe can. So those that carry no
 request make room, the longest idle first: a flood of idle ones then drives out itself.
 """
 

@@ -185,7 +185,7 @@ class EventStream(GenerationResponse):
         self._encoder = encoder
         self._has_begun = False
         self._is_silent = True  # since the last look
-        self._num_restarts = 0  # that the client was told of
+        self._num_restarts = 0  # that the client knows of
 
     async def _respond(self, send: Send) -> None:
         failure = None

@@ -23,7 +23,7 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """All that an API worker is told at its start."""
+    """All that an API worker gets at its start."""
 
     number: int  # from 0; kept by the successor of a worker that died
     settings: Settings
@@ -58,7 +58,7 @@ class Download(msgspec.Struct, frozen=True):
 
 
 class EngineNews(msgspec.Struct, frozen=True):
-    """What the engines' supervisors know, as their workers are told."""
+    """What the engines' supervisors know, as their workers get it."""
 
     reasons: tuple[
         str | None, ...

@@ -105,8 +105,8 @@ def fallback(settings: Settings, launch: Launch, reason: str) -> Launch | None:
     """Find the next best launch of the same model by another engine, None if there is none that
     supports the settings.
 
-    `reason`: why the engine of the first cannot start. It is told of all its profiles, so that what
-    is reported is what is served.
+    `reason`: why the engine of the first cannot start. It is given for all its profiles, so that
+    what is reported is what is served.
     """
     failed, selection = launch.selection.chosen.profile, launch.selection
     others = tuple(c for c in selection.compatible if c.profile.engine != failed.engine)

@@ -316,7 +316,7 @@ def store_of(settings: Settings) -> ResponseStore:
     path = settings.responses_path or _own_store_path(settings.cache_path)
     if settings.responses_path is None and settings.api_workers == 1:
         store = SqliteStore(path, bounds, can_fall_back=True)
-        if _may_be_there(path):  # what is wrong with it is told now; else it is made when used
+        if _may_be_there(path):  # what is wrong with it is reported now; else it is made when used
             with contextlib.suppress(StoreError):  # locked: only for a while, perhaps
                 store.open()
         return store

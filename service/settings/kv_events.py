@@ -24,13 +24,13 @@ class KvEventSettings(BaseSettings):
     )
     kv_events_endpoint: str = Field(
         "tcp://127.0.0.1:5557",
-        description="Where they are published: `tcp://ADDRESS:PORT`, with one IP address of this "
+        description="Address of the events: `tcp://ADDRESS:PORT`, with one IP address of this "
         "machine. Each further replica uses the next port.",
     )
     kv_events_replay_endpoint: str | None = Field(
         None,
-        description="Where a subscriber asks for messages that it missed, in the same form. "
-        "Unset: nowhere.",
+        description="Address at which subscribers request messages that they missed, in the same "
+        "form. Unset: none.",
     )
     kv_events_topic: Topic = Field(
         "",

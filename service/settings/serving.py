@@ -32,7 +32,7 @@ class ModelSettings(BaseSettings):
         description="A gpt-oss checkpoint to serve instead of the catalogue's: a folder, a "
         "GGUF file or a source to download from: `hf://organisation/name@revision`,"
         " `ngc://org/team/name:version`, `s3://bucket/prefix`, `gs://bucket/prefix` or"
-        " `https://host/prefix`; Append `?file=NAME.gguf` to choose one of several GGUF models.",
+        " `https://host/prefix`. Append `?file=NAME.gguf` to choose one of several GGUF models.",
     )
     model_profile: str | None = Field(
         None, description="Profile id (64 hex digits) or name. Unset or `default`: the best fit."
@@ -223,21 +223,21 @@ class ServerSettings(BaseSettings):
     max_unread_bytes_per_stream: int = Field(
         1 << 20,
         ge=1 << 16,
-        description="Tokens and log-probabilities of one answer that wait for a slow client; with "
-        "more of them the engine pauses, and continues once they are read.",
+        description="Bytes of tokens and log-probabilities that one answer may hold for a slow "
+        "client. Beyond it, the engine pauses the answer until the client has read.",
     )
     max_unread_bytes: int = Field(
         128 << 20,
         ge=1 << 20,
-        description="The same for all answers of an API worker together; beyond it the answer with "
-        "most of them is ended.",
+        description="The same for all answers of an API worker together. Beyond it, the answer "
+        "that holds the most is ended.",
     )
     slow_reader_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="Seconds after which a client is cut off that has read less than 500 bytes of "
-        "its answer per second.",
+        description="Disconnect a client that has read less than 500 bytes of its answer per "
+        "second for this many seconds.",
     )
     max_body_bytes: int = Field(
         10 * 1024 * 1024, ge=1024, description="Maximum size of a request body, in bytes."
@@ -249,8 +249,8 @@ class ServerSettings(BaseSettings):
     )
     allow_engine_kill: bool = Field(
         False,
-        description="Let callers kill the engine (`POST /v1/engine/kill`, scope `admin`): the"
-        " playground shows with it that answers continue on the restarted engine.",
+        description="Let callers kill the engine (`POST /v1/engine/kill`, scope `admin`). The"
+        " playground uses it to show that answers continue on the restarted engine.",
     )
     sse_keepalive_s: float = Field(
         15.0,

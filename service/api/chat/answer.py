@@ -252,7 +252,7 @@ class ChatChunks(DataEvents):
         self._usage = usage
         self._new_call_id = new_call_id
         self._custom_calls: set[tuple[int, int]] = set()  # choice and call
-        self._nums_told = [0] * len(generation.choices)  # ids of each choice, where they are told
+        self._nums_told = [0] * len(generation.choices)  # ids of each choice, if wanted
         self._starts = [
             self._head + b'{"index":%d,"delta":{' % index
             for index in range(generation.plan.num_choices)

@@ -90,7 +90,7 @@ class RequestModel(BaseModel):
     """Strict: no coercion between types, no unknown field, no NaN.
 
     A field that is null asks for nothing, so that an unknown one is no error. A list is left at
-    its first wrong item: a client is told of one error, and each costs time.
+    its first wrong item: a client gets one error, and each costs time.
     """
 
     model_config = ConfigDict(

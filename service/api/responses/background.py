@@ -119,7 +119,7 @@ class BackgroundRun:
         return ResponseEnd("failed", now, failure=failure_of(error))
 
     async def _save(self) -> bool:
-        """Bring the store up to date; false when somebody wants the run to stop."""
+        """Bring the store up to date; false when the run has to stop."""
         new, self._num_saved = self.pieces[self._num_saved :], len(self.pieces)
         try:
             is_wanted = await self._runtime.responses.extend(

@@ -351,7 +351,7 @@ class ResponseRequest(ContextRequest, SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[INCLUDABLE] | None = None
     max_tool_calls: int | None = Field(
-        None, ge=1, description="Maximum calls of built-in tools; the model is told the limit."
+        None, ge=1, description="Maximum calls of built-in tools; the prompt states the limit."
     )
     metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16)
 

@@ -86,7 +86,7 @@ def _read(prompt: PromptSession[str], console: Console) -> str | None:
 
 
 def _try_stream(client: Client, session: Session, console: Console) -> None:
-    """Answer; an error is told, and its question removed, so that the conversation can continue."""
+    """Answer; an error is shown, and its question removed, so that the chat can continue."""
     answer = Answer()
     try:
         _stream(client, session, answer, console)

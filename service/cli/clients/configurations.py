@@ -1,7 +1,7 @@
 """How each coding agent is pointed at a server: shell lines to paste, with the real context.
 
 An agent that does not know a model assumes a context window, from 128,000 to a million tokens, and
-shortens its conversation too late. So each is told the window, in its own way, and to leave room
+shortens its conversation too late. So each gets the window, in its own way, and to leave room
 for an answer.
 """
 

@@ -1,6 +1,6 @@
 """Secrets out of spans, at the one place that all of them pass on their way out.
 
-What a client says of itself is in several attributes (its path, its user agent, its request
+What identifies a client is in several attributes (its path, its user agent, its request
 id, its trace state), and a key may be in any of them by mistake.
 """
 

@@ -38,7 +38,7 @@ def load_cuda(config: NativeConfig, model: ModelConfig) -> CudaBackend:
     longest = config.max_model_len or model.max_position_embeddings
     split = split_layers(model.num_hidden_layers, len(devices))
     shapes = [part_of(model, layers) for layers in split]
-    # A full GPU is told before the load.
+    # A full GPU is reported before the load.
     for device, shape, size in zip(devices, shapes, artefact.weights_bytes(split), strict=True):
         check_room(device, Need.of(shape, config, size))
     weights = artefact.weights(longest, [*zip(split, devices, strict=True)])

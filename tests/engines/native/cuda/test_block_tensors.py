@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE
 
 from engines.native.backends.base import Move  # isort: skip
 from engines.native.backends.block_tensors import BlockTensors  # isort: skip

@@ -153,7 +153,7 @@ def cache_at(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _told(*, is_silent: bool) -> Iterator[None]:
-    """A block in which the first kernel that has to be compiled is told before it is."""
+    """A block in which the first kernel that has to be compiled is reported before it is."""
     missing: list[str] = []
 
     class Telling(FileCacheManager):  # type: ignore[misc]

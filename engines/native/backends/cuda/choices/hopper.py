@@ -16,7 +16,7 @@ from engines.native.backends.cuda.choices.variants import (
 )
 
 _SIDE_BY_SIDE = StreamLaunch(2, 1, 2, side=2)
-# With several rows gate_up, which can do nothing before it is told its experts, only takes room.
+# With several rows gate_up, which can do nothing before its experts are known, only takes room.
 _ALL_BUT_GATE_UP = PARTS - {"gate_up"}
 
 _BY_ROWS: Final = {
