@@ -68,7 +68,7 @@ class EngineRequest:
     # happened. They count as generated in every respect, and none of them ends the answer.
     generated_token_ids: tuple[int, ...] = ()
     # Where another engine computes the prompt and hands its K/V over: tcp://ADDRESS:PORT. None: no
-    # engine does. Only engines with a `handover` of role decode are told one (engines/spec.py).
+    # engine does. Only engines with a `handover` of role decode get one (engines/spec.py).
     prefill_at: str | None = None
 
 

@@ -1,6 +1,6 @@
 """Bytes from one engine's host memory into another's by NVIDIA's NIXL: RDMA, or what UCX has.
 
-Only the bytes go that way. What is asked, which blocks come and where they lie is told over the
+Only the bytes go that way. What is asked, which blocks come and where they lie is sent over the
 authenticated connection; NIXL's own connections are not authenticated.
 """
 

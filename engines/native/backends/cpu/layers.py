@@ -21,7 +21,7 @@ from engines.native.host.slots import Columns, Logits
 
 _TUNED_ROWS = 32  # the batch the layout suits best; any other is computed as well
 # With few rows the longer call costs more than the layout saves: as few as these, by the number of
-# values of the weight, which is then kept plainly too. A second copy of a larger one costs too much.
+# values of the weight, which is then kept plainly too. A second copy of a larger one costs much.
 _PLAIN_ROWS = ((262_144, 7), (4_194_304, 1))
 
 
