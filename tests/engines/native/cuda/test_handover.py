@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.engines.native.cuda.kernel_fixtures import DEVICE, IS_GPU, model_config
+from tests.engines.native.cuda.kernels.kernel_fixtures import DEVICE, IS_GPU, model_config
 
 from tools.benchmarks.random_model import random_weights  # isort: skip
 from engines.base import EngineRequest, SamplingParams  # isort: skip
