@@ -22,7 +22,7 @@ _SILENCE_S: Final = 1.0  # for a replica's counts, while another's are there
 _ALIKE: Final = ("kv_block_size",)  # of all engines; 0 of one that has told nothing
 
 BLOCK: Final = 64  # tokens
-MAX_BLOCKS: Final = 16384  # of a replica: a million tokens
+MAX_BLOCKS: Final = 65536  # of a replica: four million tokens, as an H200 holds of gpt-oss-20b
 # A replica may run this many requests more than the idlest before others are used instead.
 _SLACK: Final = 4
 _RATIO: Final = 1.25
@@ -190,7 +190,7 @@ class ReplicaRouter:
         if self._is_alone:
             return next(iter(loads))
         blocks = list(_blocks(request))
-        most = max(min(loads.values()) * _RATIO, min(loads.values()) + _SLACK)
+        most = most_load(min(loads.values()))
         able = [number for number, load in loads.items() if load <= most]
         chosen = max(able, key=lambda number: self._merit(number, blocks, loads))
         self._records[chosen].add(blocks)
@@ -207,6 +207,11 @@ class ReplicaRouter:
         """Sort key: most cached blocks first, then the idlest replica, then round-robin."""
         num_cached = self._records[number].num_cached(blocks)
         return num_cached, -loads[number], number > self._last, -number
+
+
+def most_load(least: int) -> float:
+    """Up to how many requests a replica gets another, where the idlest runs so many."""
+    return max(least * _RATIO, least + _SLACK)
 
 
 def _blocks(request: EngineRequest) -> Iterator[int]:

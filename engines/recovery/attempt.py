@@ -118,7 +118,7 @@ class RetryAttempt:
             )
         self.is_on_probation = record.level is not Level.CLEAR
         self._probation = record.num_tokens + MARGIN
-        is_early = self.is_on_probation and record.num_tokens == 0
+        is_early = self.is_on_probation and record.num_tokens <= MARGIN
         return is_early or record.level is Level.GRAVE
 
 

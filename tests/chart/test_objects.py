@@ -217,6 +217,52 @@ def test_the_network_policy_denies_what_is_not_named(objects: Objects) -> None:
     assert set(ports) == {53, 8000}
 
 
+DYNAMO = (
+    "dynamo.etcd=http://etcd:2379",
+    "networkPolicy.enabled=true",
+    "model=gpt-oss-20b",
+    "dynamo.tlsSecret=pair",
+    "dynamo.tlsServerName=harmonium",
+)
+
+
+def test_only_front_and_workers_reach_the_ports_of_dynamo(objects: Objects) -> None:
+    front = objects(*DYNAMO, "dynamo.role=front")
+    worker = objects(*DYNAMO, "dynamo.role=worker", "gpus=1")
+    rules = [each["NetworkPolicy"]["spec"]["ingress"] for each in (front, worker)]
+    api, peers = rules[0]
+    assert [port["port"] for port in api["ports"]] == [8000]
+    assert rules[1] == [peers], "a worker has no API"
+    (peer,) = peers["from"]
+    for each in (front, worker):
+        labels = each["Deployment"]["spec"]["template"]["metadata"]["labels"]
+        assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+        given = {item["name"]: item.get("value") for item in container_of(each)["env"]}
+        assert given["DYN_TCP_RPC_HOST"] == given["DYN_TCP_RESPONSE_STREAM_HOST"] == "$(POD_IP)"
+        assert given["DYN_TCP_TLS_CLIENT_CA_CERT_PATH"] == "/etc/harmonium/dynamo/ca.crt"
+
+
+def test_a_front_needs_as_little_as_nano(objects: Objects) -> None:
+    container = container_of(objects(*DYNAMO, "dynamo.role=front"))
+    assert container["resources"]["limits"] == {"memory": "4Gi"}
+    assert {"name": "NIM_MODEL_NAME", "value": "gpt-oss-20b"} in container["env"]
+
+
+def test_a_worker_has_no_service_and_is_not_killed_while_its_engine_starts_again(
+    objects: Objects,
+) -> None:
+    rendered = objects(*DYNAMO, "dynamo.role=worker", "gpus=1", "replicaCount=2")
+    assert not {"Service", "Pod"} & set(rendered)
+    container = container_of(rendered)
+    assert container["args"] == ["dynamo-worker"]
+    assert "livenessProbe" not in container
+    given = {item["name"]: item.get("value") for item in container["env"]}
+    (port,) = container["ports"]
+    assert given["DYN_SYSTEM_PORT"] == str(port["containerPort"])
+    for kind in ("startupProbe", "readinessProbe"):
+        assert container[kind]["httpGet"] == {"path": "/health", "port": port["name"]}
+
+
 def test_an_autoscaler_owns_the_number_of_pods(objects: Objects) -> None:
     rendered = objects("autoscaling.type=hpa", "auth.open=true")
     assert "replicas" not in rendered["Deployment"]["spec"]

@@ -15,6 +15,7 @@ from tests.chart.conftest import IMAGE
 pytestmark = pytest.mark.chart
 
 PROFILE = "0" * 64  # the schema knows their form only
+DYNAMO = "dynamo.etcd=http://etcd:2379,networkPolicy.enabled=true"
 REFUSED = {
     "a misspelt value": ("replicaCuont=2", "replicaCuont"),
     "a misspelt nested value": ("service.prot=80", "prot"),
@@ -91,6 +92,41 @@ REFUSED = {
         "environment.NIM_KV_EVENTS_ENDPOINT=x",
         "set kvEvents.enabled",
     ),
+    "Dynamo's ports without a policy": ("dynamo.role=front,dynamo.etcd=x", "networkPolicy.enabled"),
+    "a part of Dynamo without a role": ("dynamo.etcd=http://etcd:2379", "dynamo.role"),
+    "Dynamo without discovery": (
+        "dynamo.role=worker,networkPolicy.enabled=true",
+        "dynamo.etcd",
+    ),
+    "Dynamo's TLS without a name": (
+        f"{DYNAMO},dynamo.role=worker,dynamo.tlsSecret=x",
+        "tlsServerName",
+    ),
+    "an endpoint of two parts": (f"{DYNAMO},dynamo.role=worker,dynamo.endpoint=a.b", "endpoint"),
+    "Dynamo under an operator": (
+        f"{DYNAMO},dynamo.role=front,kubernetes=llm-d",
+        "only with kubernetes plain",
+    ),
+    "a front with GPUs": (f"{DYNAMO},dynamo.role=front,model=gpt-oss-20b,gpus=1", "runs no engine"),
+    "a front of nothing": (f"{DYNAMO},dynamo.role=front", "names the model of its workers"),
+    "two workers in a pod": (
+        f"{DYNAMO},dynamo.role=worker,environment.NIM_REPLICAS=x",
+        "set replicaCount",
+    ),
+    "an endpoint in two places": ("environment.NIM_DYNAMO_ENDPOINT=x", "set dynamo.role"),
+    **{
+        f"{name} of a worker": (
+            f"{DYNAMO},dynamo.role=worker,{pair}",
+            f"{name} has no effect on workers",
+        )
+        for name, pair in {
+            "auth.keysSecret": "auth.keysSecret=keys",
+            "autoscaling.type": "autoscaling.type=hpa",
+            "ingress.enabled": "ingress.enabled=true,ingress.host=x",
+            "monitoring.serviceMonitor": "monitoring.serviceMonitor=true",
+            "tls.mode": "tls.mode=tls,tls.secret=x",
+        }.items()
+    },
     **{
         f"{name} where {platform} makes the pod": (
             f"kubernetes={platform},nimOperator.profile={PROFILE},model=gpt-oss-20b,{pair}",

@@ -24,7 +24,7 @@
 {{- if and (include "harmonium.claimIsForOneNode" .) $mayGrow -}}
 {{- fail "cache.accessMode: several pods cannot mount a ReadWriteOnce claim; use ReadWriteMany (of an existing claim: say so if it is), cache.type: perPod or emptyDir" -}}
 {{- end -}}
-{{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) -}}
+{{- if and $mayGrow (not (include "harmonium.hasCommonKeys" .)) (ne .Values.dynamo.role "worker") -}}
 {{- fail "several replicas need common keys: set auth.keysSecret, environmentSecret or auth.open" -}}
 {{- end -}}
 {{- if and .Values.prefetch.enabled (not (or (eq .Values.cache.type "existingClaim") (eq .Values.cache.accessMode "ReadWriteMany"))) -}}
@@ -54,6 +54,7 @@
 {{- if and .Values.kvEvents.enabled (not (and .Values.networkPolicy.enabled .Values.kvEvents.from)) -}}
 {{- fail "kvEvents.from: the events show the tokens of prompts and ask for no key; name the router's pods there, and set networkPolicy.enabled" -}}
 {{- end -}}
+{{- include "harmonium.dynamoChecks" . -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
 {{- fail "ingress.host: name the host of the Ingress" -}}
 {{- end -}}
@@ -65,6 +66,42 @@
 {{- end -}}
 {{- if and .Values.weights.volume (not .Values.weights.path) -}}
 {{- fail "weights.path: name the checkpoint's folder in the volume" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "harmonium.dynamoChecks" -}}
+{{- $dynamo := .Values.dynamo -}}
+{{- if and $dynamo.role (ne .Values.kubernetes "plain") -}}
+{{- fail "dynamo.role: only with kubernetes plain" -}}
+{{- end -}}
+{{- if and $dynamo.role (not .Values.networkPolicy.enabled) -}}
+{{- fail "dynamo.role: Dynamo's ports ask for no key; set networkPolicy.enabled" -}}
+{{- end -}}
+{{- if and $dynamo.role (not $dynamo.etcd) -}}
+{{- fail "dynamo.etcd: fronts find workers by etcd; name it, e.g. http://etcd:2379" -}}
+{{- end -}}
+{{- if and $dynamo.tlsSecret (not $dynamo.tlsServerName) -}}
+{{- fail "dynamo.tlsServerName: peers connect by address; name what the certificate is for" -}}
+{{- end -}}
+{{- if and (not $dynamo.role) (or $dynamo.etcd $dynamo.tlsSecret) -}}
+{{- fail "dynamo.role: set front or worker; without it the other values of dynamo have no effect" -}}
+{{- end -}}
+{{- if and (eq $dynamo.role "front") (or (include "harmonium.usesGpus" .) .Values.weights.volume .Values.prefetch.enabled .Values.kvEvents.enabled) -}}
+{{- fail "dynamo.role: a front runs no engine; set gpus, dra, weights, prefetch and kvEvents for the workers" -}}
+{{- end -}}
+{{- if and (eq $dynamo.role "front") (not .Values.model) -}}
+{{- fail "model: a front names the model of its workers" -}}
+{{- end -}}
+{{- if eq $dynamo.role "worker" -}}
+{{- $ofFronts := dict "auth.open" .Values.auth.open "auth.keysSecret" .Values.auth.keysSecret "autoscaling.type" (ne .Values.autoscaling.type "none") "httpRoute.enabled" .Values.httpRoute.enabled "ingress.enabled" .Values.ingress.enabled "monitoring.serviceMonitor" .Values.monitoring.serviceMonitor "tls.mode" (ne .Values.tls.mode "disabled") -}}
+{{- range $path, $value := $ofFronts -}}
+{{- if $value -}}
+{{- fail (printf "%s has no effect on workers, which have no API; set it for the front" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.environment.NIM_REPLICAS -}}
+{{- fail "environment.NIM_REPLICAS: a pod is one worker; set replicaCount" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -173,6 +210,8 @@ NIM_ENABLE_KV_CACHE_EVENTS: set kvEvents.enabled
 NIM_KV_EVENTS_ENDPOINT: it is the pod's address; set kvEvents.enabled
 NIM_KV_EVENTS_REPLAY_ENDPOINT: it is the pod's address; set kvEvents.enabled
 NIM_KV_EVENTS_TOPIC: it names the pod and the model; set kvEvents.enabled
+NIM_DYNAMO_DISCOVERY: it is etcd; set dynamo.etcd
+NIM_DYNAMO_ENDPOINT: set dynamo.role and dynamo.endpoint
 NIM_SSL_MODE: set tls.mode
 NIM_SSL_KEY_PATH: set tls.secret
 NIM_SSL_CERTS_PATH: set tls.secret

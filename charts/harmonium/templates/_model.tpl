@@ -26,6 +26,11 @@ nano
 {{- required "environment.NIM_SERVED_MODEL_NAME: kvEvents and weights of your own need the model's name" $name -}}
 {{- end -}}
 
+{{/* The model that the pod holds. */}}
+{{- define "harmonium.heldModel" -}}
+{{- ternary "nano" (include "harmonium.model" .) (eq .Values.dynamo.role "front") -}}
+{{- end -}}
+
 {{- define "harmonium.usesGpus" -}}
 {{- if or .Values.gpus .Values.dra.enabled -}}true{{- end -}}
 {{- end -}}
@@ -39,7 +44,7 @@ nano
 {{- end -}}
 
 {{- define "harmonium.cacheSize" -}}
-{{- $model := include "harmonium.model" . -}}
+{{- $model := include "harmonium.heldModel" . -}}
 {{- $needs := index (include "harmonium.models" . | fromYaml) ($model | default "nano") -}}
 {{- $size := .Values.cache.size | default $needs.cache -}}
 {{- $isSized := ne .Values.cache.type "existingClaim" -}}
@@ -51,7 +56,7 @@ nano
 {{- end -}}
 
 {{- define "harmonium.resources" -}}
-{{- $model := include "harmonium.model" . -}}
+{{- $model := include "harmonium.heldModel" . -}}
 {{- $needs := index (include "harmonium.models" . | fromYaml) ($model | default "nano") -}}
 {{- $limits := deepCopy (.Values.resources.limits | default dict) -}}
 {{- $requests := deepCopy (.Values.resources.requests | default dict) -}}

@@ -58,6 +58,11 @@ app.kubernetes.io/name: {{ include "harmonium.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* What fronts and workers of one deployment have in common. */}}
+{{- define "harmonium.dynamoLabel" -}}
+harmonium/dynamo: {{ .Values.dynamo.endpoint }}
+{{- end -}}
+
 {{- define "harmonium.labels" -}}
 {{ include "harmonium.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}

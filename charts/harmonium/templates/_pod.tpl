@@ -91,6 +91,9 @@ preStop:
 - name: NIM_KV_EVENTS_TOPIC
   value: kv@$(POD_IP):8000@{{ include "harmonium.servedName" . }}
 {{- end }}
+{{- if .Values.dynamo.role }}
+{{- include "harmonium.dynamoEnvironment" . }}
+{{- end }}
 {{- if ne .Values.tls.mode "disabled" }}
 - name: NIM_SSL_MODE
   value: {{ .Values.tls.mode }}
@@ -112,6 +115,36 @@ preStop:
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Its sockets are on the pod's address alone; which pods reach that, the NetworkPolicy says. */}}
+{{- define "harmonium.dynamoEnvironment" }}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: NIM_DYNAMO_ENDPOINT
+  value: {{ .Values.dynamo.endpoint }}
+- name: ETCD_ENDPOINTS
+  value: {{ .Values.dynamo.etcd }}
+- name: DYN_TCP_RPC_HOST
+  value: $(POD_IP)
+- name: DYN_TCP_RESPONSE_STREAM_HOST
+  value: $(POD_IP)
+{{- if eq .Values.dynamo.role "worker" }}
+- name: DYN_SYSTEM_PORT
+  value: "9090"
+- name: NIM_REPLICAS
+  value: "1"
+{{- end }}
+{{- if .Values.dynamo.tlsSecret }}
+{{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA_CERT" "ca.crt" "CLIENT_CERT" "tls.crt" "CLIENT_KEY" "tls.key" "CLIENT_CA_CERT" "ca.crt" }}
+- name: DYN_TCP_TLS_{{ $name }}_PATH
+  value: /etc/harmonium/dynamo/{{ $file }}
+{{- end }}
+- name: DYN_TCP_TLS_SERVER_NAME
+  value: {{ .Values.dynamo.tlsServerName }}
 {{- end }}
 {{- end -}}
 
@@ -156,6 +189,11 @@ metrics,models,render
   mountPath: /etc/harmonium/tls
   readOnly: true
 {{- end }}
+{{- if .Values.dynamo.tlsSecret }}
+- name: dynamo
+  mountPath: /etc/harmonium/dynamo
+  readOnly: true
+{{- end }}
 {{- if .Values.shmSize }}
 - name: shm
   mountPath: /dev/shm
@@ -190,6 +228,12 @@ metrics,models,render
 {{- end }}
 {{- with .Values.tls.secret }}
 - name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.dynamo.tlsSecret }}
+- name: dynamo
   secret:
     secretName: {{ . }}
     defaultMode: 0440
@@ -261,6 +305,9 @@ metadata:
     {{- if and (eq .Values.kubernetes "llm-d") (not (hasKey .Values.podLabels "llm-d.ai/engine-type")) }}
     llm-d.ai/engine-type: vllm
     {{- end }}
+    {{- if .Values.dynamo.role }}
+    {{- include "harmonium.dynamoLabel" . | nindent 4 }}
+    {{- end }}
     {{- include "harmonium.labels" . | nindent 4 }}
   annotations:
     {{- with mustMergeOverwrite (deepCopy .Values.commonAnnotations) .Values.podAnnotations }}
@@ -310,19 +357,38 @@ volumes:
 {{- define "harmonium.container" -}}
 image: {{ include "harmonium.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- $isWorker := eq .Values.dynamo.role "worker" }}
+{{- if $isWorker }}
+args: ["dynamo-worker"]
+ports:
+  - name: system
+    containerPort: 9090
+{{- else }}
 ports:
   - name: api
     containerPort: 8000
+{{- end }}
 env:
   {{- include "harmonium.environment" . | nindent 2 }}
 envFrom:
   {{- include "harmonium.environmentSources" . | nindent 2 }}
+{{- if $isWorker }}
+# None for life: an engine that dies is started again in the pod, and meanwhile the port is closed.
+{{- range $kind := list "startup" "readiness" }}
+{{ $kind }}Probe:
+  httpGet:
+    path: /health
+    port: system
+  {{- index $.Values.probes $kind | toYaml | nindent 2 }}
+{{- end }}
+{{- else }}
 startupProbe:
   {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/ready" "probe" .Values.probes.startup) | nindent 2 }}
 livenessProbe:
   {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/live" "probe" .Values.probes.liveness) | nindent 2 }}
 readinessProbe:
   {{- include "harmonium.probe" (dict "root" . "path" "/v1/health/ready" "probe" .Values.probes.readiness) | nindent 2 }}
+{{- end }}
 lifecycle:
   {{- include "harmonium.preStop" . | nindent 2 }}
 resources:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +17,15 @@ def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write the panels that the rows have figures for."""
     names = list(dict.fromkeys(row["server"] for row in rows))
     panels = [
-        _lines("TTFT p99, ms, by requests/s", rows, names, lambda g: g["ttft_ms"]["p99"]),
-        _lines("Gap p99, ms, by requests/s", rows, names, lambda g: g["gap_ms"]["p99"]),
+        line_panel("TTFT p99, ms, by requests/s", _sweep(rows, names, "ttft_ms")),
+        line_panel("Gap p99, ms, by requests/s", _sweep(rows, names, "gap_ms")),
         _bars("Seconds of a whole load", rows, names),
     ]
+    write_panels(path, panels, names)
+
+
+def write_panels(path: Path, panels: Sequence[list[str]], names: Sequence[str]) -> None:
+    """Write those that have a content side by side, and whose colour is which below them."""
     shown = [panel for panel in panels if panel]
     width = max(len(shown), 1) * _WIDTH
     parts = [
@@ -43,18 +48,20 @@ def _colour(number: int) -> str:
     return _COLOURS[number % len(_COLOURS)]
 
 
-def _lines(
-    title: str,
-    rows: Sequence[dict[str, Any]],
-    names: Sequence[str],
-    value: Callable[[dict[str, Any]], float],
-) -> list[str]:
+def _sweep(
+    rows: Sequence[dict[str, Any]], names: Sequence[str], figure: str
+) -> dict[str, list[Point]]:
     """One line a server over the rates of its Poisson loads."""
     series: dict[str, list[Point]] = {name: [] for name in names}
     for row in rows:
         if row["load"].startswith("poisson=") and row["groups"]["all"]["whole"]:
             rate = float(row["load"].partition("=")[2].partition(",")[0])
-            series[row["server"]].append((rate, value(row["groups"]["all"])))
+            series[row["server"]].append((rate, row["groups"]["all"][figure]["p99"]))
+    return series
+
+
+def line_panel(title: str, series: dict[str, list[Point]]) -> list[str]:
+    """A line for each series, or nothing where all points have the same x."""
     points = [point for of in series.values() for point in of]
     if len({x for x, _ in points}) < 2:
         return []
