@@ -24,11 +24,17 @@ from engines.base import EngineRequest
 from engines.dynamo.prefillers import Prefillers
 from engines.dynamo.runtime import Discovery, connect
 from engines.dynamo.wire import Ask, Chunk, EventWriter, Failure, State, answer, read_question
-from engines.errors import EngineDead, EngineError, EngineStartError, InvalidRequest
+from engines.errors import EngineDead, EngineError, InvalidRequest
 from engines.process.client import EngineClient
-from engines.process.host import LOG_FORMAT
-from engines.process.parent import Report, claim_stdout, first_line, follow_parent
-from engines.process.wire import HEARTBEAT_S, Alive, Fatal, Ready
+from engines.process.parent import (
+    LOG_FORMAT,
+    Report,
+    claim_stdout,
+    first_line,
+    follow_parent,
+    run_reporting,
+)
+from engines.process.wire import HEARTBEAT_S, Alive, Ready
 
 _LOOK_S: Final = 0.05
 
@@ -184,16 +190,7 @@ def main() -> int:
     spec = msgspec.json.decode(first_line(), type=WorkerSpec)
     logging.basicConfig(level=spec.log_level, format=LOG_FORMAT, stream=sys.stderr)
     follow_parent(lambda line: None, lambda: None)
-    try:
-        asyncio.run(_run_beating(spec, report))
-    except EngineError as error:
-        report(Fatal(error.code, str(error)))
-        return 1
-    except Exception as error:
-        log.exception("The worker failed")
-        report(Fatal(EngineStartError.code, f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
+    return run_reporting(_run_beating(spec, report), report)
 
 
 if __name__ == "__main__":

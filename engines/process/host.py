@@ -21,15 +21,22 @@ import sys
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from engines import start_steps
 from engines.base import Engine
-from engines.errors import EngineError, EngineStartError
+from engines.errors import EngineStartError
 from engines.factory import create
-from engines.process.parent import Report, claim_stdout, first_line, follow_parent
+from engines.process.parent import (
+    LOG_FORMAT,
+    Report,
+    claim_stdout,
+    first_line,
+    follow_parent,
+    run_reporting,
+)
 from engines.process.server import EngineServer
 from engines.process.wire import (
     HEARTBEAT_S,
@@ -39,8 +46,6 @@ from engines.process.wire import (
     Ready,
 )
 from engines.spec import EngineSpec
-
-LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
 
 log = logging.getLogger("engines.process.host")
 
@@ -133,19 +138,6 @@ def _ignore(line: bytes) -> None:
     """Ignore lines after the spec."""
 
 
-def _run_reporting(spec: EngineSpec, address: str, report: Report) -> int:
-    try:
-        asyncio.run(run(spec, address, report))
-    except EngineError as error:
-        report(Fatal(error.code, str(error)))
-        return 1
-    except Exception as error:
-        log.exception("The engine process failed")
-        report(Fatal(EngineStartError.code, f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
-
-
 def main() -> int:
     """Run the engine process; the exit status is 0 only after a wanted end."""
     parser = argparse.ArgumentParser(prog="python -m engines.process.host", description=__doc__)
@@ -162,7 +154,7 @@ def main() -> int:
         report(Fatal(error.code, str(error)))
         return 1
     follow_parent(_ignore, partial(_clean_up, arguments.address))
-    return _run_reporting(spec, arguments.address, report)
+    return run_reporting(run(spec, arguments.address, report), report)
 
 
 if __name__ == "__main__":

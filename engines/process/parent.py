@@ -5,22 +5,28 @@ The parent's side is engines/process/child.py.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
 
 import msgspec
 
-from engines.process.wire import LifeMessage
+from engines.errors import EngineError, EngineStartError
+from engines.process.wire import Fatal, LifeMessage
 
+LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"  # supervisor reads the level back
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 Report = Callable[[LifeMessage], None]
+
+log = logging.getLogger(__name__)
 
 
 def claim_stdout() -> Report:
@@ -43,6 +49,20 @@ def follow_parent(on_line: Callable[[bytes], None], clean_up: Callable[[], None]
     """
     _wake_when_orphaned()
     threading.Thread(target=_follow, args=[on_line, clean_up], daemon=True).start()
+
+
+def run_reporting(work: Coroutine[Any, Any, None], report: Report) -> int:
+    """Run what the process is for, and report the error that ended it; return the exit code."""
+    try:
+        asyncio.run(work)
+    except EngineError as error:
+        report(Fatal(error.code, str(error)))
+        return 1
+    except Exception as error:
+        log.exception("The process failed")
+        report(Fatal(EngineStartError.code, f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
 
 
 def _follow(on_line: Callable[[bytes], None], clean_up: Callable[[], None]) -> None:

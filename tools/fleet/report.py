@@ -1,4 +1,4 @@
-"""The simulated fleets in docs/scale.md: `python -m tools.fleet.report` writes table and picture."""
+"""docs/scale.md shows the simulated fleets: `python -m tools.fleet.report` writes it anew."""
 
 from __future__ import annotations
 

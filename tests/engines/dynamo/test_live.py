@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cryptography import x509
 
 from engines.base import EngineRequest, SamplingParams
 from engines.dynamo.supervisor import WorkerSupervisor
@@ -33,6 +36,7 @@ from engines.grammar.tree import Regex
 from engines.process.client import EngineClient
 from engines.recovery.crash_records import CrashRecords
 from engines.recovery.guarded import GuardedEngine
+from tests.auth.test_tls import Authority
 from tests.engines.contract.contenders import Checkpoint, write_checkpoint
 from tests.engines.dynamo.deployment import (
     ON_LOOPBACK,
@@ -301,13 +305,75 @@ async def test_they_listen_on_the_loopback_alone(deployed: Deployment) -> None:
     await deployed.worker()
     front = await deployed.front()
     await read(front, request_of(5))
-    listening = {
-        connection.laddr.ip
-        for process in psutil.Process().children(recursive=True)
-        for connection in process.net_connections(kind="tcp")
+    assert {address.ip for address in listening(psutil.Process())} == {"127.0.0.1"}
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """Has Dynamo use mutual TLS; what a client with a certificate connects with."""
+    authority = Authority(tmp_path, "deployment")
+    server = authority.issue("server", x509.DNSName("harmonium"), is_client=False)
+    client = authority.issue("client")
+    for name, path in {
+        "CERT": server[0],
+        "KEY": server[1],
+        "CA_CERT": authority.path,
+        "CLIENT_CERT": client[0],
+        "CLIENT_KEY": client[1],
+        "CLIENT_CA_CERT": authority.path,
+    }.items():
+        monkeypatch.setenv(f"DYN_TCP_TLS_{name}_PATH", str(path))
+    monkeypatch.setenv("DYN_TCP_TLS_SERVER_NAME", "harmonium")
+    context = ssl.create_default_context(cafile=authority.path)
+    context.load_cert_chain(*client)
+    return context
+
+
+def listening(process: psutil.Process) -> list[Any]:
+    """The addresses on which a process and those that it started listen."""
+    return [
+        connection.laddr
+        for each in [process, *process.children(recursive=True)]
+        for connection in each.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening == {"127.0.0.1"}
+    ]
+
+
+def is_let_in(address: Any, context: ssl.SSLContext) -> bool:
+    """Whether a connection lasts: the server closes one when it has seen no certificate."""
+    with (
+        socket.create_connection(address, timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="harmonium") as connection,
+    ):
+        connection.settimeout(0.5)
+        try:
+            return bool(connection.recv(1))
+        except TimeoutError:
+            return True
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
+async def test_with_tls_front_and_worker_talk_to_those_with_a_certificate_alone(
+    tls: ssl.SSLContext, deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await deployed.worker()
+    front = await deployed.front()
+    assert (await read(front, request_of(100))).ids == script(100)
+    stranger = ssl.create_default_context()
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+    addresses = listening(psutil.Process())
+    assert len(addresses) >= 2  # the worker's for requests, and theirs for answers
+    for address in addresses:
+        assert await asyncio.to_thread(is_let_in, address, tls)
+        assert not await asyncio.to_thread(is_let_in, address, stranger)
+    for name in [name for name in os.environ if name.startswith("DYN_TCP_TLS")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await deployed.front()
+    assert worker.engine.num_restarts == 0
+    assert (await read(front, request_of(100))).ids == script(100)
 
 
 @pytest.fixture
