@@ -210,7 +210,7 @@ class ReplicaRouter:
 
 
 def most_load(least: int) -> float:
-    """Up to how many requests a replica gets another, where the idlest runs so many."""
+    """Up to how many requests a replica gets another, by how many the idlest runs."""
     return max(least * _RATIO, least + _SLACK)
 
 

@@ -1,4 +1,4 @@
-"""Write the figures of `harmonium plan` into docs/guides/sizing.md anew: `make docs` does."""
+"""Write the figures of `harmonium plan` into the pages that show some anew: `make docs` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from service.cli.plan.command import plan
 from tests.guides.run_guides import blocks_of, pattern_of
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "sizing.md"
+_DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGES: Final = (_DOCS / "guides" / "sizing.md", _DOCS / "scale.md")
 _NUMBER: Final = re.compile(r"\d[\d,.]*(?<=\d)")
 
 
@@ -36,9 +37,10 @@ def _said_now(line: str, output: str) -> str:
     alike = re.compile(_NUMBER.sub("#", re.escape(line)).replace("#", _NUMBER.pattern))
     found = alike.search(output)
     if found is None:
-        raise ValueError(f"{PAGE.name} shows what the plan no longer says: {line}")
+        raise ValueError(f"shown, and no longer what the plan says: {line}")
     return found[0]
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")
