@@ -54,10 +54,11 @@ def prompts(chance: random.Random) -> Iterator[tuple[str | None, list[int]]]:
         yield salt, [*words[0][: 3 * BLOCK], *words[number][: lengths[who]]]
 
 
-def num_public(core: EngineCore, prompt: list[int]) -> int:
-    """Leading blocks of a prompt that are somewhere, stored without a salt."""
+def num_full(core: EngineCore, prompt: list[int], salt: str | None = None) -> int:
+    """Leading blocks of a prompt of which those of full attention are somewhere, under a salt."""
     blocks = core.scheduler.blocks
-    sequence = EngineSequence(EngineRequest("any", tuple(prompt), SamplingParams(1)), 1 << 20)
+    request = EngineRequest("any", tuple(prompt), SamplingParams(1), cache_salt=salt)
+    sequence = EngineSequence(request, 1 << 20)
     hashes = BlockHasher(BLOCK, is_answer_apart=False).hashes(sequence, len(prompt) // BLOCK)
     places = {} if blocks.host is None else blocks.host._places
     here = [FULL + each in blocks._cached or FULL + each in places for each in hashes]
@@ -91,7 +92,7 @@ def test_after_each_of_1000_requests_a_decoder_knows_exactly_the_cached_blocks(
         salt, prompt = next(asking)
         reusable = prompt[: (len(prompt) - 1) // BLOCK * BLOCK]
         num_believed = sink.picker.num_believed(reusable)
-        assert num_believed == num_public(core, reusable), "another tenant's, or not all"
+        assert num_believed == num_full(core, reusable), "another tenant's, or not all"
         num_found = answered(core, number, salt, prompt) // BLOCK
         if salt is None:
             num_beliefs += num_believed > 3
