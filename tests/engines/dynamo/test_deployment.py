@@ -196,7 +196,7 @@ async def test_without_workers_a_request_waits_for_one_and_then_the_deployment_i
     library.workers[2] = Worker()
     assert (await choosing).engine.instance_id in (1, 2)
     library.workers[2].is_gone = True
-    monkeypatch.setattr(deployments, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(fleet, "_patience_s", 0.01)
     async with asyncio.timeout(10):
         while not fleet.is_dead:
             await asyncio.sleep(0.001)
