@@ -62,11 +62,13 @@ def _not_installed(
     chosen: Candidate, rejections: Iterable[Rejection], constraints: Constraints
 ) -> Iterator[str]:
     """The best profile that would be preferred if its engine were installed."""
+    rejections = tuple(rejections)
     missing = [r for r in rejections if r.candidate is not None]
     place = rank(chosen, constraints)
     ahead = [(rank(r.candidate, constraints), r) for r in missing if r.candidate is not None]
     best = min((pair for pair in ahead if pair[0] < place), key=lambda p: p[0], default=None)
     if best is None or best[1].candidate is None:
+        yield from _no_room(chosen, rejections)
         return
     profile, missing_engine = best[1].profile, best[1].missing_engine
     if chosen.profile.model.is_demonstration and not profile.model.is_demonstration:
@@ -75,6 +77,23 @@ def _not_installed(
         return
     because = why_first(best[1].candidate, chosen, constraints)
     yield f"{profile.title} would be preferred ({because}), but {missing_engine}."
+
+
+def _no_room(chosen: Candidate, rejections: Iterable[Rejection]) -> Iterator[str]:
+    """Beside the demonstration model: what the smallest real one would take."""
+    unfit = [
+        (memory_need(r.profile).fixed_bytes, r.profile.model.name)
+        for r in rejections
+        if r.profile.gpu is None
+        and r.fit in (Fit.INCOMPATIBLE, Fit.LOW_MEMORY)
+        and not (r.cause or r.profile.model.is_demonstration)
+    ]
+    if chosen.profile.model.is_demonstration and unfit:
+        need, model = min(unfit)
+        yield (
+            f"A real model needs more memory than is free: {model} takes {need / GB:.1f} GB, and "
+            "more for its context."
+        )
 
 
 def _goal(chosen: Candidate, constraints: Constraints) -> Iterator[str]:

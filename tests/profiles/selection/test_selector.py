@@ -125,6 +125,12 @@ def test_beside_the_demonstration_model_the_way_to_a_real_one_is_named() -> None
     )
 
 
+def test_beside_the_demonstration_model_the_memory_of_a_real_one_is_named() -> None:
+    small = parse_hardware("cpux2:ram=8gb")
+    note = survey(PROFILES, small, Constraints()).notes[0]
+    assert note.startswith("A real model needs more memory than is free: gpt-oss-20b takes 1")
+
+
 def test_an_engine_that_is_missing_and_faster_here_is_named() -> None:
     installed = {**ALL, "vllm": "not installed: no adapter"}
     wish = Constraints(goal="throughput", model="gpt-oss-120b", installed=installed)
