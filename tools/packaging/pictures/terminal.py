@@ -25,5 +25,6 @@ def drawn(shown: str) -> str:
 
 
 if __name__ == "__main__":
-    with serving() as (_, shown):
+    # No model is named, as in the command that is shown.
+    with serving(more={"NIM_MODEL_NAME": ""}) as (_, shown):
         OUT.write_text(drawn(shown), encoding="utf-8")
