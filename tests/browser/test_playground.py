@@ -18,6 +18,7 @@ def ask(page: Page, text: str) -> None:
     field = page.get_by_label("Message", exact=True)
     field.fill(text)
     field.press("Enter")
+    expect(field).to_have_value("")  # sent: a page that is not ready yet keeps it until it is
 
 
 def wait_for_answer(page: Page) -> None:
