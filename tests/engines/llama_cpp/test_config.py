@@ -10,7 +10,7 @@ import pytest
 
 from engines.errors import EngineStartError
 from engines.llama_cpp.config import LlamaCppConfig
-from engines.spec import EngineSpec, KvEvents
+from engines.spec import EngineSpec, KvEvents, KvHandover
 
 REFUSED: dict[str, Any] = {
     "num_devices": 2,
@@ -22,6 +22,7 @@ REFUSED: dict[str, Any] = {
     "kv_dtype": "fp8",
     "memory_fraction": 0.0,
     "kv_events": KvEvents("tcp://127.0.0.1:5557"),
+    "handover": KvHandover("decode", "secret"),
 }
 TAKEN: dict[str, Any] = {
     "options": {"num_threads": 3, "gpu_layers": 20},
