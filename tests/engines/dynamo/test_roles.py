@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from engines.dynamo.runtime import DEFAULT_ENDPOINT
 from engines.process.client import EngineClient
-from tests.engines.dynamo.deployment import Deployment, deployment, until, until_capacity
+from tests.engines.dynamo.deployment import (
+    ON_LOOPBACK,
+    PYTHON,
+    Deployment,
+    deployment,
+    until,
+    until_capacity,
+)
 from tests.engines.handover.pairs import (
     ask,
     free_endpoint,
@@ -21,6 +35,7 @@ from tests.engines.handover.pairs import (
     spec_of,
     write_checkpoint,
 )
+from tests.service.run.serving import free_port
 
 pytestmark = pytest.mark.dynamo
 
@@ -80,3 +95,57 @@ async def test_prompts_are_computed_by_the_workers_that_prefill(
         while (await front.stats()).num_handovers == before:
             number += 1
             await ask(front, prompt(number), max_tokens=1)
+
+
+def test_the_commands_with_roles_serve_nano(tmp_path: Path, nano_cache: Path) -> None:
+    """As docs/scale.md has them: the front's metrics count what was handed over."""
+    port = free_port()
+    common = {
+        **os.environ,
+        **ON_LOOPBACK,
+        "DYN_FILE_KV": str(tmp_path / "kv"),
+        "NIM_DYNAMO_DISCOVERY": "file",
+        "NIM_ENGINE_PYTHON": f"dynamo={PYTHON}",
+        "NIM_MODEL_NAME": "nano",
+        "NIM_CACHE_PATH": str(nano_cache),
+        "NIM_AUTH": "off",
+    }
+    secret = {"NIM_KV_HANDOVER_SECRET": "of this test alone"}
+    prefill = {"NIM_DYNAMO_ROLE": "prefill", "NIM_KV_HANDOVER_ENDPOINT": free_endpoint()}
+    decode = {"NIM_DYNAMO_ROLE": "decode", "NIM_KV_HANDOVER_TIMEOUT_S": "60"}
+    front = {"NIM_DYNAMO_ENDPOINT": DEFAULT_ENDPOINT, "NIM_SERVER_PORT": str(port)}
+    command = [sys.executable, "-m", "service"]
+    processes = [
+        subprocess.Popen([*command, name], env={**common, **own})
+        for name, own in (
+            ("dynamo-worker", secret | prefill),
+            ("dynamo-worker", secret | decode),
+            ("serve", front),
+        )
+    ]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            deadline_s = time.monotonic() + 240
+            number = 0
+            while not handed_over(client):
+                assert time.monotonic() < deadline_s
+                number += 1
+                text = f"Question {number}. " + "Hello, who are you? " * 80
+                body = {"model": "nano", "prompt": text, "max_tokens": 4}
+                with contextlib.suppress(httpx.TransportError):
+                    client.post("/v1/completions", json=body)
+                time.sleep(0.2)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        codes = [process.wait(timeout=60) for process in processes]
+    assert codes == [0, 0, 0]
+
+
+def handed_over(client: httpx.Client) -> bool:
+    try:
+        text = client.get("/v1/metrics").text
+    except httpx.TransportError:
+        return False
+    found = re.search(r"harmonium_engine_handovers_total\{.*\} ([0-9.]+)", text)
+    return found is not None and float(found[1]) > 0
