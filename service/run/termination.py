@@ -1,6 +1,7 @@
 """Exit codes of signals; SIGTERM before a command handles it.
 
-Process 1 of a container has no default for SIGTERM.
+Process 1 of a container has no default for SIGTERM. The image blocks the signal until it is handled
+(tools/packaging/entrypoint).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def end_on_sigterm() -> None:
     """Raise Terminated on SIGTERM; only the main thread can, and others need not."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,8 @@ import json
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.run.termination import TERMINATED
 from tests import plain
 from tests.service.run.serving import BODY, PATIENCE_S
 
@@ -69,6 +72,17 @@ def test_a_stop_in_the_first_second_is_heard(serve: Fixture) -> None:
     assert server.exit_code() == 0
     assert "Stopped" in server.log
     assert "Traceback" not in server.log
+
+
+def test_a_stop_that_comes_before_python_handles_it_waits() -> None:
+    """The image starts the program with the signal blocked."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    try:
+        process = subprocess.Popen([sys.executable, "-m", "service", "serve", "nano"])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    process.terminate()
+    assert process.wait(PATIENCE_S) == TERMINATED
 
 
 def test_a_drain_refuses_new_requests_and_lets_the_running_end(serve: Fixture) -> None:
