@@ -33,10 +33,13 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'"
 )
-_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
+_DOCUMENTS: Final = (".html", ".svg")  # what a browser shows as a page; the rest belongs to one
+_OF_DOCUMENTS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-DNS-Prefetch-Control": "off",  # links in an answer cause no requests when shown
+}
+_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",  # asked again each time, and answered 304 where nothing changed
     "Vary": "Accept-Encoding",
 }
@@ -74,8 +77,10 @@ def _answer(name: str, request: Request, runtime: Runtime) -> Response:
         raise RequestError(f"There is no file {name[:80]!r} of the pages.", status=404)
     whole, compressed = _files()[name]
     file = compressed if takes_gzip(request) else whole
-    policy = {"Content-Security-Policy": " ".join((_POLICY, *runtime.compared_origins))}
-    headers = {**_HEADERS, **policy, **file.encoding, "ETag": file.tag}
+    headers = {**_HEADERS, **file.encoding, "ETag": file.tag}
+    if Path(name).suffix in _DOCUMENTS:
+        policy = " ".join((_POLICY, *runtime.compared_origins))
+        headers |= {**_OF_DOCUMENTS, "Content-Security-Policy": policy}
     if request.headers.get("if-none-match") == file.tag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=_TYPES[Path(name).suffix])

@@ -32,7 +32,7 @@ async def test_a_page_names_only_files_that_are_here(
         assert (await client.get(f"/{link}")).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/assets/app.js"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/assets/icon.svg"])
 async def test_the_policy_lets_in_nothing_from_elsewhere(
     make_client: Any, make_runtime: MakeRuntime, path: str
 ) -> None:
